@@ -1,0 +1,203 @@
+"""What the worker and its screens say to each other: one JSON document a line, over a Unix socket.
+
+A client sends :data:`Command`; the worker answers and tells with :data:`Event`. Every event that
+belongs to the journal carries its journal number ``seq``, so that a client that comes back asks for
+what it missed with ``Subscribe(since=seq)``. Progress is not journalled line by line: the newest one
+is kept with its job, and sent at most four times a second.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final, Literal
+
+import msgspec
+
+PROTOCOL_VERSION: Final = 1
+
+
+class JobState(Enum):
+    """Where a job stands; the last four are final."""
+
+    queued = "queued"
+    running = "running"
+    done = "done"
+    failed = "failed"
+    cancelled = "cancelled"
+    interrupted = "interrupted"
+
+    @property
+    def final(self) -> bool:
+        """Whether nothing more will happen to the job."""
+        return self not in (JobState.queued, JobState.running)
+
+
+# --- Requests: what a job is asked to do -------------------------------------------------------
+
+
+class Pull(msgspec.Struct, frozen=True, tag="pull"):
+    """Polls a root dataset's source until it has no more; ``dataset`` is an id."""
+
+    dataset: str
+    fetch_uncacheable: bool = False
+    set_watermark: str | None = None
+    force: bool = False
+
+
+class Verify(msgspec.Struct, frozen=True, tag="verify"):
+    """Checks chain, slices and checkpoints; ``first``..``last`` are sequence numbers, inclusive."""
+
+    dataset: str
+    integrity: bool = False
+    first: int | None = None
+    last: int | None = None
+
+
+Request = Pull | Verify
+
+
+# --- What is known of a job ---------------------------------------------------------------------
+
+
+class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The newest amounts of a running job; what does not apply is None."""
+
+    phase: str = ""
+    rows: int | None = None
+    bytes: int | None = None
+    files: int | None = None
+    total_rows: int | None = None
+    total_bytes: int | None = None
+    total_files: int | None = None
+
+
+class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An error as a person reads it, and the exit code of the command that waits for it."""
+
+    message: str
+    hint: str | None = None
+    where: str | None = None
+    exit_code: int = 1
+
+
+class Job(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job as the journal knows it; times are RFC 3339.
+
+    ``target`` is the dataset's alias when the job was made; ``result`` is JSON text whose shape
+    depends on ``kind``: for ``pull`` and ``verify`` the entry of that dataset in the command's
+    ``--json`` output.
+    """
+
+    id: str
+    kind: str
+    target: str
+    dataset: str
+    state: JobState
+    created: str
+    started: str | None = None
+    ended: str | None = None
+    progress: Progress = Progress()
+    error: Failure | None = None
+    result: str | None = None
+
+
+# --- Commands -----------------------------------------------------------------------------------
+
+
+class Submit(msgspec.Struct, frozen=True, tag="submit"):
+    """Makes a job; the answer is :class:`Accepted` or :class:`Refused` with the same ``tag``."""
+
+    request: Request
+    target: str
+    tag: str
+
+
+class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+    """Stops a job; what was committed stays."""
+
+    job: str
+
+
+class Subscribe(msgspec.Struct, frozen=True, tag="subscribe"):
+    """Sends journal events after ``since`` and everything from then on; None: only from now on."""
+
+    since: int | None = None
+
+
+class Ping(msgspec.Struct, frozen=True, tag="ping"):
+    """Asks for a :class:`WorkerStatus`."""
+
+
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
+    """Ends the worker: running jobs are cancelled first."""
+
+
+Command = Submit | Cancel | Subscribe | Ping | Stop
+
+
+# --- Events -------------------------------------------------------------------------------------
+
+
+class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):
+    """The worker itself; ``spark`` is ``starting``, ``ready``, ``failed`` or ``off``."""
+
+    pid: int
+    protocol: int
+    version: str
+    spark: str
+    spark_detail: str
+    running: int
+    queued: int
+    last_seq: int
+
+
+class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
+    """The command with this ``tag`` made this job."""
+
+    tag: str
+    job: str
+
+
+class Refused(msgspec.Struct, frozen=True, tag="refused"):
+    """The command with this ``tag`` was not taken."""
+
+    tag: str
+    error: Failure
+
+
+class JobChanged(msgspec.Struct, frozen=True, tag="job"):
+    """A job was made or changed its state."""
+
+    seq: int
+    job: Job
+
+
+class JobProgress(msgspec.Struct, frozen=True, tag="progress"):
+    """The newest amounts of a running job (not in the journal)."""
+
+    job: str
+    progress: Progress
+
+
+class LogLine(msgspec.Struct, frozen=True, tag="line"):
+    """A line of a job's log; ``time`` is RFC 3339, ``level`` debug, info, warning or error."""
+
+    seq: int
+    job: str
+    time: str
+    level: Literal["debug", "info", "warning", "error"]
+    text: str
+
+
+class Committed(msgspec.Struct, frozen=True, tag="committed"):
+    """A dataset has a new head; ``rows`` is how many records the block added."""
+
+    seq: int
+    job: str
+    dataset: str
+    block: str
+    event: str
+    rows: int
+
+
+Event = WorkerStatus | Accepted | Refused | JobChanged | JobProgress | LogLine | Committed

@@ -1,0 +1,117 @@
+"""The errors people see: what was wrong, where, and what to do next.
+
+Every error that the engine raises on purpose is an :class:`OdfError`. The interface prints
+``message``, ``where`` and ``hint``; a traceback goes to the job's log only.
+"""
+
+from __future__ import annotations
+
+
+class OdfError(Exception):
+    """Something a person can understand and act on.
+
+    Attributes:
+        message: one sentence: what was wrong.
+        hint: one sentence: what to do next, if there is something to do.
+        where: file, line, column, row, block or dataset, as a person would name it.
+        exit_code: what the command line exits with.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.where = where
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}" if self.where else self.message
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_rebuild, (type(self), self.message, self.hint, self.where, self.__dict__))
+
+
+def _rebuild(
+    kind: type[OdfError], message: str, hint: str | None, where: str | None, state: dict[str, object]
+) -> OdfError:
+    error = OdfError.__new__(kind)
+    Exception.__init__(error, message)
+    error.message, error.hint, error.where = message, hint, where
+    error.__dict__.update(state)
+    return error
+
+
+class UsageError(OdfError):
+    """The request itself makes no sense: a bad argument, an unknown option."""
+
+    exit_code = 2
+
+
+class NotFound(OdfError):
+    """A dataset, block, object, file or workspace that is not there."""
+
+
+class Conflict(OdfError):
+    """Somebody else moved the head, or two histories diverged."""
+
+    exit_code = 4
+
+
+class Cancelled(OdfError):
+    """The person asked for the work to stop."""
+
+    exit_code = 130
+
+    def __init__(self, message: str = "cancelled", **rest: str | None) -> None:
+        super().__init__(message, **rest)
+
+
+class InvalidIdentity(OdfError):
+    """Text or bytes that are not a hash, an id, a name, a reference or a pattern."""
+
+
+class InvalidManifest(OdfError):
+    """A YAML manifest that cannot be understood; ``where`` is ``file:line:column``."""
+
+
+class MalformedBlock(OdfError):
+    """Bytes that are not a metadata block; ``where`` names the field."""
+
+
+class ChainRuleViolated(OdfError):
+    """A block that may not follow its chain (metadata chain append rules).
+
+    Attributes:
+        rule: the rule's name in kebab case, stable for scripts.
+        block: text of the block's hash or its sequence number.
+    """
+
+    def __init__(self, rule: str, message: str, *, block: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, where=f"block {block}")
+        self.rule = rule
+        self.block = block
+
+
+class NothingChanged(ChainRuleViolated):
+    """An event that would change nothing: it is not committed."""
+
+
+class InvalidSchema(OdfError):
+    """A DDL or Arrow schema that is malformed, or that data does not fit."""
+
+
+class BadData(OdfError):
+    """Outside data that is not what the manifest says; ``where`` is file, row and column."""
+
+
+class SourceUnavailable(OdfError):
+    """A source that could not be fetched: a missing file, an HTTP status, a broken connection."""
+
+
+class InvalidQuery(OdfError):
+    """A query with a syntax error, an unknown column or an engine that is not here."""
+
+
+class Unsupported(OdfError):
+    """Something the specification allows and this version cannot do; the hint says what can."""

@@ -1,0 +1,129 @@
+"""Dataset identity: ``did:odf`` and the key pairs behind it (specification: Unique Identifiers)."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, Self
+
+from odf_engine.errors import InvalidIdentity, NotFound
+from odf_engine.identity.multiformats import (
+    ED25519_PUB,
+    multibase_decode,
+    multibase_encode,
+    varint_decode,
+    varint_encode,
+)
+
+DID_PREFIX: Final = "did:odf:"
+
+
+class DatasetId:
+    """A dataset's identity: an ed25519 public key. Equal by key, whatever the text's encoding.
+
+    Attributes:
+        public_key: 32 bytes.
+    """
+
+    __slots__ = ("public_key",)
+
+    public_key: bytes
+
+    def __init__(self, public_key: bytes) -> None:
+        if len(public_key) != 32:
+            raise InvalidIdentity(f"an ed25519 public key has 32 bytes, this one {len(public_key)}")
+        object.__setattr__(self, "public_key", public_key)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("DatasetId is immutable")
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Reads the binary form: varint ``ed25519-pub`` and the key, 34 bytes.
+
+        Raises:
+            InvalidIdentity: another kind of key, or of the wrong length.
+        """
+        codec, at = varint_decode(data)
+        if codec == 1:
+            raise InvalidIdentity(
+                "this id is of a version of Open Data Fabric before 0.34, which only hashed the key",
+                hint="the dataset has to be created anew by its publisher",
+            )
+        if codec != ED25519_PUB:
+            raise InvalidIdentity(f"unknown key type 0x{codec:x} in a dataset id")
+        return cls(bytes(data[at:]))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads ``did:odf:<multibase>``; older base58btc texts are the same id.
+
+        Raises:
+            InvalidIdentity: without the prefix, or malformed behind it.
+        """
+        if text[: len(DID_PREFIX)].lower() != DID_PREFIX:
+            raise InvalidIdentity(f"'{text}' is not a dataset id: it does not start with {DID_PREFIX}")
+        return cls.from_bytes(multibase_decode(text[len(DID_PREFIX) :]))
+
+    def __bytes__(self) -> bytes:
+        return varint_encode(ED25519_PUB) + self.public_key
+
+    def __str__(self) -> str:
+        return DID_PREFIX + self.multibase
+
+    @property
+    def multibase(self) -> str:
+        """The text behind ``did:odf:``, which also names the dataset's folder."""
+        return multibase_encode(bytes(self))
+
+    def __repr__(self) -> str:
+        return f"DatasetId({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, DatasetId) and self.public_key == other.public_key
+
+    def __hash__(self) -> int:
+        return hash(self.public_key)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (DatasetId, (self.public_key,))
+
+
+class KeyStore:
+    """The private keys of a workspace, one file a dataset, readable by their owner alone."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def generate(self) -> DatasetId:
+        """Makes a fresh ed25519 key pair, keeps its private half, and returns the identity."""
+        from Crypto.PublicKey import ECC  # costs 50 ms, and only new datasets need it
+
+        key = ECC.generate(curve="ed25519")
+        dataset_id = DatasetId(key.public_key().export_key(format="raw"))
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        path = self._path(dataset_id)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(key.export_key(format="PEM") + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        return dataset_id
+
+    def private_key_pem(self, dataset_id: DatasetId) -> str:
+        """The private key as PKCS#8 PEM. Never log or print what this returns.
+
+        Raises:
+            NotFound: the key is not in this workspace.
+        """
+        try:
+            return self._path(dataset_id).read_text()
+        except FileNotFoundError:
+            raise NotFound(f"the private key of {dataset_id} is not in this workspace") from None
+
+    def forget(self, dataset_id: DatasetId) -> None:
+        """Removes the private key, if it is here."""
+        self._path(dataset_id).unlink(missing_ok=True)
+
+    def _path(self, dataset_id: DatasetId) -> Path:
+        return self.folder / f"{dataset_id.multibase}.pem"

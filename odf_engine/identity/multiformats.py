@@ -1,0 +1,212 @@
+"""Multibase, multicodec and multihash (specification: Hash Representation, RFC-012).
+
+All encodings in status *final* are read; lower case base16 is written.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Callable
+from typing import Final, Self
+
+from odf_engine.errors import InvalidIdentity
+
+SHA2_256: Final = 0x12
+SHA3_256: Final = 0x16
+ED25519_PUB: Final = 0xED
+ARROW0_SHA3_256: Final = 0x300016
+ODF_METADATA_BLOCK: Final = 0x400000
+
+_HASHES: Final = {SHA2_256: "sha2-256", SHA3_256: "sha3-256", ARROW0_SHA3_256: "arrow0-sha3-256"}
+_BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+_BASE58_VALUE: Final = {char: value for value, char in enumerate(_BASE58)}
+_MAX_TEXT: Final = 1024  # ids and hashes are under 100 characters; base58 decoding is quadratic
+
+
+def _base58_decode(text: str) -> bytes:
+    number = 0
+    for char in text:
+        number = number * 58 + _BASE58_VALUE[char]
+    zeros = len(text) - len(text.lstrip("1"))
+    return bytes(zeros) + number.to_bytes((number.bit_length() + 7) // 8, "big")
+
+
+def base58btc_encode(data: bytes) -> str:
+    """``data`` as multibase base58btc (``z…``): only for looking up objects of older repositories."""
+    number = int.from_bytes(data, "big")
+    digits = ""
+    while number:
+        number, rest = divmod(number, 58)
+        digits = _BASE58[rest] + digits
+    zeros = len(data) - len(data.lstrip(b"\0"))
+    return "z" + "1" * zeros + digits
+
+
+def _base32_decode(text: str) -> bytes:
+    return _checked(base64.b32decode(text.upper() + "=" * (-len(text) % 8)), text, _base32_encode)
+
+
+def _base64_decode(text: str, altchars: bytes = b"+/") -> bytes:
+    padded = text + "=" * (-len(text) % 4)
+    data = base64.b64decode(padded, altchars=altchars, validate=True)
+    return _checked(data, text, lambda raw: base64.b64encode(raw, altchars).decode().rstrip("="))
+
+
+def _base64_padded_decode(text: str) -> bytes:
+    if len(text) % 4:
+        raise ValueError("length is not a multiple of 4")
+    return _base64_decode(text.rstrip("="), b"-_") if text else b""
+
+
+def _base32_encode(data: bytes) -> str:
+    return base64.b32encode(data).decode().rstrip("=")
+
+
+def _checked(data: bytes, text: str, encode: Callable[[bytes], str]) -> bytes:
+    # Stray low bits would let two texts mean one value.
+    if encode(data).upper() != text.upper():
+        raise ValueError("not a canonical encoding")
+    return data
+
+
+_DECODERS: Final[dict[str, Callable[[str], bytes]]] = {
+    "f": bytes.fromhex,
+    "F": bytes.fromhex,
+    "b": _base32_decode,
+    "B": _base32_decode,
+    "z": _base58_decode,
+    "m": _base64_decode,
+    "u": lambda text: _base64_decode(text, b"-_"),
+    "U": _base64_padded_decode,
+}
+
+
+def multibase_encode(data: bytes) -> str:
+    """``data`` in lower case base16 with its multibase prefix ``f``."""
+    return "f" + data.hex()
+
+
+def multibase_decode(text: str) -> bytes:
+    """The bytes behind a multibase text in any *final* encoding.
+
+    Raises:
+        InvalidIdentity: empty, in an unknown encoding, or malformed in its own.
+    """
+    if not text:
+        raise InvalidIdentity("an empty text is not a multibase value")
+    decoder = _DECODERS.get(text[0])
+    if decoder is None:
+        raise InvalidIdentity(
+            f"'{_cut(text)}' starts with '{text[0]}', which is no final multibase encoding",
+            hint="known prefixes: " + " ".join(_DECODERS),
+        )
+    body = text[1:]
+    if len(text) > _MAX_TEXT or not body.isascii() or any(char.isspace() for char in body):
+        raise InvalidIdentity(f"'{_cut(text)}' is not a multibase value")
+    try:
+        return decoder(body)
+    except (ValueError, KeyError, binascii.Error) as error:
+        raise InvalidIdentity(f"'{_cut(text)}' is malformed multibase") from error
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 100 else text[:97] + "…"
+
+
+def varint_encode(number: int) -> bytes:
+    """``number`` as an unsigned LEB128 varint."""
+    out = bytearray()
+    while True:
+        number, byte = number >> 7, number & 0x7F
+        out.append(byte | (0x80 if number else 0))
+        if not number:
+            return bytes(out)
+
+
+def varint_decode(data: bytes, at: int = 0) -> tuple[int, int]:
+    """The varint at ``at`` and the position after it.
+
+    Raises:
+        InvalidIdentity: cut short, longer than 9 bytes, or not in its shortest form.
+    """
+    number = 0
+    for index, byte in enumerate(data[at : at + 9]):
+        number |= (byte & 0x7F) << (7 * index)
+        if not byte & 0x80:
+            if byte == 0 and index:
+                break
+            return number, at + index + 1
+    raise InvalidIdentity("malformed varint")
+
+
+class Multihash:
+    """A hash that says by which algorithm it was made; equal by value, whatever its encoding.
+
+    Attributes:
+        code: multicodec number of the algorithm.
+        digest: raw digest, at most 32 bytes.
+    """
+
+    __slots__ = ("code", "digest")
+
+    code: int
+    digest: bytes
+
+    def __init__(self, code: int, digest: bytes) -> None:
+        if code not in _HASHES:
+            raise InvalidIdentity(f"unknown hash algorithm 0x{code:x}")
+        if len(digest) != 32:
+            raise InvalidIdentity(f"a {_HASHES[code]} digest has 32 bytes, this one {len(digest)}")
+        object.__setattr__(self, "code", code)
+        object.__setattr__(self, "digest", digest)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("Multihash is immutable")
+
+    @classmethod
+    def sha3_256(cls, data: bytes) -> Self:
+        """SHA3-256 of ``data``."""
+        return cls(SHA3_256, hashlib.sha3_256(data).digest())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Reads varint code, varint length, digest.
+
+        Raises:
+            InvalidIdentity: malformed, unknown algorithm, or of the wrong length.
+        """
+        code, at = varint_decode(data)
+        length, at = varint_decode(data, at)
+        if length != len(data) - at:
+            raise InvalidIdentity(f"multihash says {length} digest bytes and has {len(data) - at}")
+        return cls(code, bytes(data[at:]))
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads a multibase multihash, such as ``f1620…``."""
+        return cls.from_bytes(multibase_decode(text))
+
+    def __bytes__(self) -> bytes:
+        return varint_encode(self.code) + varint_encode(len(self.digest)) + self.digest
+
+    def __str__(self) -> str:
+        return multibase_encode(bytes(self))
+
+    @property
+    def short(self) -> str:
+        """The last 8 characters of the text, as people quote it."""
+        return str(self)[-8:]
+
+    def __repr__(self) -> str:
+        return f"Multihash({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Multihash) and self.digest == other.digest and self.code == other.code
+
+    def __hash__(self) -> int:
+        return hash((self.code, self.digest))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Multihash, (self.code, self.digest))

@@ -1,0 +1,841 @@
+"""Every event, step, fragment and manifest of ODF 0.34.1 (specification: Reference Information).
+
+Each class is declared once, and its order of fields is the order of slots in the FlatBuffers
+schema. From this declaration come the bytes (``metadata.flatbuffers``), the YAML manifests
+(``metadata.yaml``) and the JSON Schema (``metadata.json_schema``). How a declaration reads:
+
+- a tagged struct is a member of a union; its discriminant is its place in the union, from 1;
+- an untagged struct is a table; ``list`` is a vector; ``str`` a string;
+- ``Multihash``, ``DatasetId`` and ``bytes`` are byte vectors, ``Timestamp`` a 16-byte struct;
+- ``U64``, ``I32`` … are scalars: without ``| None`` a zero is not written, with it always;
+- an enum's number is its place, from 0.
+
+Fields and union members that came after 0.34.1 follow the older ones, so that newer blocks can be
+read; a table that uses them goes by the newer field names (``NEWER_NAMES``) in its text form.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Annotated, Any, ClassVar, Final
+
+import msgspec
+from msgspec import Meta
+
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.timestamp import Timestamp
+
+U64 = Annotated[int, Meta(ge=0, extra={"wire": "u64"})]
+I64 = Annotated[int, Meta(extra={"wire": "i64"})]
+U32 = Annotated[int, Meta(ge=0, extra={"wire": "u32"})]
+I32 = Annotated[int, Meta(extra={"wire": "i32"})]
+JsonText = Annotated[dict[str, Any], Meta(extra={"wire": "json"})]
+
+NEWER_NAMES: Final = "NEWER_NAMES"
+
+
+class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
+    """A table, fragment or manifest. Absent optional fields are None."""
+
+
+# --- Fragments -------------------------------------------------------------------------------
+
+
+class DatasetKind(Enum):
+    """Type of the dataset."""
+
+    Root = "Root"
+    Derivative = "Derivative"
+
+
+class SourceOrdering(Enum):
+    """In which order files of a source are taken."""
+
+    ByEventTime = "ByEventTime"
+    ByName = "ByName"
+
+
+class CompressionFormat(Enum):
+    """Compression of a fetched file."""
+
+    Gzip = "Gzip"
+    Zip = "Zip"
+
+
+class MqttQos(Enum):
+    """Quality of service of an MQTT subscription (since 0.35)."""
+
+    AtMostOnce = "AtMostOnce"
+    AtLeastOnce = "AtLeastOnce"
+    ExactlyOnce = "ExactlyOnce"
+
+
+class TimeUnit(Enum):
+    """Unit of a time, timestamp or duration (since 0.37; a 16-bit number on the wire)."""
+
+    Second = "Second"
+    Millisecond = "Millisecond"
+    Microsecond = "Microsecond"
+    Nanosecond = "Nanosecond"
+
+
+class OffsetInterval(Model):
+    """A closed interval of record offsets."""
+
+    start: U64
+    end: U64
+
+
+class DataSlice(Model):
+    """A slice of data added to a dataset: hashes, offsets, and size in bytes."""
+
+    logical_hash: Multihash
+    physical_hash: Multihash
+    offset_interval: OffsetInterval
+    size: U64
+
+
+class Checkpoint(Model):
+    """A checkpoint file of an engine: hash, and size in bytes."""
+
+    physical_hash: Multihash
+    size: U64
+
+
+class SourceState(Model):
+    """State of a source that lets the next pull resume; ``kind`` such as ``odf/etag``."""
+
+    source_name: str
+    kind: str
+    value: str
+
+
+class ExtraAttributes(Model):
+    """Attributes from outside of the specification (since 0.37)."""
+
+    entries: JsonText
+
+
+class RequestHeader(Model):
+    """A header to pass with a request."""
+
+    name: str
+    value: str
+
+
+class EnvVar(Model):
+    """An environment variable; without a value it is taken from the caller's environment."""
+
+    name: str
+    value: str | None = None
+
+
+class MqttTopicSubscription(Model):
+    """An MQTT topic (since 0.35)."""
+
+    path: str
+    qos: MqttQos | None = None
+
+
+class SqlQueryStep(Model, kw_only=True):
+    """A step of a multi-step query; the one without alias is the result."""
+
+    alias: str | None = None
+    query: str
+
+
+class TemporalTable(Model):
+    """A stream made into a temporal table by its key."""
+
+    name: str
+    primary_key: list[str]
+
+
+class TransformInput(Model):
+    """An input of a derivative dataset; ``dataset_ref`` is an id once committed."""
+
+    dataset_ref: str
+    alias: str | None = None
+
+
+class ExecuteTransformInput(Model):
+    """The half-open intervals of an input's blocks and offsets that a transaction consumed."""
+
+    dataset_id: DatasetId
+    prev_block_hash: Multihash | None = None
+    new_block_hash: Multihash | None = None
+    prev_offset: U64 | None = None
+    new_offset: U64 | None = None
+
+
+class AttachmentEmbedded(Model):
+    """A file whose content is kept in the chain."""
+
+    path: str
+    content: str
+
+
+class DatasetVocabulary(Model):
+    """Names of the system columns."""
+
+    offset_column: str
+    operation_type_column: str
+    system_time_column: str
+    event_time_column: str
+
+
+class Watermark(Model):
+    """A watermark and when it was known."""
+
+    system_time: Timestamp
+    event_time: Timestamp
+
+
+# --- Data types of the newer schema (since 0.37) ----------------------------------------------
+
+
+class Binary(Model, tag_field="kind", tag="Binary"):
+    """Bytes."""
+
+    fixed_length: U64 | None = None
+
+
+class Bool(Model, tag_field="kind", tag="Bool"):
+    """A truth value."""
+
+
+class Date(Model, tag_field="kind", tag="Date"):
+    """A day."""
+
+
+class Decimal(Model, tag_field="kind", tag="Decimal"):
+    """A decimal number."""
+
+    precision: U32
+    scale: I32
+
+
+class Duration(Model, tag_field="kind", tag="Duration"):
+    """A length of time."""
+
+    unit: TimeUnit | None = None
+
+
+class Float16(Model, tag_field="kind", tag="Float16"):
+    """A half precision number."""
+
+
+class Float32(Model, tag_field="kind", tag="Float32"):
+    """A single precision number."""
+
+
+class Float64(Model, tag_field="kind", tag="Float64"):
+    """A double precision number."""
+
+
+class Int8(Model, tag_field="kind", tag="Int8"):
+    """A signed integer."""
+
+
+class Int16(Model, tag_field="kind", tag="Int16"):
+    """A signed integer."""
+
+
+class Int32(Model, tag_field="kind", tag="Int32"):
+    """A signed integer."""
+
+
+class Int64(Model, tag_field="kind", tag="Int64"):
+    """A signed integer."""
+
+
+class UInt8(Model, tag_field="kind", tag="UInt8"):
+    """An unsigned integer."""
+
+
+class UInt16(Model, tag_field="kind", tag="UInt16"):
+    """An unsigned integer."""
+
+
+class UInt32(Model, tag_field="kind", tag="UInt32"):
+    """An unsigned integer."""
+
+
+class UInt64(Model, tag_field="kind", tag="UInt64"):
+    """An unsigned integer."""
+
+
+class List(Model, tag_field="kind", tag="List"):
+    """A list of values of one type."""
+
+    item_type: DataType
+    fixed_length: U64 | None = None
+
+
+class Map(Model, tag_field="kind", tag="Map"):
+    """A map."""
+
+    key_type: DataType
+    value_type: DataType
+    keys_sorted: bool | None = None
+
+
+class Null(Model, tag_field="kind", tag="Null"):
+    """Nothing."""
+
+
+class Option(Model, tag_field="kind", tag="Option"):
+    """A value that may be absent."""
+
+    inner: DataType
+
+
+class DataField(Model):
+    """A named column or member."""
+
+    name: str
+    type: DataType
+    extra: ExtraAttributes | None = None
+
+
+class Struct(Model, tag_field="kind", tag="Struct"):
+    """A record of named members."""
+
+    fields: list[DataField]
+
+
+class Time(Model, tag_field="kind", tag="Time"):
+    """A time of day."""
+
+    unit: TimeUnit | None = None
+
+
+class TimestampType(Model, tag_field="kind", tag="Timestamp"):
+    """A moment."""
+
+    unit: TimeUnit | None = None
+    timezone: str | None = None
+
+
+class String(Model, tag_field="kind", tag="String"):
+    """Text."""
+
+
+DataType = (
+    Binary | Bool | Date | Decimal | Duration | Float16 | Float32 | Float64
+    | Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64
+    | List | Map | Null | Option | Struct | Time | TimestampType | String
+)  # fmt: skip
+
+
+class DataSchema(Model):
+    """A schema in the specification's own terms (since 0.37)."""
+
+    fields: list[DataField]
+    extra: ExtraAttributes | None = None
+
+
+# --- Steps -----------------------------------------------------------------------------------
+
+
+class FromMetadata(Model, tag_field="kind", tag="FromMetadata"):
+    """Event time from the source's metadata, such as Last-Modified."""
+
+
+class FromPath(Model, tag_field="kind", tag="FromPath"):
+    """Event time from the first group of a regular expression over the path."""
+
+    pattern: str
+    timestamp_format: str | None = None
+
+
+class FromSystemTime(Model, tag_field="kind", tag="FromSystemTime"):
+    """Event time is the time of ingestion."""
+
+
+EventTimeSource = FromMetadata | FromPath | FromSystemTime
+
+
+class Forever(Model, tag_field="kind", tag="Forever"):
+    """A source that is taken once and never again."""
+
+
+SourceCaching = Forever
+
+
+class Url(Model, tag_field="kind", tag="Url"):
+    """Data behind a URL."""
+
+    url: str
+    event_time: EventTimeSource | None = None
+    cache: SourceCaching | None = None
+    headers: list[RequestHeader] | None = None
+
+
+class FilesGlob(Model, tag_field="kind", tag="FilesGlob"):
+    """Files of the local file system that match a pattern."""
+
+    path: str
+    event_time: EventTimeSource | None = None
+    cache: SourceCaching | None = None
+    order: SourceOrdering | None = None
+
+
+class Container(Model, tag_field="kind", tag="Container"):
+    """Data that an OCI container prints."""
+
+    image: str
+    command: list[str] | None = None
+    args: list[str] | None = None
+    env: list[EnvVar] | None = None
+
+
+class Mqtt(Model, kw_only=True, tag_field="kind", tag="Mqtt"):
+    """Messages of an MQTT broker (since 0.35)."""
+
+    host: str
+    port: I32
+    username: str | None = None
+    password: str | None = None
+    topics: list[MqttTopicSubscription]
+
+
+class EthereumLogs(Model, tag_field="kind", tag="EthereumLogs"):
+    """Logs of an Ethereum chain (since 0.36)."""
+
+    chain_id: U64 | None = None
+    node_url: str | None = None
+    filter: str | None = None
+    signature: str | None = None
+
+
+FetchStep = Url | FilesGlob | Container | Mqtt | EthereumLogs
+
+
+class Decompress(Model, tag_field="kind", tag="Decompress"):
+    """Unpacks an archive."""
+
+    format: CompressionFormat
+    sub_path: str | None = None
+
+
+class Pipe(Model, tag_field="kind", tag="Pipe"):
+    """Pipes data through a command."""
+
+    command: list[str]
+
+
+PrepStep = Decompress | Pipe
+
+# Since 0.38 a reader may carry a DataSchema beside or instead of its DDL.
+_READER_NAMES: Final = {"schema": "ddlSchema", "odfSchema": "schema"}
+
+
+class Csv(Model, tag_field="kind", tag="Csv"):
+    """Reader of comma-separated files."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
+
+    schema: list[str] | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    quote: str | None = None
+    escape: str | None = None
+    header: bool | None = None
+    infer_schema: bool | None = None
+    null_value: str | None = None
+    date_format: str | None = None
+    timestamp_format: str | None = None
+    odf_schema: DataSchema | None = None
+
+
+class GeoJson(Model, tag_field="kind", tag="GeoJson"):
+    """Reader of a GeoJSON FeatureCollection."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
+
+    schema: list[str] | None = None
+    odf_schema: DataSchema | None = None
+
+
+class EsriShapefile(Model, tag_field="kind", tag="EsriShapefile"):
+    """Reader of a zipped ESRI shapefile."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
+
+    schema: list[str] | None = None
+    sub_path: str | None = None
+    odf_schema: DataSchema | None = None
+
+
+class Parquet(Model, tag_field="kind", tag="Parquet"):
+    """Reader of Apache Parquet."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
+
+    schema: list[str] | None = None
+    odf_schema: DataSchema | None = None
+
+
+class Json(Model, tag_field="kind", tag="Json"):
+    """Reader of JSON with an array of objects within."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
+
+    sub_path: str | None = None
+    schema: list[str] | None = None
+    date_format: str | None = None
+    encoding: str | None = None
+    timestamp_format: str | None = None
+    odf_schema: DataSchema | None = None
+
+
+class NdJson(Model, tag_field="kind", tag="NdJson"):
+    """Reader of newline-delimited JSON objects."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
+
+    schema: list[str] | None = None
+    date_format: str | None = None
+    encoding: str | None = None
+    timestamp_format: str | None = None
+    odf_schema: DataSchema | None = None
+
+
+class NdGeoJson(Model, tag_field="kind", tag="NdGeoJson"):
+    """Reader of newline-delimited GeoJSON features."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
+
+    schema: list[str] | None = None
+    odf_schema: DataSchema | None = None
+
+
+ReadStep = Csv | GeoJson | EsriShapefile | Parquet | Json | NdJson | NdGeoJson
+
+
+class Sql(Model, tag_field="kind", tag="Sql"):
+    """A query in an engine's dialect of SQL; committed blocks use ``queries`` only."""
+
+    engine: str
+    version: str | None = None
+    query: str | None = None
+    queries: list[SqlQueryStep] | None = None
+    temporal_tables: list[TemporalTable] | None = None
+
+
+Transform = Sql
+
+
+class Append(Model, tag_field="kind", tag="Append"):
+    """All new rows are appended."""
+
+
+class Ledger(Model, tag_field="kind", tag="Ledger"):
+    """Rows whose primary key was not seen before are appended."""
+
+    primary_key: list[str]
+
+
+class Snapshot(Model, tag_field="kind", tag="Snapshot"):
+    """The difference to the previous state is appended as a changelog."""
+
+    primary_key: list[str]
+    compare_columns: list[str] | None = None
+
+
+class ChangelogStream(Model, tag_field="kind", tag="ChangelogStream"):
+    """Rows are a changelog already (since 0.37)."""
+
+    primary_key: list[str]
+
+
+class UpsertStream(Model, tag_field="kind", tag="UpsertStream"):
+    """Rows are upserts and retractions (since 0.37)."""
+
+    primary_key: list[str]
+
+
+MergeStrategy = Append | Ledger | Snapshot | ChangelogStream | UpsertStream
+
+
+class Embedded(Model, tag_field="kind", tag="Embedded"):
+    """Attachments that are kept in the chain."""
+
+    items: list[AttachmentEmbedded]
+
+
+Attachments = Embedded
+
+
+# --- Metadata events -------------------------------------------------------------------------
+
+
+class AddData(Model, tag_field="kind", tag="AddData"):
+    """Data has been ingested into a root dataset."""
+
+    prev_checkpoint: Multihash | None = None
+    prev_offset: U64 | None = None
+    new_data: DataSlice | None = None
+    new_checkpoint: Checkpoint | None = None
+    new_watermark: Timestamp | None = None
+    new_source_state: SourceState | None = None
+    extra: ExtraAttributes | None = None
+
+
+class ExecuteTransform(Model, tag_field="kind", tag="ExecuteTransform"):
+    """A derivative transformation has been performed."""
+
+    query_inputs: list[ExecuteTransformInput]
+    prev_checkpoint: Multihash | None = None
+    prev_offset: U64 | None = None
+    new_data: DataSlice | None = None
+    new_checkpoint: Checkpoint | None = None
+    new_watermark: Timestamp | None = None
+
+
+class Seed(Model, tag_field="kind", tag="Seed"):
+    """Identity of the dataset: always the first event."""
+
+    dataset_id: DatasetId
+    dataset_kind: DatasetKind
+
+
+class SetPollingSource(Model, kw_only=True, tag_field="kind", tag="SetPollingSource"):
+    """How outside data is ingested into a root dataset."""
+
+    fetch: FetchStep
+    prepare: list[PrepStep] | None = None
+    read: ReadStep
+    preprocess: Transform | None = None
+    merge: MergeStrategy
+
+
+class SetTransform(Model, tag_field="kind", tag="SetTransform"):
+    """The query that produces a derivative dataset."""
+
+    inputs: list[TransformInput]
+    transform: Transform
+
+
+class SetVocab(Model, tag_field="kind", tag="SetVocab"):
+    """Names of the system columns; those left out have their default names."""
+
+    offset_column: str | None = None
+    operation_type_column: str | None = None
+    system_time_column: str | None = None
+    event_time_column: str | None = None
+
+
+class SetAttachments(Model, tag_field="kind", tag="SetAttachments"):
+    """Files that go with the dataset."""
+
+    attachments: Attachments
+
+
+class SetInfo(Model, tag_field="kind", tag="SetInfo"):
+    """Description and keywords."""
+
+    description: str | None = None
+    keywords: list[str] | None = None
+
+
+class SetLicense(Model, kw_only=True, tag_field="kind", tag="SetLicense"):
+    """The licence of the data."""
+
+    short_name: str
+    name: str
+    spdx_id: str | None = None
+    website_url: str
+
+
+class SetDataSchema(Model, tag_field="kind", tag="SetDataSchema"):
+    """The schema of all slices that follow: a bare Arrow schema in FlatBuffers."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = {"schema": "rawArrowSchema", "odfSchema": "schema"}
+
+    # Required by 0.34.1; since 0.37 absent where odf_schema is given.
+    schema: bytes | None = None
+    odf_schema: DataSchema | None = None
+
+
+class AddPushSource(Model, kw_only=True, tag_field="kind", tag="AddPushSource"):
+    """How pushed data is ingested into a root dataset."""
+
+    source_name: str
+    read: ReadStep
+    preprocess: Transform | None = None
+    merge: MergeStrategy
+
+
+class DisablePushSource(Model, tag_field="kind", tag="DisablePushSource"):
+    """A push source is no more."""
+
+    source_name: str
+
+
+class DisablePollingSource(Model, tag_field="kind", tag="DisablePollingSource"):
+    """The polling source is no more."""
+
+
+MetadataEvent = (
+    AddData | ExecuteTransform | Seed | SetPollingSource | SetTransform | SetVocab | SetAttachments
+    | SetInfo | SetLicense | SetDataSchema | AddPushSource | DisablePushSource | DisablePollingSource
+)  # fmt: skip
+
+
+class Opaque(Model, tag_field="kind", tag="Opaque"):
+    """A union member from a newer specification: kept in its block's bytes, shown, not understood."""
+
+    union: str
+    discriminant: int
+
+
+# --- Manifests -------------------------------------------------------------------------------
+
+
+class MetadataBlock(Model, kw_only=True):
+    """A block of the metadata chain."""
+
+    system_time: Timestamp
+    prev_block_hash: Multihash | None = None
+    sequence_number: U64
+    event: MetadataEvent
+
+
+class DatasetSnapshot(Model):
+    """Definition of a dataset: alias, kind, and the events its chain starts with."""
+
+    name: str
+    kind: DatasetKind
+    metadata: list[MetadataEvent]
+
+
+class Manifest(Model):
+    """The wrapper of everything stored: kind as a multicodec number, version, content."""
+
+    kind: I64
+    version: I32
+    content: bytes
+
+
+# --- Engine protocol -------------------------------------------------------------------------
+
+
+class RawQueryRequest(Model):
+    """A query over raw input files."""
+
+    input_data_paths: list[str]
+    transform: Transform
+    output_data_path: str
+
+
+class RawQueryProgress(Model, tag_field="kind", tag="Progress"):
+    """The query runs."""
+
+
+class RawQuerySuccess(Model, tag_field="kind", tag="Success"):
+    """The query is done."""
+
+    num_records: U64
+
+
+class RawQueryInvalidQuery(Model, tag_field="kind", tag="InvalidQuery"):
+    """The query is wrong."""
+
+    message: str
+
+
+class RawQueryInternalError(Model, tag_field="kind", tag="InternalError"):
+    """The engine failed."""
+
+    message: str
+    backtrace: str | None = None
+
+
+RawQueryResponse = RawQueryProgress | RawQuerySuccess | RawQueryInvalidQuery | RawQueryInternalError
+
+
+class TransformRequestInput(Model, kw_only=True):
+    """An input of a transform request."""
+
+    dataset_id: DatasetId
+    dataset_alias: str
+    query_alias: str
+    vocab: DatasetVocabulary
+    offset_interval: OffsetInterval | None = None
+    data_paths: list[str]
+    schema_file: str
+    explicit_watermarks: list[Watermark]
+
+
+class TransformRequest(Model, kw_only=True):
+    """The next step of a derivative transformation."""
+
+    dataset_id: DatasetId
+    dataset_alias: str
+    system_time: Timestamp
+    vocab: DatasetVocabulary
+    transform: Transform
+    query_inputs: list[TransformRequestInput]
+    next_offset: U64
+    prev_checkpoint_path: str | None = None
+    new_checkpoint_path: str
+    new_data_path: str
+
+
+class TransformProgress(Model, tag_field="kind", tag="Progress"):
+    """The transformation runs."""
+
+
+class TransformSuccess(Model, tag_field="kind", tag="Success"):
+    """The transformation is done."""
+
+    new_offset_interval: OffsetInterval | None = None
+    new_watermark: Timestamp | None = None
+
+
+class TransformInvalidQuery(Model, tag_field="kind", tag="InvalidQuery"):
+    """The query is wrong."""
+
+    message: str
+
+
+class TransformInternalError(Model, tag_field="kind", tag="InternalError"):
+    """The engine failed."""
+
+    message: str
+    backtrace: str | None = None
+
+
+TransformResponse = TransformProgress | TransformSuccess | TransformInvalidQuery | TransformInternalError
+
+
+# --- Text and stored forms -------------------------------------------------------------------
+
+DEFAULT_VOCABULARY: Final = DatasetVocabulary(
+    offset_column="offset",
+    operation_type_column="op",
+    system_time_column="system_time",
+    event_time_column="event_time",
+)
+
+
+def kind_of(event: MetadataEvent | Opaque) -> str:
+    """The event's name, such as ``AddData``; ``Opaque`` for one of a newer specification."""
+    return type(event).__name__
+
+
+def encode_hook(value: object) -> str:
+    """For msgspec encoders: hashes, ids and times as text."""
+    if isinstance(value, Multihash | DatasetId | Timestamp):
+        return str(value)
+    raise NotImplementedError(type(value))
+
+
+def decode_hook(kind: type, value: Any) -> Any:
+    """For msgspec decoders: hashes, ids and times from text."""
+    if kind in (Multihash, DatasetId, Timestamp):
+        return kind.parse(value)
+    raise NotImplementedError(kind)

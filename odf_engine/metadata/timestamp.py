@@ -1,0 +1,111 @@
+"""Moments in UTC with nanosecond precision (RFC 3339 text; specification: date-time)."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+from functools import total_ordering
+from typing import Final, Self
+
+_TEXT: Final = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
+)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_SECOND: Final = 1_000_000_000
+_MIN: Final = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1) * _SECOND
+_MAX: Final = ((datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=1) + 1) * _SECOND - 1
+
+
+@total_ordering
+class Timestamp:
+    """A moment in UTC.
+
+    Attributes:
+        ns: nanoseconds since 1970-01-01T00:00:00Z, within years 1 to 9999.
+    """
+
+    __slots__ = ("ns",)
+
+    ns: int
+
+    def __init__(self, ns: int) -> None:
+        if not _MIN <= ns <= _MAX:
+            raise ValueError("a time outside of the years 1 to 9999")
+        object.__setattr__(self, "ns", ns)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError("Timestamp is immutable")
+
+    @classmethod
+    def now(cls) -> Self:
+        """The present, in whole milliseconds, which is what the system time column holds."""
+        return cls.from_ms(time.time_ns() // 1_000_000)
+
+    @classmethod
+    def from_ms(cls, ms: int) -> Self:
+        """From milliseconds since 1970."""
+        return cls(ms * 1_000_000)
+
+    @classmethod
+    def from_datetime(cls, moment: datetime) -> Self:
+        """From an aware datetime; a naive one counts as UTC."""
+        if moment.tzinfo is None:
+            moment = moment.replace(tzinfo=UTC)
+        return cls((moment - _EPOCH) // timedelta(microseconds=1) * 1000)
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads RFC 3339 with any offset.
+
+        Raises:
+            ValueError: anything else.
+        """
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise ValueError(f"'{text}' is not an RFC 3339 time, such as 2024-01-31T12:00:00Z")
+        *parts, fraction, zone = match.groups()
+        moment = datetime(*map(int, parts), tzinfo=UTC)  # type: ignore[arg-type]
+        ns = (moment - _EPOCH) // timedelta(seconds=1) * _SECOND
+        ns += int((fraction or "").ljust(9, "0"))
+        if zone not in "Zz":
+            hours, minutes = int(zone[1:3]), int(zone[4:6])
+            if hours > 23 or minutes > 59:
+                raise ValueError(f"'{text}' has an impossible offset")
+            ns -= (hours * 3600 + minutes * 60) * _SECOND * (-1 if zone[0] == "-" else 1)
+        return cls(ns)
+
+    @property
+    def ms(self) -> int:
+        """Whole milliseconds since 1970, rounded down."""
+        return self.ns // 1_000_000
+
+    def to_datetime(self) -> datetime:
+        """An aware datetime, cut to microseconds."""
+        return _EPOCH + timedelta(microseconds=self.ns // 1000)
+
+    def __str__(self) -> str:
+        seconds, ns = divmod(self.ns, _SECOND)
+        text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S").rjust(19, "0")
+        if ns % 1_000_000 == 0:
+            fraction = f".{ns // 1_000_000:03d}" if ns else ""
+        elif ns % 1000 == 0:
+            fraction = f".{ns // 1000:06d}"
+        else:
+            fraction = f".{ns:09d}"
+        return f"{text}{fraction}Z"
+
+    def __repr__(self) -> str:
+        return f"Timestamp({self})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Timestamp) and self.ns == other.ns
+
+    def __lt__(self, other: Timestamp) -> bool:
+        return self.ns < other.ns
+
+    def __hash__(self) -> int:
+        return hash(self.ns)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Timestamp, (self.ns,))
