@@ -1,0 +1,293 @@
+"""Settings of a workspace: ``.odf/config.yaml``, every key optional, documented where it is declared.
+
+The file is written from these declarations: settings at their default stand there as comments.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from odf_engine.errors import InvalidManifest, UsageError
+
+_HEAD: Final = (
+    "# Settings of this workspace; a line behind '#' shows the default.\n"
+    "# `odf config set KEY VALUE` writes this file anew: remarks of your own are lost then.\n"
+)
+
+
+class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A group of settings."""
+
+
+class SparkConfig(Settings, frozen=True):
+    """How Spark runs."""
+
+    master: Annotated[
+        str,
+        Meta(
+            min_length=1, description="where Spark runs: local[N], local[*], spark://HOST:7077, yarn, k8s://…"
+        ),
+    ] = "local[*]"
+    driver_memory: Annotated[
+        str, Meta(pattern=r"^[1-9][0-9]*[kKmMgGtT]$", description="memory of the Java process, such as 2g")
+    ] = "2g"
+    conf: Annotated[
+        dict[str, str], Meta(description="any other setting of Spark, as its documentation names them")
+    ] = {}
+
+
+class WorkerConfig(Settings, frozen=True):
+    """The background process that runs jobs."""
+
+    idle_minutes: Annotated[
+        float, Meta(gt=0, description="the worker ends by itself after this long without a job")
+    ] = 30
+    max_jobs: Annotated[int, Meta(ge=1, le=64, description="how many jobs run at the same time")] = 2
+
+
+class FetchConfig(Settings, frozen=True):
+    """How sources are fetched from the network."""
+
+    connect_timeout_seconds: Annotated[float, Meta(gt=0, description="patience for a connection")] = 30
+    read_timeout_seconds: Annotated[float, Meta(gt=0, description="patience for the next bytes")] = 60
+    retries: Annotated[
+        int, Meta(ge=0, le=20, description="further attempts after a broken connection or a 5xx answer")
+    ] = 3
+    max_redirects: Annotated[int, Meta(ge=0, le=50, description="redirects to follow")] = 10
+
+
+class UiConfig(Settings, frozen=True):
+    """The workstation's looks."""
+
+    theme: Annotated[str, Meta(min_length=1, description="name of the colour theme, or auto")] = "auto"
+
+
+class Config(Settings, frozen=True):
+    """All settings of a workspace."""
+
+    block_version: Annotated[
+        int,
+        Meta(ge=2, le=3, description="version of new metadata blocks; 2 for older peers"),
+    ] = 3
+    allowed_env: Annotated[
+        list[str],
+        Meta(description="variables that manifests may use as ${{ env.NAME }}; * is any text"),
+    ] = msgspec.field(default_factory=lambda: ["*"])
+    spark: SparkConfig = SparkConfig()
+    worker: WorkerConfig = WorkerConfig()
+    fetch: FetchConfig = FetchConfig()
+    ui: UiConfig = UiConfig()
+
+
+class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One setting as people list it; ``key`` is dotted, such as ``spark.driverMemory``."""
+
+    key: str
+    value: Any
+    default: Any
+    description: str
+
+
+def load(path: Path) -> Config:
+    """Reads the settings; a missing file means all defaults.
+
+    Raises:
+        InvalidManifest: not YAML, an unknown key (the hint says which one may be meant) or a wrong value.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Config()
+    except UnicodeDecodeError:
+        raise InvalidManifest("is not UTF-8 text", where=str(path)) from None
+    if all(map(_says_nothing, text.splitlines())):
+        return Config()  # spares the import of the YAML reader, which every start would pay for
+    return _convert(_parse(text, path), path)
+
+
+def save(config: Config, path: Path) -> None:
+    """Writes the settings, defaults as comments, replacing the file in one step."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".config-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(render(config))
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def render(config: Config) -> str:
+    """The text of ``config.yaml``."""
+    lines: list[str] = []
+    plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
+    for field in _fields(Config):
+        value, default = plain[field.name], defaults[field.name]
+        if _is_group(field.type):
+            lines += [f"\n# {field.type.__doc__}", f"{field.name}:"]
+            lines += [_line(member, value, default, "  ") for member in _fields(field.type)]
+        else:
+            lines.append(_line(field, plain, defaults))
+    return _HEAD + "\n".join(lines) + "\n"
+
+
+def list_values(config: Config) -> list[Setting]:
+    """Every setting with its value, its default and what it does; members of ``spark.conf`` too."""
+    found: list[Setting] = []
+    plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
+    for path, field in _leaves():
+        value = _at(plain, path)
+        found.append(Setting(".".join(path), value, _at(defaults, path), field.description))
+        if isinstance(value, dict):
+            found += [
+                Setting(".".join((*path, name)), text, None, "") for name, text in sorted(value.items())
+            ]
+    return found
+
+
+def get_value(config: Config, key: str) -> Any:
+    """The setting with this dotted key.
+
+    Raises:
+        UsageError: there is no such key; the hint says which one may be meant.
+    """
+    path = _resolve(key)
+    try:
+        return _at(msgspec.to_builtins(config), path)
+    except KeyError:
+        raise UsageError(f"'{key}' is not set") from None
+
+
+def set_value(config: Config, key: str, text: str | None) -> Config:
+    """A copy with this setting read from ``text``; None puts the default back.
+
+    Lists are given as ``a,b,c``; members of a mapping by their own key, such as ``spark.conf.NAME``.
+
+    Raises:
+        UsageError: there is no such key, or the value does not fit.
+    """
+    path = _resolve(key)
+    plain = msgspec.to_builtins(config)
+    group = _at(plain, path[:-1])
+    old = group.get(path[-1])
+    if text is None:
+        group.pop(path[-1], None)
+    elif isinstance(old, dict):
+        raise UsageError(f"'{key}' is a mapping", hint=f"set one of its members: {key}.NAME")
+    elif isinstance(old, list):
+        group[path[-1]] = [part.strip() for part in text.split(",") if part.strip()]
+    else:
+        group[path[-1]] = text
+    try:
+        return msgspec.convert(plain, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"'{text}' does not fit {key}: {_tidy(error)}") from None
+
+
+class _Field(NamedTuple):
+    name: str
+    type: Any
+    description: str
+
+
+def _fields(group: type[Settings]) -> Iterator[_Field]:
+    for field in msgspec.structs.fields(group):
+        kind, description = field.type, ""
+        if get_origin(kind) is Annotated:
+            kind, meta = get_args(kind)[:2]
+            description = meta.description
+        yield _Field(field.encode_name, kind, description)
+
+
+def _is_group(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Settings)
+
+
+def _leaves() -> Iterator[tuple[tuple[str, ...], _Field]]:
+    for field in _fields(Config):
+        if _is_group(field.type):
+            yield from (((field.name, member.name), member) for member in _fields(field.type))
+        else:
+            yield (field.name,), field
+
+
+def _at(plain: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        plain = plain[part]
+    return plain
+
+
+def _resolve(key: str) -> tuple[str, ...]:
+    known = {".".join(path): (path, field) for path, field in _leaves()}
+    if key in known:
+        return known[key][0]
+    for dotted, (path, field) in known.items():
+        if get_origin(field.type) is dict and key.startswith(dotted + "."):
+            return (*path, key[len(dotted) + 1 :])
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else "settings: " + ", ".join(known)
+    raise UsageError(f"there is no setting '{key}'", hint=hint)
+
+
+_GROUPS: Final = frozenset(field.name for field in _fields(Config) if _is_group(field.type))
+
+
+def _line(field: _Field, group: dict[str, Any], defaults: dict[str, Any], indent: str = "") -> str:
+    value = group[field.name]
+    mark = "# " if value == defaults[field.name] else ""
+    # JSON is YAML, and always fits on one line.
+    return f"{indent}{mark}{field.name}: {msgspec.json.encode(value).decode()}  # {field.description}"
+
+
+def _says_nothing(line: str) -> bool:
+    line = line.strip()
+    return not line or line.startswith("#") or (line.endswith(":") and line[:-1] in _GROUPS)
+
+
+def _parse(text: str, path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise InvalidManifest(f"is not valid YAML: {error.problem}", where=where) from None
+    except yaml.YAMLError as error:
+        raise InvalidManifest(f"is not valid YAML: {error}", where=str(path)) from None
+
+
+def _convert(plain: Any, path: Path) -> Config:
+    if not isinstance(plain, dict):
+        raise InvalidManifest("is not a mapping of settings", where=str(path))
+    # A group whose members are all comments reads as null.
+    plain = {key: value for key, value in plain.items() if value is not None or key not in _GROUPS}
+    for key, value in plain.items():
+        keys = [f"{key}.{member}" for member in value] if isinstance(value, dict) else [str(key)]
+        for dotted in keys:
+            if dotted in _GROUPS:
+                continue  # not a mapping: the conversion says so
+            try:
+                _resolve(dotted)
+            except UsageError as error:
+                raise InvalidManifest(error.message, where=str(path), hint=error.hint) from None
+    try:
+        return msgspec.convert(plain, Config)
+    except msgspec.ValidationError as error:
+        raise InvalidManifest(_tidy(error), where=str(path)) from None
+
+
+def _tidy(error: msgspec.ValidationError) -> str:
+    message, _, place = str(error).partition(" - at `$.")
+    message = message[:1].lower() + message[1:].replace("`", "'")
+    return f"{place.rstrip('`')}: {message}" if place else message

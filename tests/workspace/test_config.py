@@ -1,0 +1,111 @@
+"""Settings: read, changed, written; every mistake says what was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import InvalidManifest, UsageError
+from odf_engine.workspace.config import Config, get_value, list_values, load, render, save, set_value
+
+
+def test_a_missing_file_means_all_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path / "config.yaml")
+    assert config == Config()
+    assert (config.block_version, config.spark.master, config.worker.max_jobs) == (3, "local[*]", 2)
+
+
+def test_a_written_file_reads_back_and_shows_defaults_as_comments(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    config = set_value(Config(), "spark.driverMemory", "4g")
+    config = set_value(config, "spark.conf.spark.sql.shuffle.partitions", "8")
+    config = set_value(config, "allowedEnv", "TOKEN, ODF_*")
+    save(config, path)
+    assert load(path) == config
+    text = path.read_text()
+    assert '\n  driverMemory: "4g"  # ' in text
+    assert '\n  # master: "local[*]"  # ' in text
+    assert "\n# blockVersion: 3  # " in text
+    assert [entry.name for entry in tmp_path.iterdir()] == ["config.yaml"]
+
+
+def test_the_comments_of_the_default_file_are_the_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(render(Config()))
+    assert load(path) == Config()
+    lines = render(Config()).splitlines()
+    settings = [line.replace("# ", "", 1) for line in lines if ": " in line and "  # " in line]
+    groups = [line for line in lines if line.endswith(":")]
+    assert len(settings) == len(list_values(Config()))
+    ordered = [line for line in (raw.replace("# ", "", 1) for raw in lines) if line in (*settings, *groups)]
+    path.write_text("\n".join(ordered))
+    assert load(path) == Config()
+
+
+def test_values_are_found_and_changed_by_dotted_keys() -> None:
+    config = set_value(Config(), "worker.idleMinutes", "0.5")
+    assert get_value(config, "worker.idleMinutes") == 0.5
+    config = set_value(config, "spark.conf.spark.ui.enabled", "true")
+    assert get_value(config, "spark.conf.spark.ui.enabled") == "true"
+    assert get_value(set_value(config, "worker.idleMinutes", None), "worker.idleMinutes") == 30
+    assert get_value(set_value(config, "spark.conf.spark.ui.enabled", None), "spark.conf") == {}
+
+
+def test_the_list_has_every_setting_with_its_meaning() -> None:
+    config = set_value(Config(), "spark.conf.a.b", "1")
+    listed = {setting.key: setting for setting in list_values(config)}
+    assert listed["blockVersion"].value == 3 and listed["spark.conf.a.b"].value == "1"
+    assert all(setting.description for key, setting in listed.items() if key != "spark.conf.a.b")
+    assert listed["ui.theme"].default == "auto"
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "said"),
+    [
+        ("blockVersion", "1", ">= 2"),
+        ("worker.maxJobs", "many", "int"),
+        ("spark.driverMemory", "lots", "match"),
+        ("spark.conf", "x", "mapping"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_refused(key: str, text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        set_value(Config(), key, text)
+    assert key in str(caught.value) and said in str(caught.value)
+
+
+def test_an_unknown_key_is_refused_with_the_one_that_may_be_meant() -> None:
+    with pytest.raises(UsageError) as caught:
+        get_value(Config(), "spark.drivermemory")
+    assert caught.value.hint == "did you mean 'spark.driverMemory'?"
+    with pytest.raises(UsageError, match="is not set"):
+        get_value(Config(), "spark.conf.nothing")
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("spark:\n  masterr: x\n", "spark.masterr", "spark.master"),
+        ("blokVersion: 2\n", "blokVersion", "blockVersion"),
+        ("blockVersion: [\n", "not valid YAML", None),
+        ("blockVersion: two\n", "blockVersion", None),
+        ("spark: 3\n", "spark", None),
+        ("- a\n", "mapping", None),
+    ],
+)
+def test_a_wrong_file_names_itself_and_the_mistake(
+    tmp_path: Path, text: str, said: str, hint: str | None
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(InvalidManifest) as caught:
+        load(path)
+    assert str(path) in str(caught.value) and said in str(caught.value)
+    assert hint is None or (caught.value.hint is not None and hint in caught.value.hint)
+
+
+def test_a_group_with_only_comments_is_its_defaults(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("spark:\n  # master: x\nblockVersion: 2\n")
+    assert load(path) == Config(block_version=2)
