@@ -1,0 +1,194 @@
+"""Verbs that make the worker work: pull, verify."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
+from odf_engine.errors import UsageError
+from odf_engine.workspace.lineage import Graph
+from odf_tui.cli.follow import follow
+from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
+
+
+@verb("pull", example="odf pull port-haven.stations", json=True)
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
+@click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
+@click.option("--fetch-uncacheable", is_flag=True, help="Fetch sources that cannot say whether they changed.")
+@click.option("--set-watermark", metavar="TIME", help="Only say how far event time is complete (RFC 3339).")
+@click.option("--force", is_flag=True, help="Fetch even if the source says that nothing changed.")
+def pull_verb(
+    names: tuple[str, ...],
+    everything: bool,
+    recursive: bool,
+    fetch_uncacheable: bool,
+    set_watermark: str | None,
+    force: bool,
+) -> None:
+    """Polls the sources of datasets until they have no more."""
+    workspace = open_workspace()
+    entries = _chosen(workspace, names, everything, recursive)
+    requests: list[tuple[Request, str]] = [
+        (
+            Pull(
+                dataset=str(entry.id),
+                fetch_uncacheable=fetch_uncacheable,
+                set_watermark=_watermark(set_watermark),
+                force=force,
+            ),
+            str(entry.alias),
+        )
+        for entry in entries
+    ]
+    jobs = follow(workspace, requests)
+    if options_of().json:
+        print_json([_pull_entry(job) for job in jobs])
+    else:
+        for job in jobs:
+            _say_pull(job)
+    sys.exit(_exit_code(jobs))
+
+
+def _watermark(text: str | None) -> str | None:
+    if text is None:
+        return None
+    from odf_engine.metadata.timestamp import Timestamp
+
+    try:
+        return str(Timestamp.parse(text))
+    except ValueError as error:
+        raise UsageError(f"--set-watermark: {error}") from None
+
+
+def _chosen(
+    workspace: Workspace, names: tuple[str, ...], everything: bool, recursive: bool
+) -> list[DatasetEntry]:
+    """The datasets that the arguments name, inputs before what is made from them."""
+    if bool(names) == everything:
+        raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
+    entries = workspace.datasets() if everything else workspace.match(names)
+    graph = Graph.of(workspace.summaries())
+    wanted = {entry.id for entry in entries}
+    if recursive:
+        for entry in entries:
+            wanted |= {node.id for node in graph.upstream(entry.id) if not node.missing}
+    by_id = {entry.id: entry for entry in workspace.datasets()}
+    return [by_id[node.id] for node in graph.topological() if node.id in wanted and node.id in by_id]
+
+
+def _pull_entry(job: Job) -> dict[str, Any]:
+    entry: dict[str, Any] = {
+        "name": job.target,
+        "status": "failed",
+        "old_head": None,
+        "new_head": None,
+        "blocks": 0,
+        "records": 0,
+        "error": None,
+    }
+    if job.result:
+        entry.update(json.loads(job.result))
+    if job.error is not None:
+        entry["error"] = {"message": job.error.message, "where": job.error.where, "hint": job.error.hint}
+    return entry
+
+
+def _say_pull(job: Job) -> None:
+    entry = _pull_entry(job)
+    if job.state is not JobState.done:
+        _say_failure(job)
+    elif entry["status"] == "updated":
+        blocks = "block" if entry["blocks"] == 1 else "blocks"
+        sys.stdout.write(f"{job.target}: {entry['records']} records in {entry['blocks']} {blocks}\n")
+    else:
+        sys.stdout.write(f"{job.target}: up to date\n")
+
+
+def _say_failure(job: Job) -> None:
+    error = job.error
+    if error is None:
+        sys.stderr.write(f"{job.target}: {job.state.value}\n")
+        return
+    where = f"{error.where}: " if error.where else ""
+    sys.stderr.write(f"error: {job.target}: {where}{error.message}\n")
+    if error.hint:
+        sys.stderr.write(f"  hint: {error.hint}\n")
+    sys.stderr.write(f"  more: odf logs {job.id}\n")
+
+
+def _exit_code(jobs: list[Job]) -> int:
+    if any(job.state is JobState.cancelled for job in jobs):
+        return 130
+    return max(
+        (1 if job.error is None else job.error.exit_code for job in jobs if job.state is not JobState.done),
+        default=0,
+    )
+
+
+@verb("verify", example="odf verify --all", json=True)
+@click.argument("names", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
+@click.option("-r", "--recursive", is_flag=True, help="Verify inputs too.")
+@click.option("--integrity", is_flag=True, help="Only chain and files; no replay of transformations.")
+@click.option(
+    "--range", "span", metavar="FROM..TO", help="Only blocks FROM to TO: sequence numbers or hashes."
+)
+def verify_verb(
+    names: tuple[str, ...], everything: bool, recursive: bool, integrity: bool, span: str | None
+) -> None:
+    """Checks chain rules, block and slice hashes, sizes, offsets, logical hashes and checkpoints."""
+    workspace = open_workspace()
+    entries = _chosen(workspace, names, everything, recursive)
+    requests: list[tuple[Request, str]] = []
+    for entry in entries:
+        first, last = _range(entry, span)
+        request = Verify(dataset=str(entry.id), integrity=integrity, first=first, last=last)
+        requests.append((request, str(entry.alias)))
+    jobs = follow(workspace, requests)
+    reports = [json.loads(job.result) for job in jobs if job.state is JobState.done and job.result]
+    failed = [job for job in jobs if job.state is not JobState.done]
+    valid = not failed and all(report["valid"] for report in reports)
+    for job in failed:
+        _say_failure(job)
+    if options_of().json:
+        print_json({"valid": valid, "datasets": reports})
+    else:
+        for report in reports:
+            _say_report(report)
+    sys.exit(_exit_code(jobs) if failed else 0 if valid else 3)
+
+
+def _range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | None]:
+    if span is None:
+        return None, None
+    first, dots, last = span.partition("..")
+    if not dots:
+        raise UsageError(f"--range {span}: it reads FROM..TO", hint="either may be left out, as in 10..")
+
+    def number(text: str) -> int | None:
+        if not text:
+            return None
+        if text.isdecimal() and len(text) < 8:
+            return int(text)
+        return entry.dataset.block(entry.dataset.find_block(text)).block.sequence_number
+
+    return number(first), number(last)
+
+
+def _say_report(report: dict[str, Any]) -> None:
+    counts = f"{report['blocks']} blocks, {report['slices']} slices"
+    if report["valid"]:
+        sys.stdout.write(f"{report['name']}: valid ({counts})\n")
+        return
+    findings = report["findings"]
+    sys.stdout.write(f"{report['name']}: NOT VALID ({counts}): {len(findings)} findings\n")
+    for finding in findings:
+        block = f"block {finding['block']}: " if finding["block"] else ""
+        sys.stdout.write(f"  {finding['kind']}: {block}{finding['message']}\n")
+    say("  what is not valid was changed or damaged after it was committed; get it again from its publisher")

@@ -1,0 +1,284 @@
+"""Verbs about the workspace and its datasets: init, add, new, delete, rename, list, show, graph, path."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+from odf_engine.identity.refs import DatasetAlias
+from odf_engine.workspace.workspace import Summary, Workspace
+
+from odf_engine.errors import InvalidManifest, NotFound, UsageError
+from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
+from odf_engine.workspace.lineage import Graph
+from odf_tui.cli.output import (
+    human_count,
+    human_size,
+    open_workspace,
+    options_of,
+    print_json,
+    print_table,
+    print_yaml,
+    say,
+    verb,
+)
+from odf_tui.status import Status, read_statuses
+
+
+@verb("init", example="odf init")
+@click.argument("folder", type=click.Path(path_type=Path), default=".")
+def init_verb(folder: Path) -> None:
+    """Makes a workspace in FOLDER (this one by default)."""
+    workspace = Workspace.init(folder)
+    say(f"a new workspace in {workspace.folder}")
+    say("next: odf new NAME --root > dataset.yaml, edit it, odf add dataset.yaml, odf pull NAME")
+
+
+@verb("add", example="odf add covid.yaml air-quality.yaml")
+@click.argument("manifests", nargs=-1, required=True)
+@click.option("-r", "--recursive", is_flag=True, help="Look for *.yaml in folders and below.")
+def add_verb(manifests: tuple[str, ...], recursive: bool) -> None:
+    """Adds datasets from YAML manifests: files, folders with -r, or - for stdin.
+
+    The order of manifests does not matter: a derivative dataset may come before its inputs.
+    """
+    workspace = open_workspace()
+    snapshots: list[DatasetSnapshot] = []
+    for name in manifests:
+        for source, text in _read_sources(name, recursive):
+            snapshots.extend(_read(text, source))
+    if not snapshots:
+        raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
+    for entry in workspace.add(snapshots):
+        say(f"added {entry.alias}")
+
+
+def _read(text: str, source: str) -> list[DatasetSnapshot]:
+    from odf_engine.metadata.yaml import read_manifests
+
+    return read_manifests(text, source)
+
+
+def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
+    if name == "-":
+        return [("stdin", sys.stdin.read())]
+    if name.startswith(("http://", "https://")):
+        return [(name, _download(name))]
+    path = Path(name)
+    if path.is_dir():
+        if not recursive:
+            raise UsageError(f"{name} is a folder", hint="add -r to take every *.yaml in it and below")
+        files = sorted([*path.rglob("*.yaml"), *path.rglob("*.yml")])
+        return [(str(file), _text(file)) for file in files if ".odf" not in file.parts]
+    return [(name, _text(path))]
+
+
+def _download(url: str) -> str:
+    from urllib.error import HTTPError, URLError
+    from urllib.request import urlopen
+
+    try:
+        with urlopen(url, timeout=30) as response:
+            return response.read().decode("utf-8")
+    except HTTPError as error:
+        raise NotFound(f"the server answered {error.code} {error.reason}", where=url) from None
+    except (URLError, OSError) as error:
+        raise NotFound(f"it could not be fetched: {error}", where=url) from None
+    except UnicodeDecodeError:
+        raise InvalidManifest("the answer is not UTF-8 text", where=url) from None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise NotFound(f"there is no file {path}") from None
+    except UnicodeDecodeError as error:
+        raise InvalidManifest("the file is not UTF-8 text", where=f"{path}: byte {error.start}") from None
+    except OSError as error:
+        raise NotFound(f"{path} cannot be read: {error.strerror}") from None
+
+
+@verb("new", example="odf new com.example.cases --root > cases.yaml")
+@click.argument("name")
+@click.option("--root", "kind", flag_value="root", help="Ingests outside data.")
+@click.option("--derivative", "kind", flag_value="derivative", help="A query over other datasets.")
+def new_verb(name: str, kind: str | None) -> None:
+    """Prints a commented manifest to start from; it is valid as it is."""
+    from odf_tui.cli.templates import DERIVATIVE, ROOT
+
+    if kind is None:
+        raise UsageError("which kind of dataset?", hint="give --root or --derivative")
+    alias = DatasetAlias.parse(name)
+    sys.stdout.write((ROOT if kind == "root" else DERIVATIVE).replace("NAME", str(alias)))
+
+
+@verb("delete", example="odf delete com.example.cases")
+@click.argument("names", nargs=-1, required=True)
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+def delete_verb(names: tuple[str, ...], yes: bool) -> None:
+    """Removes datasets with their data; refuses while another dataset is made from one of them."""
+    workspace = open_workspace()
+    entries = workspace.match(names)
+    if not yes:
+        listed = ", ".join(str(entry.alias) for entry in entries)
+        if not sys.stdin.isatty():
+            raise UsageError(f"this would delete {listed}", hint="add --yes to do it without a question")
+        click.confirm(f"Delete {listed} and all their data?", abort=True, err=True)
+    # A dataset goes after those that are made from it.
+    order = [node.id for node in Graph.of(workspace.summaries()).topological()]
+    for entry in sorted(entries, key=lambda entry: order.index(entry.id), reverse=True):
+        workspace.delete(entry)
+        say(f"deleted {entry.alias}")
+
+
+@verb("rename", example="odf rename cases com.example.cases")
+@click.argument("old")
+@click.argument("new")
+def rename_verb(old: str, new: str) -> None:
+    """Gives a dataset another name; its id, and so whatever is made from it, stays."""
+    workspace = open_workspace()
+    entry = workspace.resolve(old)
+    workspace.rename(entry, DatasetAlias.parse(new))
+    say(f"{entry.alias} is now {new}")
+
+
+@verb("list", example="odf list --json", json=True)
+def list_verb() -> None:
+    """Lists the datasets of the workspace."""
+    workspace = open_workspace()
+    summaries = workspace.summaries()
+    statuses = read_statuses(workspace, summaries)
+    if options_of().json:
+        print_json([_summary_json(summary, statuses[summary.id]) for summary in summaries])
+        return
+    if not summaries:
+        say("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
+        return
+    print_table(
+        ["name", "kind", "status", "blocks", "records", "size", "watermark", "last pulled"],
+        [
+            [
+                summary.name,
+                summary.kind.value,
+                statuses[summary.id].state,
+                human_count(summary.blocks),
+                human_count(summary.records),
+                human_size(summary.size),
+                _short_time(summary.watermark),
+                _short_time(summary.last_pulled),
+            ]
+            for summary in summaries
+        ],
+        right=["blocks", "records", "size"],
+    )
+
+
+def _short_time(moment: object | None) -> str:
+    return str(moment)[:16].replace("T", " ") if moment else ""
+
+
+def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
+    return {
+        "id": summary.id,
+        "name": summary.name,
+        "kind": summary.kind.value,
+        "head": summary.head,
+        "blocks": summary.blocks,
+        "records": summary.records,
+        "size": summary.size,
+        "watermark": summary.watermark,
+        "last_pulled": summary.last_pulled,
+        "status": status.state,
+    }
+
+
+@verb("show", example="odf show port-haven.stations", json=True)
+@click.argument("name")
+def show_verb(name: str) -> None:
+    """Shows everything that is known of a dataset."""
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    summaries = workspace.summaries()
+    summary = next(summary for summary in summaries if summary.id == entry.id)
+    statuses = read_statuses(workspace, summaries)
+    document = _summary_json(summary, statuses[entry.id])
+    document.update(_details(workspace, entry.id, summaries))
+    document["last_verification"] = statuses[entry.id].last_verification
+    if options_of().json:
+        print_json(document)
+        return
+    print_yaml({key: value for key, value in document.items() if value not in (None, [])})
+
+
+def _details(workspace: Workspace, dataset_id: object, summaries: list[Summary]) -> dict[str, Any]:
+    from odf_engine.metadata.yaml import to_plain
+
+    entry = workspace.resolve(str(dataset_id))
+    state = entry.dataset.state()
+    names = {summary.id: summary.name for summary in summaries}
+    sources: list[Any] = [to_plain(state.polling_source)] if state.polling_source else []
+    sources += [to_plain(source) for source in state.push_sources.values()]
+
+    def plain(event: Any) -> Any:
+        return None if event is None else to_plain(event)
+
+    return {
+        "path": str(entry.dataset.folder),
+        "inputs": [names.get(each, str(each)) for each in state.inputs()],
+        "outputs": [other.name for other in summaries if entry.id in other.inputs],
+        "sources": sources,
+        "transform": plain(state.transform),
+        "vocabulary": plain(state.vocabulary),
+        "license": plain(state.license),
+        "info": plain(state.info),
+        "attachments": plain(state.attachments),
+        "remotes": [],
+    }
+
+
+@verb("graph", example="odf graph --dot | dot -Tsvg > graph.svg", json=True)
+@click.option("--dot", is_flag=True, help="As a Graphviz document.")
+def graph_verb(dot: bool) -> None:
+    """Shows which datasets are made from which."""
+    summaries = open_workspace().summaries()
+    names = {summary.id: summary.name for summary in summaries}
+    edges = [
+        (names.get(source, str(source)), summary.name) for summary in summaries for source in summary.inputs
+    ]
+    if options_of().json:
+        print_json(
+            {
+                "datasets": [
+                    {"id": each.id, "name": each.name, "kind": each.kind.value} for each in summaries
+                ],
+                "edges": [{"from": source, "to": target} for source, target in edges],
+            }
+        )
+    elif dot:
+        lines = ["digraph {", "  rankdir=LR;"]
+        for each in summaries:
+            shape = "box" if each.kind is DatasetKind.Root else "ellipse"
+            lines.append(f'  "{each.name}" [shape={shape}];')
+        lines += [f'  "{source}" -> "{target}";' for source, target in edges]
+        sys.stdout.write("\n".join([*lines, "}"]) + "\n")
+    else:
+        from odf_tui.dag import layout
+
+        drawn = layout(
+            {
+                summary.name: ("◇ " if summary.kind is DatasetKind.Root else "◆ ") + summary.name
+                for summary in summaries
+            },
+            edges,
+        )
+        sys.stdout.write("\n".join(line.rstrip() for line in drawn.lines) + "\n")
+
+
+@verb("path", example="ls $(odf path port-haven.stations)/data")
+@click.argument("name")
+def path_verb(name: str) -> None:
+    """Prints the dataset's folder: refs/, blocks/, data/, checkpoints/."""
+    sys.stdout.write(f"{open_workspace().resolve(name).dataset.folder}\n")

@@ -1,0 +1,108 @@
+"""The verb that shows everything at work: demo."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+from odf_engine.coordinator.client import Client
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+from odf_engine.coordinator.protocol import JobState, Pull, Request, Verify
+from odf_engine.errors import Conflict
+from odf_tui.cli.demo_data import MANIFESTS, write_sources
+from odf_tui.cli.follow import follow
+from odf_tui.cli.output import human_count, say, verb
+
+
+@verb("demo", example="odf demo")
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False), default="odf-demo")
+@click.option("--no-tui", is_flag=True, help="Print what is done instead of opening the workstation.")
+def demo_verb(folder: Path, no_tui: bool) -> None:
+    """Makes a workspace with sample data, pulls and verifies it, and opens the workstation on it.
+
+    Port Haven, a small harbour town, measures its air, counts the visits to its clinics and lists its
+    measuring stations. In the first week of March smoke drifts in. Needs no network.
+    """
+    workspace = _workspace(folder)
+    entries = _datasets(workspace)
+    requests: list[tuple[Request, str]] = []
+    for entry in entries:
+        requests.append((Pull(dataset=str(entry.id)), str(entry.alias)))
+        requests.append((Verify(dataset=str(entry.id)), str(entry.alias)))
+    if no_tui:
+        _print(workspace, requests)
+        return
+    # The workstation opens at once and shows the jobs as they run.
+    asyncio.run(_submit(workspace, requests))
+    from odf_tui.app import run
+
+    run(workspace)
+
+
+def _workspace(folder: Path) -> Workspace:
+    if (folder / ".odf").is_dir():
+        workspace = Workspace.find(folder, folder)
+        if not (folder / "manifests" / "stations.yaml").is_file():
+            raise Conflict(
+                f"{folder} is a workspace of your own", hint="name another folder: odf demo FOLDER"
+            )
+        return workspace
+    if folder.exists() and any(folder.iterdir()):
+        raise Conflict(f"{folder} is not empty", hint="name another folder: odf demo FOLDER")
+    say(f"making a workspace with sample sources in {folder}")
+    write_sources(folder / "sources")
+    manifests = folder / "manifests"
+    manifests.mkdir(parents=True, exist_ok=True)
+    for name, text in MANIFESTS.items():
+        (manifests / name).write_text(text)
+    return Workspace.init(folder)
+
+
+def _datasets(workspace: Workspace) -> list[DatasetEntry]:
+    from odf_engine.metadata.yaml import read_manifests
+
+    wanted = [
+        snapshot
+        for name in MANIFESTS
+        for snapshot in read_manifests(
+            (workspace.folder / "manifests" / name).read_text(), str(workspace.folder / "manifests" / name)
+        )
+    ]
+    there = {str(entry.alias).lower() for entry in workspace.datasets()}
+    workspace.add([snapshot for snapshot in wanted if snapshot.name.lower() not in there])
+    return [workspace.resolve(snapshot.name) for snapshot in wanted]
+
+
+async def _submit(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:
+    client = await Client.connect(workspace.folder)
+    try:
+        for request, target in requests:
+            await client.submit(request, target)
+    finally:
+        await client.close()
+
+
+def _print(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:
+    import json
+
+    jobs = follow(workspace, requests)
+    for job in jobs:
+        result = json.loads(job.result) if job.result else {}
+        if job.state is not JobState.done:
+            sys.stdout.write(
+                f"{job.kind:7} {job.target}: {job.error.message if job.error else job.state.value}\n"
+            )
+        elif job.kind == "pull":
+            sys.stdout.write(
+                f"pulled  {job.target}: {human_count(result['records'])} new records"
+                f" in {result['blocks']} blocks\n"
+            )
+        else:
+            verdict = "valid" if result["valid"] else f"NOT VALID, {len(result['findings'])} findings"
+            sys.stdout.write(f"checked {job.target}: {verdict}\n")
+    sys.stdout.write(f"\nLook around:  cd {workspace.folder} && odf\n")
+    if any(job.state is not JobState.done for job in jobs):
+        sys.exit(1)
