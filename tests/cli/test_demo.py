@@ -1,0 +1,151 @@
+"""The demo, and every verb that looks at what it made."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from pathlib import Path
+
+from tests.cli.conftest import Odf, Ran
+
+HASH = re.compile(r"f1620[0-9a-f]{64}")
+
+
+def test_demo_pulls_and_verifies(demo: tuple[Path, Ran]) -> None:
+    folder, ran = demo
+    assert ran.code == 0, ran.err
+    assert "pulled  port-haven.stations: " in ran.out
+    assert ran.out.count(": valid") == 3
+    assert (folder / "sources" / "stations" / "2024-03-07.csv").is_file()
+
+
+def test_demo_again_changes_nothing(odf: Odf, demo: tuple[Path, Ran]) -> None:
+    before = odf("list", "--json").json
+    again = odf("demo", str(demo[0]), "--no-tui")
+    assert again.code == 0, again.err
+    assert {each["name"]: each["head"] for each in odf("list", "--json").json} == {
+        each["name"]: each["head"] for each in before
+    }
+
+
+def test_list(odf: Odf) -> None:
+    listed = {each["name"]: each for each in odf("list", "--json").json}
+    assert set(listed) == {"port-haven.air-readings", "port-haven.clinic-visits", "port-haven.stations"}
+    stations = listed["port-haven.stations"]
+    assert list(stations) == [
+        "id", "name", "kind", "head", "blocks", "records", "size", "watermark", "last_pulled", "status",
+    ]  # fmt: skip
+    assert stations["id"].startswith("did:odf:fed01")
+    assert HASH.fullmatch(stations["head"])
+    assert stations["kind"] == "Root"
+    assert stations["status"] == "current"
+    assert stations["watermark"] == "2024-03-07T00:00:00Z"
+    assert listed["port-haven.air-readings"]["records"] == 957
+
+
+def test_list_for_people(odf: Odf) -> None:
+    out = odf("list").out
+    assert out.splitlines()[0].split()[:3] == ["NAME", "KIND", "STATUS"]
+    assert "\x1b" not in out
+
+
+def test_show(odf: Odf) -> None:
+    shown = odf("show", "PORT-HAVEN.Stations", "--json").json
+    assert shown["sources"][0]["fetch"]["kind"] == "FilesGlob"
+    assert shown["vocabulary"]["offsetColumn"] == "offset"
+    assert shown["info"]["keywords"] == ["air quality", "stations", "sample"]
+    assert shown["last_verification"]["valid"] is True
+    assert Path(shown["path"], "refs", "head").read_text() == shown["head"]
+    assert "FilesGlob" in odf("show", "port-haven.stations").out
+
+
+def test_log_has_the_events_as_in_a_manifest(odf: Odf) -> None:
+    log = odf("log", "port-haven.stations", "--json").json
+    assert [each["sequence_number"] for each in log] == list(reversed(range(len(log))))
+    assert log[-1]["event"]["kind"] == "Seed"
+    assert log[0]["event"]["newSourceState"]["sourceName"] == "default"
+    assert all(newer["prev_block_hash"] == older["hash"] for newer, older in itertools.pairwise(log))
+    assert {each["block_version"] for each in log} == {3}
+    assert len(odf("log", "port-haven.stations", "--json", "-n", "2", "--kind", "adddata").json) == 2
+    wrong = odf("log", "port-haven.stations", "--kind", "AddDatum")
+    assert (wrong.code, "did you mean AddData" in wrong.err) == (1, True)
+
+
+def test_changelog_tells_the_story(odf: Odf) -> None:
+    rows = odf("tail", "port-haven.stations", "-n", "100", "--json").json
+    assert [row["offset"] for row in rows] == list(range(len(rows)))
+    story = [(row["op"], row["station"], row["event_time"][:10]) for row in rows]
+    assert story == [
+        (0, "ph-01", "2024-03-01"), (0, "ph-02", "2024-03-01"), (0, "ph-03", "2024-03-01"),
+        (0, "ph-04", "2024-03-01"),
+        (0, "ph-05", "2024-03-03"),
+        (2, "ph-02", "2024-03-01"), (3, "ph-02", "2024-03-04"),
+        (2, "ph-05", "2024-03-03"), (3, "ph-05", "2024-03-04"),
+        (2, "ph-03", "2024-03-01"), (3, "ph-03", "2024-03-06"),
+        (1, "ph-04", "2024-03-01"),
+    ]  # fmt: skip
+    assert "+C" in odf("tail", "port-haven.stations", "-n", "3").out
+
+
+def test_schema(odf: Odf) -> None:
+    assert odf("schema", "port-haven.stations").out.splitlines()[0].startswith("offset BIGINT UNSIGNED")
+    assert "uint64" in odf("schema", "port-haven.stations", "--format", "arrow").out
+    assert "INT64" in odf("schema", "port-haven.stations", "--format", "parquet").out.upper()
+    fields = odf("schema", "port-haven.stations", "--format", "json").out
+    assert '"event_time"' in fields
+
+
+def test_graph(odf: Odf) -> None:
+    graph = odf("graph", "--json").json
+    assert len(graph["datasets"]) == 3
+    assert graph["edges"] == []
+    assert odf("graph", "--dot").out.startswith("digraph")
+    assert "port-haven.stations" in odf("graph").out
+
+
+def test_path_is_a_repository_layout(odf: Odf) -> None:
+    folder = Path(odf("path", "port-haven.stations").out.strip())
+    assert {"refs", "blocks", "data", "checkpoints"} <= {each.name for each in folder.iterdir()}
+    head = (folder / "refs" / "head").read_text()
+    decoded = odf("block", "decode", str(folder / "blocks" / head))
+    assert decoded.code == 0, decoded.err
+    encoded = odf("block", "encode", "-", "-o", str(folder.parent / "again"), input=decoded.out)
+    assert encoded.out.strip() == head
+    assert (folder.parent / "again").read_bytes() == (folder / "blocks" / head).read_bytes()
+    slice_ = next((folder / "data").iterdir())
+    digest = odf("digest", str(slice_), "--json").json
+    assert digest["physical_hash"] == slice_.name
+    assert digest["size"] == slice_.stat().st_size
+
+
+def test_verify_pattern_and_range(odf: Odf) -> None:
+    report = odf("verify", "port-haven.%", "--json").json
+    assert report["valid"] is True
+    assert {each["name"] for each in report["datasets"]} == {
+        "port-haven.air-readings", "port-haven.clinic-visits", "port-haven.stations",
+    }  # fmt: skip
+    part = odf("verify", "port-haven.stations", "--range", "2..3", "--json").json
+    assert part["datasets"][0]["blocks"] == 2
+
+
+def test_jobs_and_logs(odf: Odf) -> None:
+    jobs = odf("jobs", "--json").json
+    assert list(jobs[0]) == ["id", "kind", "target", "state", "progress", "started", "ended", "error"]
+    pull = next(job for job in jobs if job["kind"] == "pull")
+    log = odf("logs", pull["id"]).out
+    assert "commit" in log
+    assert odf("cancel", pull["id"]).code == 0
+
+
+def test_worker_status(odf: Odf) -> None:
+    status = odf("worker", "status", "--json").json
+    assert status["running"] is True
+    assert status["status"]["spark"] == "ready"
+
+
+def test_misspelt_dataset_is_suggested(odf: Odf) -> None:
+    ran = odf("tail", "port-haven.station")
+    assert ran.code == 1
+    assert "port-haven.stations" in ran.err
+    assert ran.out == ""
+    assert "Traceback" not in ran.err

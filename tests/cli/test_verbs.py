@@ -1,0 +1,113 @@
+"""Verbs that need no Spark, and how the command line answers mistakes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from odf_tui.cli.main import VERBS
+from tests.cli.conftest import Odf, run_odf
+
+
+def test_without_a_workspace_it_says_how_to_make_one(tmp_path: Path) -> None:
+    ran = run_odf("list", cwd=tmp_path)
+    assert ran.code == 1
+    assert "odf init" in ran.err
+    assert ran.out == ""
+
+
+def test_help_lists_every_verb_with_an_example(tmp_path: Path) -> None:
+    out = run_odf("--help", cwd=tmp_path).out
+    for verb in VERBS:
+        assert f"  {verb} " in out
+
+
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "block"])
+def test_help_of_a_verb_has_an_example(verb: str) -> None:
+    from click.testing import CliRunner
+
+    from odf_tui.cli.main import cli
+
+    out = CliRunner().invoke(cli, [verb, "--help"]).output
+    assert "Example:" in out
+
+
+def test_wrong_usage(fresh: Odf) -> None:
+    assert fresh("lst").code == 2
+    assert "did you mean 'list'" in fresh("lst").err
+    assert fresh("pull").code == 2
+    assert fresh("verify", "--range").code == 2
+
+
+@pytest.mark.parametrize("kind", ["--root", "--derivative"])
+def test_a_new_manifest_can_be_added(fresh: Odf, kind: str) -> None:
+    manifest = fresh("new", "com.example.cases", kind).out
+    if kind == "--derivative":
+        fresh("add", "-", input=fresh("new", "com.example.input", "--root").out)
+    added = fresh("add", "-", input=manifest)
+    assert added.code == 0, added.err
+    listed = {each["name"]: each for each in fresh("list", "--json").json}
+    assert listed["com.example.cases"]["status"] == "new"
+    if kind == "--derivative":
+        assert fresh("graph", "--json").json["edges"] == [
+            {"from": "com.example.input", "to": "com.example.cases"}
+        ]
+        refused = fresh("delete", "com.example.input", "--yes")
+        assert refused.code == 1
+        assert "com.example.cases" in refused.err
+    assert fresh("rename", "com.example.cases", "cases").code == 0
+    assert fresh("delete", "CASES", "--yes").code == 0
+    assert "com.example.cases" not in fresh("list", "--json").out
+
+
+def test_a_wrong_manifest_is_refused_with_its_place(fresh: Odf) -> None:
+    manifest = fresh("new", "cases", "--root").out.replace("primaryKey", "primaryKeys")
+    ran = fresh("add", "-", input=manifest)
+    assert ran.code == 1
+    assert "stdin:" in ran.err
+    assert "primaryKey" in ran.err
+    assert fresh("list", "--json").json == []
+
+
+def test_adding_twice_is_an_error(fresh: Odf) -> None:
+    manifest = fresh("new", "cases", "--root").out
+    assert fresh("add", "-", input=manifest).code == 0
+    again = fresh("add", "-", input=manifest.replace("name: cases", "name: CASES"))
+    assert again.code != 0
+    assert "cases" in again.err
+
+
+def test_workspace_option_goes_before_or_after_the_verb(tmp_path: Path) -> None:
+    run_odf("init", "here", cwd=tmp_path)
+    assert run_odf("-w", "here", "list", "--json", cwd=tmp_path).json == []
+    assert run_odf("list", "--json", "-w", "here", cwd=tmp_path).json == []
+    assert run_odf("list", "--json", cwd=tmp_path, ODF_WORKSPACE="here").json == []
+
+
+def test_config(fresh: Odf) -> None:
+    assert fresh("config", "get", "worker.idleMinutes").out.strip() == "30"
+    assert fresh("config", "set", "worker.idleMinutes", "5").code == 0
+    assert fresh("config", "list", "--json").json["worker.idleMinutes"] == 5
+    wrong = fresh("config", "set", "worker.idleMinute", "5")
+    assert wrong.code != 0
+    assert "worker.idleMinutes" in wrong.err
+
+
+def test_block_decode_never_crashes(fresh: Odf) -> None:
+    ran = fresh("block", "decode", "-", input=os.urandom(300))
+    assert ran.code == 1
+    assert "Traceback" not in ran.err
+    assert ran.err.startswith("error: ")
+
+
+def test_worker_is_not_started_by_looking(fresh: Odf) -> None:
+    assert fresh("list").code == 0
+    assert fresh("worker", "status", "--json").json == {"running": False, "status": None}
+
+
+def test_private_keys_are_closed(fresh: Odf, tmp_path: Path) -> None:
+    fresh("add", "-", input=fresh("new", "cases", "--root").out)
+    (key,) = (tmp_path / ".odf" / "keys").iterdir()
+    assert key.stat().st_mode & 0o777 == 0o600
