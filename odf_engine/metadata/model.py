@@ -8,7 +8,8 @@ schema. From this declaration come the bytes (``metadata.flatbuffers``), the YAM
 - an untagged struct is a table; ``list`` is a vector; ``str`` a string;
 - ``Multihash``, ``DatasetId`` and ``bytes`` are byte vectors, ``Timestamp`` a 16-byte struct;
 - ``U64``, ``I32`` … are scalars: without ``| None`` a zero is not written, with it always;
-- an enum's number is its place, from 0.
+- an enum's number is its place, from 0, and has 32 bits unless ``Meta`` says otherwise;
+- ``NEEDS_ONE_OF`` names fields of which at least one has to be there.
 
 Fields and union members that came after 0.34.1 follow the older ones, so that newer blocks can be
 read; a table that uses them goes by the newer field names (``NEWER_NAMES``) in its text form.
@@ -17,7 +18,7 @@ read; a table that uses them goes by the newer field names (``NEWER_NAMES``) in 
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Any, ClassVar, Final
+from typing import Annotated, Any, ClassVar, Final, dataclass_transform
 
 import msgspec
 from msgspec import Meta
@@ -31,12 +32,15 @@ I64 = Annotated[int, Meta(extra={"wire": "i64"})]
 U32 = Annotated[int, Meta(ge=0, extra={"wire": "u32"})]
 I32 = Annotated[int, Meta(extra={"wire": "i32"})]
 JsonText = Annotated[dict[str, Any], Meta(extra={"wire": "json"})]
+DatasetRefText = Annotated[str, Meta(extra={"wire": "ref"})]
 
-NEWER_NAMES: Final = "NEWER_NAMES"
 
-
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
     """A table, fragment or manifest. Absent optional fields are None."""
+
+    NEWER_NAMES: ClassVar[dict[str, str]] = {}
+    NEEDS_ONE_OF: ClassVar[tuple[str, ...]] = ()
 
 
 # --- Fragments -------------------------------------------------------------------------------
@@ -72,12 +76,15 @@ class MqttQos(Enum):
 
 
 class TimeUnit(Enum):
-    """Unit of a time, timestamp or duration (since 0.37; a 16-bit number on the wire)."""
+    """Unit of a time, timestamp or duration (since 0.37)."""
 
     Second = "Second"
     Millisecond = "Millisecond"
     Microsecond = "Microsecond"
     Nanosecond = "Nanosecond"
+
+
+TimeUnit16 = Annotated[TimeUnit, Meta(extra={"wire": "i16"})]
 
 
 class OffsetInterval(Model):
@@ -155,7 +162,7 @@ class TemporalTable(Model):
 class TransformInput(Model):
     """An input of a derivative dataset; ``dataset_ref`` is an id once committed."""
 
-    dataset_ref: str
+    dataset_ref: DatasetRefText
     alias: str | None = None
 
 
@@ -219,7 +226,7 @@ class Decimal(Model, tag_field="kind", tag="Decimal"):
 class Duration(Model, tag_field="kind", tag="Duration"):
     """A length of time."""
 
-    unit: TimeUnit | None = None
+    unit: TimeUnit16 | None = None
 
 
 class Float16(Model, tag_field="kind", tag="Float16"):
@@ -308,13 +315,13 @@ class Struct(Model, tag_field="kind", tag="Struct"):
 class Time(Model, tag_field="kind", tag="Time"):
     """A time of day."""
 
-    unit: TimeUnit | None = None
+    unit: TimeUnit16 | None = None
 
 
 class TimestampType(Model, tag_field="kind", tag="Timestamp"):
     """A moment."""
 
-    unit: TimeUnit | None = None
+    unit: TimeUnit16 | None = None
     timezone: str | None = None
 
 
@@ -654,6 +661,7 @@ class SetDataSchema(Model, tag_field="kind", tag="SetDataSchema"):
     """The schema of all slices that follow: a bare Arrow schema in FlatBuffers."""
 
     NEWER_NAMES: ClassVar[dict[str, str]] = {"schema": "rawArrowSchema", "odfSchema": "schema"}
+    NEEDS_ONE_OF: ClassVar[tuple[str, ...]] = ("schema", "odf_schema")
 
     # Required by 0.34.1; since 0.37 absent where odf_schema is given.
     schema: bytes | None = None

@@ -1,0 +1,213 @@
+"""What the declaration in ``metadata.model`` says about every field, worked out once.
+
+The encoder, the decoder, the YAML reader and writer and the JSON Schema all go by these shapes;
+there is no second list of fields anywhere.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from dataclasses import dataclass
+from enum import Enum
+from functools import cache
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata import model
+from odf_engine.metadata.timestamp import Timestamp
+
+# struct format characters of the scalars that ``Meta`` may name.
+_FORMATS: Final = {"u64": "Q", "i64": "q", "u32": "I", "i32": "i", "i16": "h"}
+_BITS: Final = {"Q": 64, "q": 63, "I": 32, "i": 31, "h": 15}
+
+MAX_DEPTH: Final = 100
+"""How deep tables may nest, in bytes and in text; only data types nest at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A whole number; ``format`` is its ``struct`` character."""
+
+    format: str
+
+    @property
+    def high(self) -> int:
+        """The largest value it can hold."""
+        return 2 ** _BITS[self.format] - 1
+
+    @property
+    def low(self) -> int:
+        """The smallest value it can hold."""
+        return -self.high - 1 if self.format.islower() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A truth value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of an enum's members; ``format`` is the ``struct`` character of its number."""
+
+    enum: type[Enum]
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Text; with ``is_ref`` a dataset reference, whose ids have one written form."""
+
+    is_ref: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Json:
+    """A JSON object that is kept as text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """Bytes, or a value (``Multihash``, ``DatasetId``) that is stored as bytes."""
+
+    type: type[bytes] | type[Multihash] | type[DatasetId]
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A point in time, stored within its table."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of its own."""
+
+    type: type[model.Model]
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """One of several tables; the first member's number is 1."""
+
+    name: str
+    members: tuple[type[model.Model], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """Any number of items: text, tables or unions."""
+
+    item: Shape
+
+
+Shape = Number | Flag | Choice | Text | Json | Blob | Moment | Table | Union | Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field: name of its attribute, key in texts, first slot in the table, shape.
+
+    ``newer_key`` is its key in texts since the specification that renamed it.
+    """
+
+    name: str
+    key: str
+    newer_key: str
+    slot: int
+    shape: Shape
+    optional: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """All fields of a table in order; ``slots`` is how many it has (a union takes two)."""
+
+    type: type[model.Model]
+    tag: str | None
+    fields: tuple[Field, ...]
+    slots: int
+
+
+@cache
+def layout_of(kind: type[model.Model]) -> Layout:
+    """The layout of a table, from its declaration."""
+    hints = get_type_hints(kind, include_extras=True)
+    fields: list[Field] = []
+    slot = 0
+    for name, key in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
+        shape, optional = shape_of(hints[name])
+        fields.append(Field(name, key, kind.NEWER_NAMES.get(key, key), slot, shape, optional))
+        slot += 2 if isinstance(shape, Union) else 1
+    return Layout(kind, tag_of(kind), tuple(fields), slot)
+
+
+def shape_of(hint: Any) -> tuple[Shape, bool]:
+    """The shape that a type hint stands for, and whether it may be None."""
+    if get_origin(hint) not in (typing.Union, types.UnionType):
+        return _plain_shape(hint), False
+    members = tuple(part for part in get_args(hint) if part is not types.NoneType)
+    optional = len(members) < len(get_args(hint))
+    if len(members) == 1:
+        return _plain_shape(members[0]), optional
+    return Union(_union_names()[members], members), optional
+
+
+def _plain_shape(hint: Any) -> Shape:
+    wire = None
+    if get_origin(hint) is Annotated:
+        hint, meta = get_args(hint)
+        wire = meta.extra["wire"]
+    if wire == "json":
+        return Json()
+    if get_origin(hint) is list:
+        item, _ = shape_of(get_args(hint)[0])
+        return Vector(item)
+    if hint is str:
+        return Text(is_ref=wire == "ref")
+    if hint is bool:
+        return Flag()
+    if hint is int:
+        return Number(_FORMATS[wire or ""])
+    if hint is Timestamp:
+        return Moment()
+    if hint in (bytes, Multihash, DatasetId):
+        return Blob(hint)
+    if issubclass(hint, Enum):
+        return Choice(hint, _FORMATS[wire or "i32"])
+    if tag_of(hint) is not None:
+        return Union(_union_names()[(hint,)], (hint,))
+    return Table(hint)
+
+
+def tag_of(kind: type[msgspec.Struct]) -> str | None:
+    """The text that stands for a union's member under ``kind``; None for other tables."""
+    tag = kind.__struct_config__.tag
+    return tag if isinstance(tag, str) else None
+
+
+@cache
+def union_of(member: type[model.Model]) -> Union:
+    """The union that a tagged struct belongs to."""
+    for members, name in _union_names().items():
+        if member in members:
+            return Union(name, members)
+    raise TypeError(f"{member.__name__} belongs to no union")
+
+
+@cache
+def _union_names() -> dict[tuple[type[model.Model], ...], str]:
+    names: dict[tuple[type[model.Model], ...], str] = {}
+    for name, value in vars(model).items():
+        if get_origin(value) in (typing.Union, types.UnionType):
+            members = get_args(value)
+        elif isinstance(value, type) and name != value.__name__:
+            members = (value,)  # a union that has one member so far, such as Transform
+        else:
+            continue
+        if all(isinstance(part, type) and issubclass(part, model.Model) for part in members):
+            names[members] = name
+    return names
