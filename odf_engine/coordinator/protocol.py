@@ -1,9 +1,10 @@
 """What the worker and its screens say to each other: one JSON document a line, over a Unix socket.
 
-A client sends :data:`Command`; the worker answers and tells with :data:`Event`. Every event that
-belongs to the journal carries its journal number ``seq``, so that a client that comes back asks for
-what it missed with ``Subscribe(since=seq)``. Progress is not journalled line by line: the newest one
-is kept with its job, and sent at most four times a second.
+A client sends :data:`Command`; the worker answers on the same connection, in order. A connection that
+subscribed is also told :data:`Event` by event what happens. Every event that belongs to the journal carries
+its journal number ``seq``, so that a client that comes back asks for what it missed with
+``Subscribe(since=seq)``. Progress is not journalled line by line: the newest one is kept with its job, and
+sent at most four times a second.
 """
 
 from __future__ import annotations
@@ -113,13 +114,17 @@ class Submit(msgspec.Struct, frozen=True, tag="submit"):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Stops a job; what was committed stays."""
+    """Stops a job; what was committed stays. :class:`Refused` when there is nothing to stop."""
 
     job: str
+    tag: str = ""
 
 
 class Subscribe(msgspec.Struct, frozen=True, tag="subscribe"):
-    """Sends journal events after ``since`` and everything from then on; None: only from now on."""
+    """Sends journal events after ``since`` and everything from then on; None: only from now on.
+
+    The first answer is a :class:`WorkerStatus`, and there is another one whenever Spark's state changes.
+    """
 
     since: int | None = None
 
@@ -200,4 +205,35 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
     rows: int
 
 
-Event = WorkerStatus | Accepted | Refused | JobChanged | JobProgress | LogLine | Committed
+JournalEvent = JobChanged | LogLine | Committed
+Event = WorkerStatus | Accepted | Refused | JobProgress | JournalEvent
+
+MAX_COMMAND_BYTES: Final = 64 * 1024
+MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
+
+_encoder = msgspec.json.Encoder()
+_commands = msgspec.json.Decoder(Command)
+_events = msgspec.json.Decoder(Event)
+
+
+def encode_line(message: Command | Event) -> bytes:
+    """One JSON document and a newline."""
+    return _encoder.encode(message) + b"\n"
+
+
+def decode_command(line: bytes) -> Command:
+    """Reads what a client sent.
+
+    Raises:
+        ValueError: anything but a command.
+    """
+    return _commands.decode(line)
+
+
+def decode_event(line: bytes) -> Event:
+    """Reads what the worker sent.
+
+    Raises:
+        ValueError: anything but an event.
+    """
+    return _events.decode(line)

@@ -1,0 +1,317 @@
+"""A client's connection to the worker: start or attach, ask, and follow what happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from pathlib import Path
+from typing import Final, Self
+
+from odf_engine.coordinator.jobs import JournalReader
+from odf_engine.coordinator.protocol import (
+    MAX_EVENT_BYTES,
+    PROTOCOL_VERSION,
+    Accepted,
+    Cancel,
+    Command,
+    Event,
+    JobProgress,
+    Ping,
+    Refused,
+    Request,
+    Stop,
+    Submit,
+    Subscribe,
+    WorkerStatus,
+    decode_event,
+    encode_line,
+)
+from odf_engine.coordinator.rendezvous import Rendezvous, engine_version
+from odf_engine.coordinator.starting import Starter
+from odf_engine.errors import OdfError
+
+ANSWER_SECONDS: Final = 15.0
+_STOP_SECONDS: Final = 20.0
+_REATTACH_SECONDS: Final = 2.0
+
+
+class WorkerGone(OdfError):
+    """There is no worker (any more) at the other end."""
+
+
+class Client:
+    """A connection to a workspace's worker.
+
+    Attributes:
+        status: the worker as it was when this client connected, or when :meth:`ping` last asked.
+        closed: the connection has ended: by :meth:`close`, or because the worker is gone. Then
+            :func:`read_journal` shows what it left as interrupted, and :meth:`connect` starts another.
+    """
+
+    def __init__(self, files: Rendezvous, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._files = files
+        self._reader = reader
+        self._writer = writer
+        self._lock = asyncio.Lock()
+        self._tags = itertools.count(1)
+        self._streams: set[asyncio.StreamWriter] = set()
+        self.closed = False
+        self.status: WorkerStatus
+
+    @classmethod
+    async def connect(
+        cls,
+        workspace: Path,
+        start: bool = True,
+        *,
+        timeout: float = 20.0,
+        command: Sequence[str] | None = None,
+    ) -> Self:
+        """Attaches to the worker of a workspace (its folder, or the ``.odf`` in it).
+
+        When none runs, one is started, unless ``start`` is False; ``command`` is the command line to start
+        another program than the usual worker. An idle worker of another version is replaced.
+
+        Raises:
+            NotFound: the folder is not a workspace.
+            WorkerGone: no worker runs, and none shall be started.
+            OdfError: the worker does not start, does not answer, or is a busy one of another version.
+        """
+        files = Rendezvous(workspace)
+        files.check()
+        starter = Starter(files, timeout, command)
+        while True:
+            client = await cls._attach(files)
+            if client is not None:
+                if not start or _compatible(client.status):
+                    return client
+                await client._replace()
+            if not start:
+                raise WorkerGone("no worker is running for this workspace", where=str(files.workspace))
+            await starter.step()
+
+    @classmethod
+    async def _attach(cls, files: Rendezvous) -> Self | None:
+        """None when nobody listens, or the one who did is just leaving."""
+        try:
+            reader, writer = await asyncio.open_unix_connection(files.address(), limit=MAX_EVENT_BYTES)
+        except PermissionError:
+            raise OdfError(
+                "the worker of this workspace belongs to another user",
+                where=files.address(),
+                hint="use a workspace of your own",
+            ) from None
+        except OSError:
+            return None
+        client = cls(files, reader, writer)
+        try:
+            await asyncio.wait_for(client.ping(), ANSWER_SECONDS)
+        except WorkerGone:
+            return None
+        except TimeoutError:
+            await client.close()
+            pid = files.worker_pid()
+            raise OdfError(
+                f"the worker (process {pid}) does not answer", hint=f"end it with: kill {pid}"
+            ) from None
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def _replace(self) -> None:
+        """Ends a worker of another version, if it has nothing to do."""
+        status = self.status
+        if status.running or status.queued:
+            await self.close()
+            raise OdfError(
+                f"a worker of version {status.version} is busy, and this is version {engine_version()}",
+                hint="wait for its jobs, or end it with 'odf worker stop'",
+            )
+        await self.stop()
+
+    async def submit(self, request: Request, target: str) -> str:
+        """Makes a job and returns its id; ``target`` is the dataset's alias, for people.
+
+        Raises:
+            WorkerGone: the connection is lost; whether the job was made, the journal knows.
+            OdfError: the worker did not take it.
+        """
+        tag = str(next(self._tags))
+        return (await self._accepted(Submit(request, target, tag), tag)).job
+
+    async def cancel(self, job: str) -> None:
+        """Asks for a job to stop; that it has, an event tells.
+
+        Raises:
+            WorkerGone: the connection is lost.
+            NotFound, UsageError: as :class:`OdfError`: there is no such job, or it has ended already.
+        """
+        tag = str(next(self._tags))
+        await self._accepted(Cancel(job, tag), tag)
+
+    async def ping(self) -> WorkerStatus:
+        """How the worker is.
+
+        Raises:
+            WorkerGone: the connection is lost.
+        """
+        async with self._talking():
+            await self._send(Ping())
+            while not isinstance(answer := await self._receive(), WorkerStatus):
+                pass
+        self.status = answer
+        return answer
+
+    async def stop(self) -> None:
+        """Ends the worker (running jobs are cancelled) and waits until it is gone.
+
+        Raises:
+            OdfError: it does not go.
+        """
+        with contextlib.suppress(WorkerGone):
+            async with self._talking():
+                await self._send(Stop())
+        await self.close()
+        deadline = asyncio.get_running_loop().time() + _STOP_SECONDS
+        while self._files.worker_alive():
+            if asyncio.get_running_loop().time() > deadline:
+                pid = self._files.worker_pid()
+                raise OdfError(f"the worker (process {pid}) does not end", hint=f"end it with: kill -9 {pid}")
+            await asyncio.sleep(0.02)
+
+    async def events(self, since: int | None = None) -> AsyncGenerator[Event, None]:
+        """Journal events after ``since`` (None: from now on), then everything that happens.
+
+        The first event is a :class:`WorkerStatus`. A broken connection is taken up again without a gap
+        while the worker lives; the iterator ends when it is gone, and :attr:`closed` is True then.
+        """
+        cursor = since
+        while True:
+            stream = await self._subscribe(cursor)
+            if stream is None:
+                break
+            reader, writer = stream
+            self._streams.add(writer)
+            try:
+                while (event := await _read_event(reader)) is not None:
+                    if isinstance(event, WorkerStatus):
+                        cursor = event.last_seq if cursor is None else cursor
+                    elif not isinstance(event, Accepted | Refused | JobProgress):
+                        cursor = event.seq
+                    yield event
+            finally:
+                self._streams.discard(writer)
+                writer.close()
+            if self.closed:
+                return
+        await self.close()
+
+    async def close(self) -> None:
+        """Leaves, and ends :meth:`events`; the worker and its jobs go on."""
+        self.closed = True
+        for writer in (self._writer, *self._streams):
+            writer.close()
+
+    async def _subscribe(self, since: int | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """A connection of its own, so that a slow reader of events never delays an answer.
+
+        None when there is no worker any more.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _REATTACH_SECONDS
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(
+                    self._files.address(), limit=MAX_EVENT_BYTES
+                )
+                writer.write(encode_line(Subscribe(since)))
+                return reader, writer
+            except OSError:
+                if self.closed or not self._files.worker_alive() or loop.time() > deadline:
+                    return None
+                await asyncio.sleep(0.05)
+
+    async def _accepted(self, command: Command, tag: str) -> Accepted:
+        async with self._talking():
+            await self._send(command)
+            while True:
+                answer = await self._receive()
+                if isinstance(answer, Accepted) and answer.tag == tag:
+                    return answer
+                if isinstance(answer, Refused) and answer.tag in (tag, ""):
+                    error = answer.error
+                    failure = OdfError(error.message, hint=error.hint, where=error.where)
+                    failure.exit_code = error.exit_code
+                    raise failure
+
+    @contextlib.asynccontextmanager
+    async def _talking(self) -> AsyncIterator[None]:
+        """One question and its answer at a time."""
+        async with self._lock:
+            if self.closed:
+                raise WorkerGone("the connection to the worker is closed")
+            try:
+                yield
+            except OSError:
+                raise await self._gone() from None
+
+    async def _send(self, command: Command) -> None:
+        self._writer.write(encode_line(command))
+        await self._writer.drain()
+
+    async def _receive(self) -> Event:
+        event = await _read_event(self._reader)
+        if event is None:
+            raise await self._gone()
+        return event
+
+    async def _gone(self) -> WorkerGone:
+        await self.close()
+        return WorkerGone("the worker has ended", hint="its jobs are marked as interrupted: run them again")
+
+
+async def _read_event(reader: asyncio.StreamReader) -> Event | None:
+    """None at the end, however it came."""
+    while True:
+        try:
+            line = await reader.readuntil(b"\n")
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            return None
+        try:
+            return decode_event(line)
+        except ValueError:
+            if (status := _foreign_status(line)) is not None:
+                return status
+
+
+def _foreign_status(line: bytes) -> WorkerStatus | None:
+    """What can be understood of the status of a worker of another version; other events are skipped."""
+    import msgspec
+
+    try:
+        plain = msgspec.json.decode(line, type=dict)
+    except ValueError:
+        return None
+    if plain.get("type") != "worker":
+        return None
+    known: dict[str, int] = {
+        name: plain[name] if isinstance(plain.get(name), int) else 0
+        for name in ("pid", "protocol", "running", "queued", "last_seq")
+    }
+    return WorkerStatus(version=str(plain.get("version", "unknown")), spark="off", spark_detail="", **known)
+
+
+def _compatible(status: WorkerStatus) -> bool:
+    return status.protocol == PROTOCOL_VERSION and status.version == engine_version()
+
+
+def read_journal(workspace: Path) -> JournalReader:
+    """Reads jobs and logs of a workspace (its folder, or the ``.odf`` in it), with or without a worker.
+
+    Jobs that nobody works on any more, because their worker died, read as interrupted.
+    """
+    files = Rendezvous(workspace)
+    return JournalReader(files.journal, files.worker_alive)

@@ -1,0 +1,102 @@
+"""What each kind of job does: a few lines that call the floor below.
+
+The floors below are imported when the first job needs them, so that the worker answers at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from odf_engine.coordinator.protocol import Pull, Request, Verify
+from odf_engine.progress import Reporter
+
+if TYPE_CHECKING:
+    from odf_engine.spark.session import SparkRuntime
+
+
+class Context(Protocol):
+    """What a job finds in the worker."""
+
+    @property
+    def folder(self) -> Path:
+        """The workspace's folder."""
+        ...
+
+    def spark(self, reporter: Reporter) -> SparkRuntime:
+        """The worker's Spark; waits until it has started.
+
+        Raises:
+            OdfError: it does not start.
+            Cancelled: while waiting.
+        """
+        ...
+
+
+Executor = Callable[[Request, Context, Reporter], Any]
+"""Does a request; the result is what JSON can hold."""
+
+
+def execute(request: Request, context: Context, reporter: Reporter) -> dict[str, Any]:
+    """Does a job.
+
+    Returns: the dataset's entry in the ``--json`` output of the command of the same name.
+    Raises:
+        OdfError: the job failed, or was cancelled.
+    """
+    match request:
+        case Pull():
+            return _pull(request, context, reporter)
+        case Verify():
+            return _verify(request, context, reporter)
+
+
+def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.ingest.poll import pull
+    from odf_engine.metadata.timestamp import Timestamp
+    from odf_engine.workspace.workspace import Workspace
+
+    workspace = Workspace.find(explicit=context.folder)
+    entry = workspace.resolve(request.dataset)
+    result = pull(
+        workspace,
+        entry,
+        context.spark(reporter),
+        reporter,
+        fetch_uncacheable=request.fetch_uncacheable,
+        set_watermark=None if request.set_watermark is None else Timestamp.parse(request.set_watermark),
+        force=request.force,
+    )
+    return {
+        "name": str(entry.alias),
+        "status": result.status,
+        "old_head": _text(result.old_head),
+        "new_head": _text(result.new_head),
+        "blocks": result.blocks,
+        "records": result.records,
+        "error": None,
+    }
+
+
+def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.verify.integrity import verify
+    from odf_engine.workspace.workspace import Workspace
+
+    entry = Workspace.find(explicit=context.folder).resolve(request.dataset)
+    report = verify(entry.dataset, reporter, first=request.first, last=request.last)
+    return {
+        "name": str(entry.alias),
+        "valid": report.valid,
+        "blocks": report.blocks,
+        "slices": report.slices,
+        "transforms": report.transforms,
+        "findings": [
+            {"kind": finding.kind, "block": _text(finding.block), "message": finding.message}
+            for finding in report.findings
+        ],
+    }
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

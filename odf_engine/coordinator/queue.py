@@ -1,0 +1,281 @@
+"""The queue of jobs: which may run now, each in a thread of its own, and how each one ends."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import sqlite3
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from odf_engine.coordinator.jobs import Journal, Level
+from odf_engine.coordinator.operations import Context, Executor
+from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Request
+from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
+from odf_engine.progress import Reporter
+
+_log = logging.getLogger(__name__)
+
+_LEVELS: Final[dict[str, Level]] = {
+    "debug": "debug",
+    "info": "info",
+    "warning": "warning",
+    "error": "error",
+}
+_JOURNAL_PATIENCE: Final = 3.0
+
+
+class JobReporter(Reporter):
+    """Takes what a job tells to the journal; amounts are kept until the worker collects them."""
+
+    def __init__(self, journal: Journal, job_id: str) -> None:
+        super().__init__()
+        self._journal = journal
+        self._job = job_id
+        self._amounts = threading.Lock()
+        self._progress = Progress()
+        self._fresh = False
+        self._ended = False
+
+    def phase(self, name: str) -> None:
+        with self._amounts:
+            self._progress, self._fresh = Progress(phase=name), True
+
+    def amount(self, **amounts: int | None) -> None:
+        known = {name: value for name, value in amounts.items() if value is not None}
+        with self._amounts:
+            self._progress, self._fresh = msgspec.structs.replace(self._progress, **known), True
+
+    def line(self, text: str, level: str = "info") -> None:
+        try:
+            self._journal.line(self._job, text, _LEVELS.get(level, "info"))
+        except sqlite3.Error:  # a full disk, mostly: the job itself meets that or goes on without its log
+            _log.warning("a log line of job %s is lost: %s", self._job, text, exc_info=True)
+
+    def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
+        try:
+            self._journal.committed(self._job, dataset, block, event, rows)
+        except sqlite3.Error:
+            _log.warning("job %s committed %s to %s; the journal misses it", self._job, block, dataset)
+
+    def collect(self) -> Progress | None:
+        """The amounts, if they are others than at the last time and the job has not ended."""
+        with self._amounts:
+            if not self._fresh or self._ended:
+                return None
+            self._fresh = False
+            return self._progress
+
+    def end(self) -> Progress:
+        """The last amounts; :meth:`collect` has nothing from now on."""
+        with self._amounts:
+            self._ended = True
+            return self._progress
+
+
+class _Entry:
+    def __init__(self, job: Job, request: Request, reporter: JobReporter) -> None:
+        self.job = job
+        self.request = request
+        self.reporter = reporter
+
+
+class JobQueue:
+    """Runs jobs: at most ``max_jobs`` at once, in order, never two of one dataset at the same time.
+
+    Safe from any thread. ``journal_lost`` is called when a job's end cannot be written down: its
+    waiting clients would never learn of it, so the worker should end.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        context: Context,
+        executor: Executor,
+        max_jobs: int,
+        journal_lost: Callable[[], None],
+    ) -> None:
+        self._journal = journal
+        self._context = context
+        self._executor = executor
+        self._max_jobs = max_jobs
+        self._journal_lost = journal_lost
+        self._lock = threading.RLock()
+        self._waiting: dict[str, _Entry] = {}
+        self._running: dict[str, _Entry] = {}
+        self.last_end = time.monotonic()
+
+    @property
+    def running(self) -> int:
+        """How many jobs run."""
+        return len(self._running)
+
+    @property
+    def queued(self) -> int:
+        """How many jobs wait for their turn."""
+        return len(self._waiting)
+
+    def submit(self, request: Request, target: str) -> Job:
+        """Enters a job; it starts at once if it may."""
+        with self._lock:
+            job = self._journal.create(request, target)
+            self._waiting[job.id] = _Entry(job, request, JobReporter(self._journal, job.id))
+        return job
+
+    def cancel(self, job_id: str) -> None:
+        """Stops a job: at once while it waits; a running one ends as soon as it notices.
+
+        Raises:
+            NotFound: there is no such job.
+            UsageError: it has ended already.
+        """
+        with self._lock:
+            waiting = self._waiting.get(job_id)
+            running = self._running.get(job_id)
+            if waiting is not None:
+                self._journal.transition(job_id, JobState.cancelled)
+                del self._waiting[job_id]
+                self.last_end = time.monotonic()
+        if waiting is None and running is None:
+            state = self._journal.job(job_id).state
+            raise UsageError(f"job {job_id} cannot be cancelled: it is {state.value} already")
+        if running is not None:
+            # The hooks of a job may take a moment, and the caller is the loop that serves everybody.
+            threading.Thread(
+                target=self._cancel, args=(running,), name=f"cancel-{job_id}", daemon=True
+            ).start()
+
+    def cancel_all(self) -> None:
+        """Stops every job."""
+        with self._lock:
+            job_ids = [*self._waiting, *self._running]
+        for job_id in job_ids:
+            try:
+                self.cancel(job_id)
+            except (NotFound, UsageError):
+                continue  # it ended meanwhile
+
+    def interrupt_rest(self) -> None:
+        """Marks the jobs that still run as interrupted: the process ends, and they with it."""
+        self._journal.interrupt_open_jobs()
+
+    def collect(self) -> dict[str, Progress]:
+        """New amounts of running jobs, which are noted in the journal too."""
+        with self._lock:
+            entries = list(self._running.values())
+        found: dict[str, Progress] = {}
+        for entry in entries:
+            if (progress := entry.reporter.collect()) is not None:
+                found[entry.job.id] = progress
+                self._note(entry.job.id, progress)
+        return found
+
+    def start_ready(self) -> None:
+        """Starts the jobs whose turn it is."""
+        with self._lock:
+            busy = {entry.request.dataset for entry in self._running.values()}
+            for job_id, entry in list(self._waiting.items()):
+                if len(self._running) >= self._max_jobs:
+                    return
+                if entry.request.dataset in busy:
+                    continue
+                busy.add(entry.request.dataset)
+                try:
+                    self._journal.transition(job_id, JobState.running)
+                except sqlite3.Error:  # the next call tries again
+                    _log.exception("job %s cannot be started", job_id)
+                    return
+                self._running[job_id] = self._waiting.pop(job_id)
+                threading.Thread(target=self._run, args=(entry,), name=f"job-{job_id}", daemon=True).start()
+
+    def _cancel(self, entry: _Entry) -> None:
+        try:
+            entry.reporter.cancel()
+        except Exception:
+            _log.exception("while cancelling job %s", entry.job.id)
+
+    def _run(self, entry: _Entry) -> None:
+        state, error, result = self._execute(entry)
+        progress = entry.reporter.end()
+        self._note(entry.job.id, progress)
+        kept = self._finish(entry.job.id, state, error, result)
+        with self._lock:
+            del self._running[entry.job.id]
+            self.last_end = time.monotonic()
+        if not kept:
+            self._journal_lost()
+            return
+        self.start_ready()
+
+    def _execute(self, entry: _Entry) -> tuple[JobState, Failure | None, str | None]:
+        reporter, job = entry.reporter, entry.job
+        try:
+            result = self._executor(entry.request, self._context, reporter)
+            return JobState.done, None, msgspec.json.encode(result).decode()
+        except Cancelled:
+            return JobState.cancelled, None, None
+        except BaseException as error:
+            if reporter.cancelled:  # most likely the way in which something noticed it
+                reporter.line(f"while it was cancelled: {_trace(error)}", "debug")
+                return JobState.cancelled, None, None
+            failure = _failure(error, job)
+            if not isinstance(error, OdfError):
+                reporter.line(_trace(error), "debug")
+            where = f"{failure.where}: " if failure.where else ""
+            hint = f" ({failure.hint})" if failure.hint else ""
+            reporter.line(f"{where}{failure.message}{hint}", "error")
+            return JobState.failed, failure, None
+
+    def _note(self, job_id: str, progress: Progress) -> None:
+        try:
+            self._journal.progress(job_id, progress)
+        except sqlite3.Error:
+            _log.warning("the progress of job %s is not written", job_id, exc_info=True)
+
+    def _finish(self, job_id: str, state: JobState, error: Failure | None, result: str | None) -> bool:
+        deadline = time.monotonic() + _JOURNAL_PATIENCE
+        while True:
+            try:
+                self._journal.transition(job_id, state, error=error, result=result)
+                return True
+            except NotFound:
+                return True  # marked as interrupted: this process is about to end
+            except sqlite3.Error:
+                _log.exception("the end of job %s (%s) is not written", job_id, state.value)
+                if time.monotonic() > deadline:
+                    return False
+                time.sleep(0.5)
+
+
+def _trace(error: BaseException) -> str:
+    return "".join(traceback.format_exception(error)).rstrip()
+
+
+def _failure(error: BaseException, job: Job) -> Failure:
+    """An error as people see it: one sentence, and what to do."""
+    if isinstance(error, OdfError):
+        return Failure(error.message, hint=error.hint, where=error.where, exit_code=error.exit_code)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Failure(
+            "no space is left on the disk",
+            where=_name(error),
+            hint="nothing half-written was committed; make room and run it again",
+        )
+    if isinstance(error, PermissionError):
+        return Failure("permission denied", where=_name(error), hint="check who owns it and its mode")
+    if isinstance(error, MemoryError):
+        return Failure("not enough memory", hint="end other programs, or run fewer jobs: worker.maxJobs")
+    reason = (str(error).strip().splitlines() or ["no reason given"])[0][:300]
+    return Failure(
+        f"{job.kind} failed unexpectedly: {type(error).__name__}: {reason}",
+        hint=f"'odf logs {job.id} -v' shows the details; this should be reported",
+    )
+
+
+def _name(error: OSError) -> str | None:
+    return None if error.filename is None else str(error.filename)

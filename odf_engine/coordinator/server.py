@@ -1,0 +1,251 @@
+"""The worker's side of the socket: one session a connection; a slow or broken client harms nobody.
+
+A session that subscribed reads the journal from where its client left off, so that nothing has to be
+kept in memory for a client that is slow, and nothing is lost for one that comes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from odf_engine.coordinator.jobs import Journal
+from odf_engine.coordinator.protocol import (
+    MAX_COMMAND_BYTES,
+    Accepted,
+    Cancel,
+    Command,
+    Event,
+    Failure,
+    Job,
+    JobChanged,
+    JobProgress,
+    Ping,
+    Progress,
+    Refused,
+    Request,
+    Stop,
+    Submit,
+    Subscribe,
+    WorkerStatus,
+    decode_command,
+    encode_line,
+)
+from odf_engine.errors import OdfError
+
+SEND_PATIENCE: Final = 30.0
+"""Seconds after which a client that takes nothing is cut off; it may come back and ask by number."""
+_PAGE: Final = 200
+
+_log = logging.getLogger(__name__)
+
+
+class Host(Protocol):
+    """What a session needs of its worker."""
+
+    @property
+    def journal(self) -> Journal:
+        """The journal."""
+        ...
+
+    def status(self) -> WorkerStatus:
+        """How the worker is."""
+        ...
+
+    def submit(self, request: Request, target: str) -> Job:
+        """Makes a job."""
+        ...
+
+    def cancel(self, job_id: str) -> None:
+        """Stops a job."""
+        ...
+
+    def stop(self) -> None:
+        """Ends the worker."""
+        ...
+
+
+class Sessions:
+    """All connections of a worker. Lives in the worker's loop; nothing here blocks."""
+
+    def __init__(self, host: Host, patience: float = SEND_PATIENCE) -> None:
+        self._host = host
+        self._patience = patience
+        self._sessions: set[_Session] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serves one connection until it ends."""
+        session = _Session(self._host, reader, writer, self._patience)
+        self._sessions.add(session)
+        try:
+            await session.run()
+        finally:
+            self._sessions.discard(session)
+
+    def wake(self) -> None:
+        """There is something new in the journal."""
+        for session in self._sessions:
+            session.wake.set()
+
+    def progress(self, amounts: dict[str, Progress]) -> None:
+        """Running jobs have new amounts: the newest ones are sent, whatever a slow client missed."""
+        for session in self._sessions:
+            session.amounts.update(amounts)
+            session.wake.set()
+
+    def status_changed(self) -> None:
+        """The worker's status is another one."""
+        for session in self._sessions:
+            session.status_due = True
+            session.wake.set()
+
+    async def close(self, seconds: float = 1.0) -> None:
+        """Sends what is left, for a moment, and ends all connections."""
+        sessions = list(self._sessions)
+        if sessions:
+            await asyncio.wait([asyncio.ensure_future(each.finish()) for each in sessions], timeout=seconds)
+        for session in sessions:
+            session.abort()
+
+
+class _Session:
+    def __init__(
+        self, host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: float
+    ) -> None:
+        self._host = host
+        self._reader = reader
+        self._writer = writer
+        self._patience = patience
+        self._cursor: int | None = None
+        self._sending = asyncio.Lock()
+        self.wake = asyncio.Event()
+        self.amounts: dict[str, Progress] = {}
+        self.status_due = False
+
+    async def run(self) -> None:
+        pump = asyncio.ensure_future(self._pump())
+        listen = asyncio.ensure_future(self._listen())
+        try:
+            await asyncio.wait([pump, listen], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (pump, listen):
+                task.cancel()
+            for result in await asyncio.gather(pump, listen, return_exceptions=True):
+                _note(result)
+            self.abort()
+
+    async def finish(self) -> None:
+        """Sends what the journal has for this client."""
+        with contextlib.suppress(OSError, TimeoutError, sqlite3.Error):
+            await self._send_news()
+
+    def abort(self) -> None:
+        if not self._writer.transport.is_closing():
+            self._writer.close()
+
+    # --- what the client asks ---
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                line = await self._reader.readuntil(b"\n")
+            except asyncio.IncompleteReadError:
+                return
+            except asyncio.LimitOverrunError:
+                await self._write([_refused("", f"a command is longer than {MAX_COMMAND_BYTES} bytes")])
+                return
+            answer = self._answer(line)
+            if answer is not None:
+                await self._write([answer])
+
+    def _answer(self, line: bytes) -> Event | None:
+        try:
+            command = decode_command(line)
+        except (ValueError, RecursionError) as error:
+            return _refused(_tag_of(line), f"not a command: {error}")
+        tag = getattr(command, "tag", "")
+        try:
+            return self._do(command)
+        except OdfError as error:
+            return Refused(tag, Failure(error.message, error.hint, error.where, error.exit_code))
+        except Exception as error:
+            _log.exception("a command failed: %r", line[:1000])
+            return _refused(tag, f"the worker failed: {type(error).__name__}: {error}")
+
+    def _do(self, command: Command) -> Event | None:
+        match command:
+            case Submit():
+                return Accepted(command.tag, self._host.submit(command.request, command.target).id)
+            case Cancel():
+                self._host.cancel(command.job)
+                return Accepted(command.tag, command.job)
+            case Subscribe():
+                status = self._host.status()
+                self._cursor = status.last_seq if command.since is None else command.since
+                self.wake.set()
+                return status
+            case Ping():
+                return self._host.status()
+            case Stop():
+                self._host.stop()
+                return None
+
+    # --- what the client is told ---
+
+    async def _pump(self) -> None:
+        while True:
+            await self.wake.wait()
+            self.wake.clear()
+            await self._send_news()
+
+    async def _send_news(self) -> None:
+        async with self._sending:
+            if self._cursor is None:
+                self.amounts.clear()
+                return
+            # Taken before the journal is read: a job whose end is read below gets no amounts after it.
+            amounts, self.amounts = self.amounts, {}
+            while page := self._host.journal.events(self._cursor, limit=_PAGE):
+                for event in page:
+                    if isinstance(event, JobChanged) and event.job.state.final:
+                        amounts.pop(event.job.id, None)
+                await self._write(page)
+                self._cursor = page[-1].seq
+            rest: list[Event] = [JobProgress(job, progress) for job, progress in amounts.items()]
+            if self.status_due:
+                self.status_due = False
+                rest.append(self._host.status())
+            await self._write(rest)
+
+    async def _write(self, events: list[Any]) -> None:
+        if events:
+            self._writer.write(b"".join(map(encode_line, events)))
+            await asyncio.wait_for(self._writer.drain(), self._patience)
+
+
+def _refused(tag: str, message: str) -> Refused:
+    return Refused(
+        tag, Failure(message, hint="is the client of another version than the worker?", exit_code=2)
+    )
+
+
+def _tag_of(line: bytes) -> str:
+    """The tag of a command that cannot be understood, if it has one."""
+    try:
+        tag = msgspec.json.decode(line, type=dict[str, Any]).get("tag")
+    except (ValueError, RecursionError):
+        return ""
+    return tag if isinstance(tag, str) else ""
+
+
+def _note(result: object) -> None:
+    """A connection that broke or was too slow is the client's business; anything else is ours."""
+    if isinstance(result, TimeoutError):
+        _log.warning("a client took nothing for a long time and was cut off")
+    elif isinstance(result, Exception) and not isinstance(result, OSError):
+        _log.error("a connection failed", exc_info=result)

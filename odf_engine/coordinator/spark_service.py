@@ -1,0 +1,147 @@
+"""The worker's Spark: started in the background, awaited by the jobs that need it, restarted after a loss."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, Protocol, cast
+
+from odf_engine.errors import OdfError
+from odf_engine.progress import Reporter
+
+if TYPE_CHECKING:
+    from odf_engine.spark.session import SparkRuntime
+
+State = Literal["off", "starting", "ready", "failed"]
+
+_log = logging.getLogger(__name__)
+
+
+class Runtime(Protocol):
+    """What the worker itself has to know of a started Spark."""
+
+    @property
+    def detail(self) -> str:
+        """Version and place of this Spark, for people."""
+        ...
+
+    @property
+    def alive(self) -> bool:
+        """Whether its Java process still runs."""
+        ...
+
+    def train_archive_in_background(self, busy: Callable[[], bool]) -> None:
+        """Makes later starts faster; it waits until nobody is busy, and returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """Ends it and its Java process."""
+        ...
+
+
+class SparkService:
+    """One Spark for all jobs.
+
+    ``start`` makes a started runtime (it may take seconds); ``changed`` is called, from any thread,
+    whenever :attr:`state` is another one; ``busy`` tells whether there are jobs.
+    """
+
+    def __init__(
+        self, start: Callable[[], Runtime], changed: Callable[[], None], busy: Callable[[], bool]
+    ) -> None:
+        self._start = start
+        self._changed = changed
+        self._busy = busy
+        self._condition = threading.Condition()
+        self._runtime: Runtime | None = None
+        self._error: OdfError | None = None
+        self._closed = False
+        self.state: State = "off"
+        self.detail = ""
+
+    def start(self) -> None:
+        """Begins to start Spark in the background, unless it runs or starts already."""
+        with self._condition:
+            if self._closed or self.state in ("starting", "ready"):
+                return
+            self.state, self.detail, self._error = "starting", "", None
+            threading.Thread(target=self._run, name="spark-start", daemon=True).start()
+        self._changed()
+
+    def wait(self, reporter: Reporter) -> SparkRuntime:
+        """The started Spark. One that was lost, or did not start before, is started again.
+
+        Raises:
+            OdfError: it does not start.
+            Cancelled: while waiting.
+        """
+        self._notice_loss()
+        if self.state == "starting":
+            reporter.phase("starting Spark")
+        elif self.state != "ready":
+            reporter.phase("starting Spark")
+            self.start()
+        with reporter.on_cancel(self._wake), self._condition:
+            while self.state == "starting":
+                reporter.check()
+                self._condition.wait()
+            reporter.check()
+            if self._runtime is None:
+                raise self._error or OdfError("Spark is not running")
+            return cast("SparkRuntime", self._runtime)
+
+    def stop(self) -> None:
+        """Ends Spark for good."""
+        with self._condition:
+            self._closed = True
+            runtime, self._runtime = self._runtime, None
+            self.state = "off"
+            self._condition.notify_all()
+        if runtime is not None:
+            runtime.stop()
+
+    def _wake(self) -> None:
+        with self._condition:
+            self._condition.notify_all()
+
+    def _notice_loss(self) -> None:
+        with self._condition:
+            if self._runtime is None or self._runtime.alive:
+                return
+            runtime, self._runtime = self._runtime, None
+            self.state = "off"
+        _log.warning("Spark's Java process has ended; it is started again")
+        try:
+            runtime.stop()
+        except Exception:
+            _log.warning("while clearing away the Spark that ended", exc_info=True)
+
+    def _run(self) -> None:
+        runtime: Runtime | None = None
+        error: OdfError | None = None
+        try:
+            runtime = self._start()
+        except OdfError as failure:
+            error = failure
+        except Exception as failure:
+            _log.exception("Spark does not start")
+            reason = (str(failure).splitlines() or [""])[0]
+            error = OdfError(
+                f"Spark does not start: {type(failure).__name__}: {reason}",
+                hint="spark.log and worker.log in the workspace's .odf folder say more",
+            )
+        with self._condition:
+            late = self._closed
+            if not late:
+                self._runtime, self._error = runtime, error
+                self.state = "failed" if runtime is None else "ready"
+                self.detail = error.message if error else runtime.detail if runtime else ""
+            self._condition.notify_all()
+        if runtime is not None:
+            if late:
+                runtime.stop()
+            else:
+                runtime.train_archive_in_background(self._busy)
+        _log.info("Spark is %s: %s", self.state, self.detail)
+        self._changed()

@@ -1,0 +1,320 @@
+"""The background process of a workspace: owns Spark, runs jobs, outlives terminals.
+
+``python -m odf_engine.coordinator.worker WORKSPACE [--foreground]``. Clients start it when they need it
+(:mod:`odf_engine.coordinator.client`); it ends by itself when nobody has needed it for a while.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import logging.handlers
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from odf_engine.coordinator.jobs import Journal
+from odf_engine.coordinator.operations import Executor, execute
+from odf_engine.coordinator.protocol import (
+    MAX_COMMAND_BYTES,
+    PROTOCOL_VERSION,
+    Committed,
+    Job,
+    JobChanged,
+    JournalEvent,
+    Request,
+    WorkerStatus,
+)
+from odf_engine.coordinator.queue import JobQueue
+from odf_engine.coordinator.rendezvous import Rendezvous, engine_version
+from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
+from odf_engine.coordinator.spark_service import Runtime, SparkService
+from odf_engine.errors import OdfError
+from odf_engine.progress import Reporter
+
+EXIT_ALREADY_RUNNING: Final = 75
+BEAT_SECONDS: Final = 0.25
+"""How often progress and log lines are sent while jobs run."""
+_NICE: Final = 10
+_STOP_PATIENCE: Final = 5.0
+_LOOK_SECONDS: Final = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Worker:
+    """One worker. :meth:`run` returns when it has stopped.
+
+    ``executor`` does the jobs and ``start_spark`` makes a started Spark; ``idle_seconds`` without a job
+    or a command end it.
+    """
+
+    def __init__(
+        self,
+        workspace: Path,
+        *,
+        start_spark: Callable[[], Runtime],
+        executor: Executor = execute,
+        max_jobs: int = 2,
+        idle_seconds: float = 1800,
+        send_patience: float = SEND_PATIENCE,
+    ) -> None:
+        self._files = Rendezvous(workspace)
+        self._executor = executor
+        self._max_jobs = max_jobs
+        self._idle_seconds = idle_seconds
+        self._stopping = False
+        self._last_command = time.monotonic()
+        self._sessions = Sessions(self, send_patience)
+        self._spark = SparkService(start_spark, self._spark_changed, self._busy)
+
+    # --- what jobs find (Context) ---
+
+    @property
+    def folder(self) -> Path:
+        """The workspace's folder."""
+        return self._files.workspace
+
+    def spark(self, reporter: Reporter) -> Any:
+        """The started Spark."""
+        return self._spark.wait(reporter)
+
+    # --- what sessions need (Host) ---
+
+    @property
+    def journal(self) -> Journal:
+        """The journal."""
+        return self._journal
+
+    def status(self) -> WorkerStatus:
+        """How the worker is."""
+        return WorkerStatus(
+            pid=os.getpid(),
+            protocol=PROTOCOL_VERSION,
+            version=engine_version(),
+            spark=self._spark.state,
+            spark_detail=self._spark.detail,
+            running=self._queue.running,
+            queued=self._queue.queued,
+            last_seq=self._journal.last_seq(),
+        )
+
+    def submit(self, request: Request, target: str) -> Job:
+        """Makes a job.
+
+        Raises:
+            OdfError: the worker is about to end.
+        """
+        self._last_command = time.monotonic()
+        if self._stopping:
+            raise OdfError("the worker is stopping", hint="try again in a moment: a new one is started then")
+        job = self._queue.submit(request, target)
+        self._loop.call_soon(self._queue.start_ready)
+        self._start_beat()
+        return job
+
+    def cancel(self, job_id: str) -> None:
+        """Stops a job."""
+        self._last_command = time.monotonic()
+        self._queue.cancel(job_id)
+
+    def stop(self) -> None:
+        """Ends the worker; safe from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended already
+            self._loop.call_soon_threadsafe(self._stop.set)
+
+    # --- life ---
+
+    def run(self) -> int:
+        """Serves until it is stopped.
+
+        Returns: an exit code: 0, or :data:`EXIT_ALREADY_RUNNING` when the workspace has a worker.
+        Raises:
+            NotFound: there is no workspace.
+        """
+        self._files.check()
+        with self._files.locked() as mine:
+            if not mine:
+                return EXIT_ALREADY_RUNNING
+            self._journal = Journal(self._files.journal, self._journalled)
+            try:
+                with self._files.listening() as server:
+                    asyncio.run(self._serve(server))
+            finally:
+                self._journal.close()
+        return 0
+
+    async def _serve(self, listening: socket.socket) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        self._beat: asyncio.Task[None] | None = None
+        self._queue = JobQueue(self._journal, self, self._executor, self._max_jobs, self._journal_lost)
+        for job in self._journal.interrupt_open_jobs():
+            _log.warning("job %s was interrupted: an earlier worker ended before it", job.id)
+        self._journal.prune()
+        self._handle_signals()
+        self._spark.start()
+        _log.info("worker %s serves %s", os.getpid(), self.folder)
+        server = await asyncio.start_unix_server(
+            self._sessions.serve, sock=listening, limit=MAX_COMMAND_BYTES
+        )
+        idle = asyncio.create_task(self._end_when_idle())
+        try:
+            await self._stop.wait()
+        finally:
+            idle.cancel()
+            self._stopping = True
+            server.close()
+            await self._wind_up()
+
+    async def _wind_up(self) -> None:
+        _log.info("worker %s stops", os.getpid())
+        self._queue.cancel_all()
+        deadline = time.monotonic() + _STOP_PATIENCE
+        while self._queue.running and time.monotonic() < deadline:
+            await asyncio.sleep(0.02)
+        self._queue.interrupt_rest()
+        if self._beat is not None:
+            self._beat.cancel()
+        await self._sessions.close()
+        await _in_daemon_thread(self._spark.stop, _STOP_PATIENCE)
+
+    def _handle_signals(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return  # signals belong to the program that holds this worker
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._stop.set)
+
+    def _busy(self) -> bool:
+        return bool(self._queue.running or self._queue.queued)
+
+    async def _end_when_idle(self) -> None:
+        while True:
+            since = time.monotonic() if self._busy() else max(self._last_command, self._queue.last_end)
+            left = since + self._idle_seconds - time.monotonic()
+            if left <= 0:
+                _log.info("nobody has needed this worker for %.0f s", self._idle_seconds)
+                return self.stop()
+            if not self._files.still_here():
+                _log.warning("the workspace is gone")
+                return self.stop()
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
+
+    # --- news ---
+
+    def _start_beat(self) -> None:
+        if self._beat is None or self._beat.done():
+            self._beat = asyncio.create_task(self._beat_while_busy())
+
+    async def _beat_while_busy(self) -> None:
+        while self._busy():
+            await asyncio.sleep(BEAT_SECONDS)
+            self._queue.start_ready()
+            self._sessions.progress(self._queue.collect())
+
+    def _journalled(self, event: JournalEvent) -> None:
+        """Lines wait for the next beat; what changes the picture is told at once. From any thread."""
+        if isinstance(event, JobChanged | Committed):
+            self._tell(self._sessions.wake)
+
+    def _spark_changed(self) -> None:
+        self._tell(self._sessions.status_changed)
+
+    def _journal_lost(self) -> None:
+        _log.critical("the journal cannot be written, so nobody would learn how jobs end: the worker ends")
+        self.stop()
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError, AttributeError):  # the loop does not run yet, or no longer
+            self._loop.call_soon_threadsafe(what)
+
+
+async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
+    """Waits for ``work``, but not longer: a thread of an executor would hold up the end of the process."""
+    loop, done = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        try:
+            work()
+        except Exception:
+            _log.exception("while stopping")
+        finally:
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(done.set)
+
+    threading.Thread(target=run, daemon=True).start()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(done.wait(), seconds)
+
+
+def start_spark(workspace: Path) -> Runtime:
+    """Starts Spark as the workspace's settings say.
+
+    Raises:
+        OdfError: it does not start.
+    """
+    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.workspace.workspace import Workspace
+
+    home = Workspace.find(explicit=workspace)
+    runtime = SparkRuntime(home.config.spark, home.odf / "spark.log", home.odf / "cache")
+    runtime.start()
+    return runtime
+
+
+def settle(log: Path, foreground: bool) -> None:
+    """Makes this process a background one: own session, lower priority, a log file of limited size."""
+    os.nice(_NICE)  # so that screens stay quick while jobs use every core
+    handlers: list[logging.Handler] = [
+        logging.handlers.RotatingFileHandler(log, maxBytes=1_000_000, backupCount=1, encoding="utf-8")
+    ]
+    if foreground:
+        handlers.append(logging.StreamHandler())
+    else:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        if os.getsid(0) != os.getpid():
+            with contextlib.suppress(PermissionError):  # already the leader of a process group
+                os.setsid()
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The process."""
+    parser = argparse.ArgumentParser(prog="odf-worker", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--foreground", action="store_true", help="stay in this terminal")
+    given = parser.parse_args(arguments)
+    files = Rendezvous(given.workspace)
+    try:
+        files.check()
+        settle(files.log, given.foreground)
+        from odf_engine.workspace.config import load
+
+        config = load(files.odf / "config.yaml").worker
+        worker = Worker(
+            files.workspace,
+            start_spark=lambda: start_spark(files.workspace),
+            max_jobs=config.max_jobs,
+            idle_seconds=config.idle_minutes * 60,
+        )
+        return worker.run()
+    except OdfError as error:
+        sys.stderr.write(f"{error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    code = main()
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(code)  # a job that did not heed its cancellation must not keep the process
