@@ -31,6 +31,7 @@ from odf_engine.metadata.wire import (
     Text,
     Union,
     Vector,
+    json_depth,
     layout_of,
 )
 
@@ -204,9 +205,12 @@ class Reader:
 
     def _json(self, at: int) -> dict[str, Any]:
         try:
-            return _json_object.decode(self._bytes(at))
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
+            value = _json_object.decode(self._bytes(at))
+        except (msgspec.MsgspecError, RecursionError, ValueError):
             self._fail("its text is not a JSON object")
+        if json_depth(value) > MAX_DEPTH:
+            self._fail("it nests too deeply")
+        return value
 
     def _moment(self, at: int) -> Timestamp:
         year, day, second, ns = _MOMENT.unpack_from(self._data, at)

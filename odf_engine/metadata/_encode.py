@@ -15,6 +15,7 @@ from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.wire import (
+    MAX_DEPTH,
     Blob,
     Choice,
     Field,
@@ -50,7 +51,7 @@ def encode_root(value: model.Model, *, aligned: bool = True) -> bytes:
     ``aligned`` false leaves times where they fall, as block version 2 did.
 
     Raises:
-        Unsupported: something within comes from a newer specification.
+        Unsupported: something within comes from a newer specification, or nests too deeply.
         InvalidIdentity: a dataset reference starts like an id and is none.
     """
     writer = _Writer(aligned)
@@ -65,6 +66,7 @@ class _Writer:
     def __init__(self, aligned: bool) -> None:
         self._builder = flatbuffers.Builder(512)
         self._moment_alignment = 4 if aligned else 1
+        self._depth = 0
 
     def finish(self, root: int) -> bytes:
         self._builder.Finish(root)
@@ -72,6 +74,9 @@ class _Writer:
 
     def table(self, value: model.Model) -> int:
         """Children first, then the fields, both in order of slots."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise Unsupported(f"data types must not nest deeper than {MAX_DEPTH} levels")
         layout = layout_of(type(value))
         values = [getattr(value, field.name) for field in layout.fields]
         children = [
@@ -82,6 +87,7 @@ class _Writer:
         for field, item, child in zip(layout.fields, values, children, strict=True):
             if item is not None:
                 self._field(field, item, child)
+        self._depth -= 1
         return self._builder.EndObject()
 
     def wrapper(self, union: Union, value: model.Model) -> int:

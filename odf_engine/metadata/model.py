@@ -697,7 +697,7 @@ class Opaque(Model, tag_field="kind", tag="Opaque"):
     """A union member from a newer specification: kept in its block's bytes, shown, not understood."""
 
     union: str
-    discriminant: int
+    discriminant: U32
 
 
 # --- Manifests -------------------------------------------------------------------------------

@@ -24,8 +24,11 @@ from odf_engine.metadata.timestamp import Timestamp
 _FORMATS: Final = {"u64": "Q", "i64": "q", "u32": "I", "i32": "i", "i16": "h"}
 _BITS: Final = {"Q": 64, "q": 63, "I": 32, "i": 31, "h": 15}
 
-MAX_DEPTH: Final = 100
-"""How deep tables may nest, in bytes and in text; only data types nest at all."""
+MAX_DEPTH: Final = 64
+"""How deep tables may nest in bytes; only data types and JSON nest without end."""
+
+MAX_TEXT_DEPTH: Final = 2 * MAX_DEPTH + 16
+"""How deep YAML may nest: enough for any value that ``MAX_DEPTH`` allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,8 @@ Shape = Number | Flag | Choice | Text | Json | Blob | Moment | Table | Union | V
 class Field:
     """A field: name of its attribute, key in texts, first slot in the table, shape.
 
-    ``newer_key`` is its key in texts since the specification that renamed it.
+    ``newer_key`` is its key in texts since the specification that renamed it; the field that this
+    specification brought along ``is_newer``.
     """
 
     name: str
@@ -120,6 +124,14 @@ class Field:
     slot: int
     shape: Shape
     optional: bool
+    is_newer: bool
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys that texts may use: a newer field has taken over an older one's."""
+        if self.is_newer or self.key == self.newer_key:
+            return (self.newer_key,)
+        return (self.key, self.newer_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +152,9 @@ def layout_of(kind: type[model.Model]) -> Layout:
     slot = 0
     for name, key in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
         shape, optional = shape_of(hints[name])
-        fields.append(Field(name, key, kind.NEWER_NAMES.get(key, key), slot, shape, optional))
+        newer_key = kind.NEWER_NAMES.get(key) or key
+        is_newer = newer_key != key and newer_key in kind.NEWER_NAMES
+        fields.append(Field(name, key, newer_key, slot, shape, optional, is_newer))
         slot += 2 if isinstance(shape, Union) else 1
     return Layout(kind, tag_of(kind), tuple(fields), slot)
 
@@ -211,3 +225,16 @@ def _union_names() -> dict[tuple[type[model.Model], ...], str]:
         if all(isinstance(part, type) and issubclass(part, model.Model) for part in members):
             names[members] = name
     return names
+
+
+def json_depth(value: Any) -> int:
+    """How deep JSON nests: 1 for an object of scalars. Looks no deeper than ``MAX_DEPTH`` + 1."""
+    depth = 0
+    level = [value]
+    while depth <= MAX_DEPTH:
+        level = [item for item in level if isinstance(item, dict | list)]
+        if not level:
+            break
+        depth += 1
+        level = [child for item in level for child in (item.values() if isinstance(item, dict) else item)]
+    return depth
