@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from odf_engine.coordinator.client import read_journal
-from odf_engine.workspace.workspace import Summary, Workspace
-
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.identity.did import DatasetId
+from odf_engine.workspace.workspace import Summary, Workspace
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Status:
 
 def read_statuses(workspace: Workspace, summaries: Iterable[Summary]) -> dict[DatasetId, Status]:
     """The status of each dataset, by id."""
-    return statuses(summaries, read_journal(workspace.odf).jobs())
+    return statuses(summaries, read_journal(workspace.folder).jobs())
 
 
 def statuses(summaries: Iterable[Summary], jobs: Iterable[Job]) -> dict[DatasetId, Status]:

@@ -18,25 +18,37 @@ def config_verb(what: str, key: str | None, value: str | None) -> None:
     """Reads and changes the workspace's settings; `set KEY` without a value takes the default again."""
     from odf_engine.workspace import config
 
-    path = open_workspace().odf / "config.yaml"
+    path = open_workspace().config_path
     settings = config.load(path)
     if what == "list":
-        listed = config.listed(settings)
+        listed = config.list_values(settings)
         if options_of().json:
-            print_json(listed)
+            print_json({each.key: each.value for each in listed})
         else:
-            print_table(["key", "value"], [[name, config.shown(item)] for name, item in listed.items()])
+            print_table(
+                ["key", "value", "what it does"],
+                [[each.key, _shown(each.value), each.description] for each in listed],
+            )
         return
     if key is None:
         raise UsageError("which setting?", hint="odf config list shows them all")
     if what == "get":
-        found = config.get(settings, key)
+        found = config.get_value(settings, key)
         if options_of().json:
             print_json(found)
         else:
-            sys.stdout.write(config.shown(found) + "\n")
+            sys.stdout.write(_shown(found) + "\n")
         return
-    config.set(path, key, value)
-    say(f"{key} is now {config.shown(config.get(config.load(path), key))}")
+    changed = config.set_value(settings, key, value)
+    config.save(changed, path)
+    say(f"{key} has its default again" if value is None else f"{key} is now {value}")
     if key.startswith(("spark.", "worker.")):
         say("a running worker keeps its old settings: odf worker stop")
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    if isinstance(value, dict):
+        return ", ".join(f"{name}={text}" for name, text in value.items())
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

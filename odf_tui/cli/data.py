@@ -7,11 +7,11 @@ import sys
 from typing import Any
 
 import click
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
 from odf_engine.errors import UsageError
 from odf_engine.workspace.lineage import Graph
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
 
@@ -73,13 +73,12 @@ def _chosen(
     if bool(names) == everything:
         raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
     entries = workspace.datasets() if everything else workspace.match(names)
-    graph = Graph.of(workspace.summaries())
+    graph = Graph(workspace.summaries())
     wanted = {entry.id for entry in entries}
     if recursive:
-        for entry in entries:
-            wanted |= {node.id for node in graph.upstream(entry.id) if not node.missing}
+        wanted.update(*(graph.upstream(entry.id) for entry in entries))
     by_id = {entry.id: entry for entry in workspace.datasets()}
-    return [by_id[node.id] for node in graph.topological() if node.id in wanted and node.id in by_id]
+    return [by_id[dataset] for dataset in graph.order(wanted) if dataset in by_id]
 
 
 def _pull_entry(job: Job) -> dict[str, Any]:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import click
-from odf_engine.identity.refs import DatasetAlias
-from odf_engine.workspace.workspace import Summary, Workspace
 
 from odf_engine.errors import InvalidManifest, NotFound, UsageError
+from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
 from odf_engine.workspace.lineage import Graph
+from odf_engine.workspace.workspace import Summary, Workspace
 from odf_tui.cli.output import (
     human_count,
     human_size,
@@ -128,8 +128,9 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
             raise UsageError(f"this would delete {listed}", hint="add --yes to do it without a question")
         click.confirm(f"Delete {listed} and all their data?", abort=True, err=True)
     # A dataset goes after those that are made from it.
-    order = [node.id for node in Graph.of(workspace.summaries()).topological()]
-    for entry in sorted(entries, key=lambda entry: order.index(entry.id), reverse=True):
+    by_id = {entry.id: entry for entry in entries}
+    for dataset in reversed(Graph(workspace.summaries()).order(by_id)):
+        entry = by_id[dataset]
         workspace.delete(entry)
         say(f"deleted {entry.alias}")
 

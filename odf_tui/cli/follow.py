@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.client import run_jobs
-from odf_engine.workspace.workspace import Workspace
-
 from odf_engine.coordinator.protocol import (
     Event,
     Job,
@@ -20,6 +18,7 @@ from odf_engine.coordinator.protocol import (
     Progress,
     Request,
 )
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import console, human_count, human_size, options_of, say
 
 if TYPE_CHECKING:
@@ -37,15 +36,15 @@ def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> lis
         return []
     options = options_of()
     if options.quiet:
-        return run_jobs(workspace.odf, list(requests), on_event=lambda event: None)
+        return run_jobs(workspace.folder, list(requests), on_event=lambda event: None)
     if not sys.stderr.isatty():
-        return run_jobs(workspace.odf, list(requests), on_event=_Lines(options.verbose))
+        return run_jobs(workspace.folder, list(requests), on_event=_Lines(options.verbose))
     from rich.live import Live
 
     board = _Board(options.verbose)
     with Live(console=console(stderr=True), refresh_per_second=4, transient=True) as live:
         board.live = live
-        return run_jobs(workspace.odf, list(requests), on_event=board)
+        return run_jobs(workspace.folder, list(requests), on_event=board)
 
 
 def describe(progress: Progress) -> str:

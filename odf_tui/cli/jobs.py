@@ -8,11 +8,11 @@ import time
 from typing import Any
 
 import click
-from odf_engine.coordinator.client import Client, read_journal
-from odf_engine.workspace.workspace import Workspace
 
+from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.protocol import Job, LogLine
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import OdfError
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import human_count, open_workspace, options_of, print_json, print_table, say, verb
 
 
@@ -20,7 +20,7 @@ from odf_tui.cli.output import human_count, open_workspace, options_of, print_js
 @click.option("-n", "--limit", type=click.IntRange(min=1), default=20, show_default=True)
 def jobs_verb(limit: int) -> None:
     """Lists jobs, newest first."""
-    jobs = _newest_first(open_workspace())[:limit]
+    jobs = read_journal(open_workspace().folder).jobs(limit)
     if options_of().json:
         print_json([_job_json(job) for job in jobs])
         return
@@ -46,10 +46,6 @@ def jobs_verb(limit: int) -> None:
     )
 
 
-def _newest_first(workspace: Workspace) -> list[Job]:
-    return sorted(read_journal(workspace.odf).jobs(), key=lambda job: job.created, reverse=True)
-
-
 def _job_json(job: Job) -> dict[str, Any]:
     return {
         "id": job.id,
@@ -71,21 +67,13 @@ def _took(job: Job) -> str:
     return f"{(Timestamp.parse(job.ended).ns - Timestamp.parse(job.started).ns) / 1e9:.1f} s"
 
 
-def _find_job(workspace: Workspace, text: str) -> Job:
-    matches = [job for job in _newest_first(workspace) if job.id == text or job.id.startswith(text)]
-    exact = [job for job in matches if job.id == text]
-    if len(exact or matches) != 1:
-        what = "several jobs begin" if matches else "no job begins"
-        raise NotFound(f"{what} with '{text}'", hint="odf jobs lists them")
-    return (exact or matches)[0]
-
-
-@verb("cancel", example="odf cancel 7f3a")
+@verb("cancel", example="odf cancel 12")
 @click.argument("job")
 def cancel_verb(job: str) -> None:
     """Stops a job; what it committed stays."""
     workspace = open_workspace()
-    found = _find_job(workspace, job)
+    journal = read_journal(workspace.folder)
+    found = journal.job(job)
     if found.state.final:
         say(f"job {found.id} is {found.state.value} already")
         return
@@ -99,22 +87,23 @@ def cancel_verb(job: str) -> None:
 
     asyncio.run(cancel())
     deadline = time.monotonic() + 10
-    while not _find_job(workspace, found.id).state.final and time.monotonic() < deadline:
+    while not (found := journal.job(job)).state.final and time.monotonic() < deadline:
         time.sleep(0.05)
-    say(f"job {found.id} is {_find_job(workspace, found.id).state.value}")
+    say(f"job {found.id} is {found.state.value}")
 
 
-@verb("logs", example="odf logs 7f3a -f")
+@verb("logs", example="odf logs 12 -f")
 @click.argument("job")
 @click.option("-f", "--follow", "following", is_flag=True, help="Go on until the job ends.")
 def logs_verb(job: str, following: bool) -> None:
     """Prints the log of a job (with -v also what is for debugging)."""
     workspace = open_workspace()
-    found = _find_job(workspace, job)
+    journal = read_journal(workspace.folder)
+    found = journal.job(job)
     seq = 0
     while True:
-        final = _find_job(workspace, found.id).state.final
-        for event in read_journal(workspace.odf).events(since=seq, job=found.id):
+        final = journal.job(found.id).state.final
+        for event in journal.events(seq, job=found.id):
             seq = event.seq
             if isinstance(event, LogLine) and (event.level != "debug" or options_of().verbose):
                 sys.stdout.write(f"{event.time[11:19]} {event.level:7} {event.text}\n")
