@@ -1,0 +1,269 @@
+"""Spark's exceptions as errors that people understand: one sentence, where, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError
+from odf_engine.progress import Reporter
+from odf_engine.spark.causes import Cause, causes_of
+from odf_engine.spark.launch import SparkFailed
+
+MARK: Final = "odf:bad-value"
+"""Begins the message by which a job reports a value (see :mod:`odf_engine.spark.casts`)."""
+SEPARATOR: Final = "\x1f"
+"""Stands between the parts of such a message."""
+
+_CODE: Final = re.compile(r"^\s*\[[A-Z_0-9.]+\]\s*")
+_TAIL: Final = re.compile(r"\s*(SQLSTATE: \w+|== (SQL|DataFrame)|Parse Mode:|; line \d+ pos).*", re.DOTALL)
+_ADVICE: Final = re.compile(r"\s*(If necessary,? set|To process malformed|Search path:|Verify the)[^.]*\.")
+_LONGEST: Final = 300
+_WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
+
+
+class RejectedRow(BadData):
+    """A row of outside data that is not what the manifest says, with what Spark knew of it.
+
+    Attributes:
+        record: the text of the row, when it was known.
+        column: the column, when it was known.
+        value: the offending value as text, when it was known.
+        wanted: the declared type of the column, when it was known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        where: str | None = None,
+        record: str | None = None,
+        column: str | None = None,
+        value: str | None = None,
+        wanted: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.record = record
+        self.column = column
+        self.value = value
+        self.wanted = wanted
+
+
+class QueryError(InvalidQuery):
+    """A query that Spark does not take.
+
+    Attributes:
+        line: line within the query, from 1; None when it is not known.
+        column: column within that line, from 1.
+        fragment: the failing expression; empty when it is not known.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        where: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        fragment: str = "",
+    ) -> None:
+        super().__init__(message, hint=hint, where=where)
+        self.line = line
+        self.column = column
+        self.fragment = fragment
+
+
+@contextmanager
+def translated(reporter: Reporter | None = None) -> Iterator[None]:
+    """Turns what Spark raises within into an :class:`OdfError`.
+
+    Raises:
+        Cancelled: the reporter was cancelled, whatever Spark made of that.
+        QueryError: the query is wrong.
+        RejectedRow: a row or value that is not what it should be.
+        SparkFailed: everything else.
+    """
+    try:
+        yield
+    except (PySparkException, Py4JError, OSError, EOFError) as error:
+        if reporter is not None and reporter.cancelled:
+            raise Cancelled from None
+        raise explain(error) from error
+
+
+def explain(error: BaseException) -> OdfError:
+    """The error that people see for an exception of Spark."""
+    causes = causes_of(error)
+    for cause in reversed(causes):
+        for rule in (_bad_row, _bad_query, _bad_value, _exhausted, _stopped):
+            if (known := rule(cause)) is not None:
+                return known
+    if not causes:
+        return SparkFailed(
+            "Spark's process died or cannot be reached",
+            hint="try again: Spark is started afresh; its log is `.odf/spark.log`",
+        )
+    deepest = causes[-1]
+    return SparkFailed(
+        f"Spark failed: {clean(deepest.message) or deepest.kind.rpartition('.')[2]}",
+        hint="the whole story is in its log `.odf/spark.log`",
+    )
+
+
+def clean(message: str) -> str:
+    """A message of Spark as one line, without codes, plans and advice on settings."""
+    text = _ADVICE.sub("", _TAIL.sub("", _CODE.sub("", message)))
+    line = " ".join(part.strip() for part in text.split("\n") if part.strip()).rstrip(". ")
+    return shortened(line)
+
+
+def shortened(text: str) -> str:
+    """At most 300 characters, with an ellipsis where something was cut."""
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def plain_name(text: str) -> str:
+    """A name as Spark quotes it in messages, without the quotes around the whole."""
+    return text.strip("'\"")
+
+
+def _bad_row(cause: Cause) -> OdfError | None:
+    found = cause.parameters
+    match cause.condition:
+        case "USER_RAISED_EXCEPTION" if found["errorMessage"].startswith(MARK):
+            return _marked(found["errorMessage"])
+        case "MALFORMED_CSV_RECORD":
+            record = found["badRecord"]
+            return RejectedRow(
+                f"a row has more or fewer values than there are columns: {shortened(record)}",
+                record=record,
+                hint="check the separator and quotes of the manifest, or the row itself",
+            )
+        case "CANNOT_PARSE_JSON_FIELD":
+            return _value_error(
+                plain_name(found["fieldName"]), plain_name(found["dataType"]), found["fieldValue"]
+            )
+        case condition if condition.startswith("MALFORMED_RECORD_IN_PARSING"):
+            record = found["badRecord"]
+            return RejectedRow(f"a record cannot be read: {shortened(record)}", record=record)
+    if cause.kind.startswith("com.fasterxml.jackson"):
+        return RejectedRow(
+            f"a line is not JSON: {shortened(cause.message.splitlines()[0])}",
+            hint="every line has to be one JSON object",
+        )
+    return None
+
+
+def _marked(message: str) -> RejectedRow:
+    """What a job reported through :mod:`odf_engine.spark.casts`."""
+    _, column, wanted, value = message.split(SEPARATOR, 3)
+    if wanted == "NOT NULL":
+        return RejectedRow(
+            f"column `{column}` is declared NOT NULL, and a row has no value for it",
+            column=column,
+            wanted=wanted,
+            hint="take NOT NULL from the schema, or filter such rows in the preprocess query",
+        )
+    return _value_error(column, wanted, value)
+
+
+def _value_error(column: str, wanted: str, value: str) -> RejectedRow:
+    return RejectedRow(
+        f"column `{column}` has the value '{shortened(value)}', which is not {_article(wanted)}",
+        column=column,
+        value=value,
+        wanted=wanted,
+        hint=f"declare `{column}` STRING and convert it in the preprocess query, or correct the data",
+    )
+
+
+def _article(kind: str) -> str:
+    return f"an {kind}" if kind[0] in "AEIO" else f"a {kind}"
+
+
+def _bad_query(cause: Cause) -> OdfError | None:
+    if not cause.state.startswith(("42", "0A", "21")) and "ParseException" not in cause.kind:
+        return None
+    message, hint = _query_message(cause)
+    fragment = cause.fragment
+    if fragment is None:
+        return QueryError(message, hint=hint)
+    if fragment.text and fragment.text.strip("`") not in message:
+        message = f"{message}, in `{shortened(fragment.text)}`"
+    return QueryError(
+        message,
+        hint=hint,
+        where=f"line {fragment.line}, column {fragment.column}",
+        line=fragment.line,
+        column=fragment.column,
+        fragment=fragment.text,
+    )
+
+
+def _query_message(cause: Cause) -> tuple[str, str | None]:
+    found = cause.parameters
+    match cause.condition:
+        case "PARSE_SYNTAX_ERROR":
+            return f"syntax error at or near {found['error']}{found['hint']}", None
+        case "UNRESOLVED_COLUMN.WITH_SUGGESTION":
+            return f"there is no column {found['objectName']}", f"did you mean {found['proposal']}?"
+        case "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION":
+            return f"there is no column {found['objectName']}", None
+        case "UNRESOLVED_FIELD.WITH_SUGGESTION":
+            return f"there is no field {found['fieldName']}", f"did you mean {found['proposal']}?"
+        case "FIELD_NOT_FOUND":
+            return f"there is no field {found['fieldName']}", f"the fields are {found['fields']}"
+        case "TABLE_OR_VIEW_NOT_FOUND":
+            return f"there is no table or view {found['relationName']}", None
+        case "UNRESOLVED_ROUTINE":
+            name = found["routineName"]
+            window = name.strip("`").upper() in _WINDOWS
+            return f"there is no function {name}", (
+                "write windows as `window(event_time, '1 day')`, as Spark does" if window else None
+            )
+    return clean(cause.message), None
+
+
+def _bad_value(cause: Cause) -> OdfError | None:
+    """A value that an expression of a query cannot take (SQLSTATE class 22), or the query's own error."""
+    if cause.condition == "USER_RAISED_EXCEPTION":
+        return RejectedRow(f"the query raised an error: {shortened(cause.parameters['errorMessage'])}")
+    if not cause.state.startswith("22"):
+        return None
+    fragment = cause.fragment
+    if cause.condition == "CAST_INVALID_INPUT":
+        value, wanted = cause.parameters["expression"], plain_name(cause.parameters["targetType"])
+        message = f"the value {shortened(value)} is not {_article(wanted)}"
+        error = RejectedRow(message, value=value.strip("'"), wanted=wanted)
+        error.hint = "use `try_cast` in the query where such values shall become NULL"
+    else:
+        message, _, advice = clean(cause.message).partition(". ")
+        error = RejectedRow(message[:1].lower() + message[1:])
+        error.hint = advice.replace("Use ", "use ", 1) if advice.startswith("Use ") else None
+    if fragment is not None:
+        error.where = f"query, line {fragment.line}, column {fragment.column}"
+        error.message += f", in `{shortened(fragment.text)}`" if fragment.text else ""
+    return error
+
+
+def _exhausted(cause: Cause) -> OdfError | None:
+    if cause.kind == "java.lang.OutOfMemoryError" or "OutOfMemory" in cause.condition:
+        return SparkFailed(
+            "Spark ran out of memory", hint="raise it: `odf config set spark.driverMemory 4g`, then pull again"
+        )
+    if "No space left on device" in cause.message:
+        return SparkFailed("the disk is full", hint="make room and try again")
+    return None
+
+
+def _stopped(cause: Cause) -> OdfError | None:
+    if "cancelled" in cause.message and cause.kind == "org.apache.spark.SparkException":
+        return Cancelled("Spark's job was cancelled")
+    return None

@@ -1,0 +1,219 @@
+"""Starts the Java process of Spark directly, without Spark's shell scripts.
+
+That is faster, takes a class-data archive, works with Java runtimes that lack the modules the
+scripts insist on, and keeps everything the process prints in a log file. The process ends by
+itself when its standard input closes, so it never outlives the one that started it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from odf_engine.errors import OdfError
+from odf_engine.spark.java import Java
+
+START_SECONDS: Final = 120.0
+"""How long the process may take until it listens."""
+
+_OPENED: Final = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+"""Packages that Spark reaches into by reflection."""
+
+_FLAGS: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UseParallelGC",
+    "-XX:-UsePerfData",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "-Dlog4j2.disable.jmx=true",
+    "-Djava.awt.headless=true",
+    "-Dfile.encoding=UTF-8",
+    "-Duser.timezone=UTC",
+    "-Duser.language=en",
+    "-Duser.country=US",
+)
+
+_LOGGING: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.log.ref = log
+appender.log.type = Console
+appender.log.name = log
+appender.log.target = SYSTEM_ERR
+appender.log.layout.type = PatternLayout
+appender.log.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+"""
+
+_NOT_INHERITED: Final = (
+    "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "PYSPARK_SUBMIT_ARGS",
+    "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "JDK_JAVA_OPTIONS", "CLASSPATH",
+)  # fmt: skip
+_USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+
+class SparkFailed(OdfError):
+    """Spark could not be started, or its process died."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A running Java process and how to reach it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+
+    def kill(self) -> None:
+        """Ends the process at once; twice does no harm."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+@cache
+def spark_home() -> Path:
+    """The folder of the installed pyspark package."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SparkFailed("the package `pyspark` is not installed", hint="pip install pyspark==4.3.*")
+    return Path(spec.origin).parent
+
+
+@cache
+def class_path() -> tuple[str, ...]:
+    """Spark's jars in a fixed order; a class-data archive belongs to exactly one such list."""
+    jars = sorted(str(jar) for jar in (spark_home() / "jars").glob("*.jar"))
+    return tuple(sorted(jars, key=lambda jar: not Path(jar).name.startswith("slf4j-api")))
+
+
+def launch(
+    java: Java,
+    *,
+    settings: Mapping[str, str],
+    memory: str,
+    folder: Path,
+    log: Path,
+    flags: Sequence[str] = (),
+    extra_class_path: Sequence[str] = (),
+) -> subprocess.Popen[bytes]:
+    """Starts the process and returns at once; :func:`connect` waits until it listens.
+
+    Args:
+        java: what to run.
+        settings: Spark's settings; they go through a file that only this user can read.
+        memory: largest heap, such as ``1500m``.
+        folder: an empty folder for this process alone; whoever calls removes it afterwards.
+        log: where everything that the process prints is appended.
+        flags: further flags of the virtual machine, such as those for an archive.
+        extra_class_path: folders and jars after Spark's own.
+    """
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    properties = _private_file(folder / "spark.properties", _properties(settings))
+    logging = _private_file(folder / "log4j2.properties", _LOGGING)
+    command = [
+        str(java.executable),
+        "-cp",
+        os.pathsep.join((*class_path(), *extra_class_path)),
+        f"-Xmx{memory}",
+        *_FLAGS,
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+        f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-XX:ErrorFile={log.parent / 'java-crash-%p.log'}",
+        *flags,
+        "org.apache.spark.deploy.SparkSubmit",
+        "--properties-file",
+        str(properties),
+        "pyspark-shell",
+    ]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
+            env=_environment(folder / "gateway"),
+            process_group=0,
+        )
+
+
+def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gateway:
+    """Waits until the process listens.
+
+    Raises:
+        SparkFailed: it ended before, or did not listen in time; it is not running any more.
+    """
+    info = folder / "gateway"
+    deadline = time.monotonic() + START_SECONDS
+    while not info.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise SparkFailed("Spark's Java process did not start", hint=f"the reason is at the end of {log}")
+        time.sleep(0.01)
+    data = info.read_bytes()
+    port, length = struct.unpack_from(">ii", data)
+    info.unlink()
+    return Gateway(process, port, data[8 : 8 + length].decode())
+
+
+def _private_file(path: Path, text: str) -> Path:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def _properties(settings: Mapping[str, str]) -> str:
+    """Java's properties format: backslash escapes, one setting a line."""
+    return "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in settings.items())
+
+
+def _escape(text: str) -> str:
+    return "".join(char if char.isascii() and (char.isalnum() or char in "._-/,[]*") else _unicode(char) for char in text)
+
+
+def _unicode(char: str) -> str:
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _environment(info: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    return {
+        **inherited,
+        # Hadoop runs `chmod`, which a bare environment may not find.
+        "PATH": os.pathsep.join(filter(None, (inherited.get("PATH"), _USUAL_PATH))),
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_CONNECT_MODE": "0",
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
+    }

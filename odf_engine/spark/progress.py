@@ -1,0 +1,76 @@
+"""Tells how much a group of Spark's jobs has read so far."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JError
+
+from odf_engine.progress import Reporter
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_PERIOD_SECONDS: Final = 0.25
+
+
+class Watcher(threading.Thread):
+    """Asks Spark four times a second, so a short job is never asked about.
+
+    Args:
+        context: where the jobs run.
+        group: the group they belong to.
+        reporter: is told rows and bytes read.
+    """
+
+    def __init__(self, context: SparkContext, group: str, reporter: Reporter) -> None:
+        super().__init__(name="spark-progress", daemon=True)
+        self._tracker = context.statusTracker()
+        java_context: Any = context._jsc.sc()
+        self._store = java_context.statusStore()
+        self._group = group
+        self._reporter = reporter
+        self._over = threading.Event()
+        self._done: dict[int, tuple[int, int]] = {}
+        self._ended: set[int] = set()
+
+    def run(self) -> None:
+        """The thread itself; it ends when Spark's process does."""
+        while not self._over.wait(_PERIOD_SECONDS):
+            try:
+                rows, size = self._amounts()
+            except (Py4JError, OSError):
+                return
+            self._reporter.amount(rows=rows, bytes=size)
+
+    def finish(self) -> None:
+        """Ends the thread."""
+        self._over.set()
+        self.join()
+
+    def _amounts(self) -> tuple[int, int]:
+        """Rows and bytes read by all stages; what has ended is not asked about again."""
+        running: list[tuple[int, int]] = []
+        for job in set(self._tracker.getJobIdsForGroup(self._group)) - self._ended:
+            info = self._tracker.getJobInfo(job)
+            if info is None:
+                continue
+            stages = [self._stage(stage) for stage in info.stageIds if stage not in self._done]
+            running += [read for read in stages if read is not None]
+            if info.status != "RUNNING":
+                self._ended.add(job)
+        rows, sizes = zip(*running, *self._done.values(), (0, 0), strict=True)
+        return sum(rows), sum(sizes)
+
+    def _stage(self, stage: int) -> tuple[int, int] | None:
+        """What a running stage has read; an ended one is noted instead."""
+        try:
+            data = self._store.lastStageAttempt(stage)
+        except Py4JError:
+            return None  # not yet begun, or skipped
+        read = (int(data.inputRecords()), int(data.inputBytes()))
+        if data.status().toString() in ("COMPLETE", "FAILED", "SKIPPED"):
+            self._done[stage] = read
+            return None
+        return read

@@ -1,0 +1,274 @@
+"""The life of Spark within this process: started once, one isolated session a job, stopped quickly."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odf_engine.spark import archive, training
+from odf_engine.spark.java import Java, find_java
+from odf_engine.spark.launch import Gateway, SparkFailed, connect, launch
+from odf_engine.spark.settings import SparkConfig, is_local, spark_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+_LARGEST_LOG = 5_000_000
+
+
+class SparkRuntime:
+    """Spark, started with the settings that this engine relies on. At most one a process.
+
+    Args:
+        config: master, memory and further settings.
+        log_path: where Spark and Java write what they have to say.
+        cache_dir: a folder for temporary files (``spark/`` in it is used, and cleaned).
+        java_flags: further flags for Java; then no archive is used.
+    """
+
+    def __init__(
+        self,
+        config: SparkConfig,
+        log_path: Path,
+        cache_dir: Path,
+        *,
+        java_flags: Sequence[str] | None = None,
+    ) -> None:
+        self._config = config
+        self._java_flags = java_flags
+        self._log = log_path
+        self._scratch = cache_dir / "spark"
+        self._lock = threading.RLock()
+        self._folder: Path | None = None
+        self._gateway: Gateway | None = None
+        self._context: SparkContext | None = None
+        self._root: SparkSession | None = None
+        self._java: Java | None = None
+        self._detail = "not started"
+        self._training: training.Training | None = None
+
+    @property
+    def detail(self) -> str:
+        """Which Spark runs where, for people: versions, master, how it was started."""
+        return self._detail
+
+    @property
+    def alive(self) -> bool:
+        """Whether Spark was started and its process still runs."""
+        gateway = self._gateway
+        return self._root is not None and gateway is not None and gateway.process.poll() is None
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of Spark's Java, while it runs."""
+        return self._gateway.process.pid if self._gateway is not None else None
+
+    def start(self) -> None:
+        """Starts Spark and waits until it is ready; does nothing when it is.
+
+        Raises:
+            SparkFailed: it could not be started; the log says why.
+            JavaMissing: there is no Java to run it.
+            UsageError: the configuration changes a setting that is fixed.
+        """
+        with self._lock:
+            if self.alive:
+                return
+            self.stop()
+            began = time.monotonic()
+            self._java = find_java(getattr(self._config, "java", None) or os.environ.get("ODF_JAVA"))
+            _rotate(self._log)
+            used = archive.find(self._java) if self._java_flags is None else None
+            try:
+                self._bring_up([*(self._java_flags or ()), *archive.flags_to_use(self._java, used)])
+            except SparkFailed:
+                if used is None:
+                    raise
+                # An archive that came to harm must never keep Spark from starting.
+                archive.discard(self._java)
+                used = None
+                self._bring_up([])
+            self._detail = self._describe(time.monotonic() - began, used)
+
+    def session(self) -> SparkSession:
+        """A session of its own for one job: no view or setting of another job is seen in it.
+
+        Raises:
+            SparkFailed: Spark is not running.
+        """
+        root = self._root
+        if root is None or not self.alive:
+            raise SparkFailed("Spark is not running", hint=f"the log is {self._log}")
+        return root.newSession()
+
+    def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
+        """Makes later starts faster: records the classes of a typical job, once for each Java.
+
+        Returns at once. The recording runs in processes of its own at the lowest priority, and
+        only begins after ``busy`` has said no for some seconds.
+        """
+        with self._lock:
+            if self._java is not None and self._training is None:
+                self._training = training.Training(self._java, busy or (lambda: False))
+                self._training.start()
+
+    def let_end(self) -> None:
+        """Waits until Spark's process has ended by itself: it may have something to write."""
+        with self._lock:
+            self._detach()
+            if self._gateway is not None and self._gateway.process.stdin is not None:
+                self._gateway.process.stdin.close()
+                self._gateway.process.wait()
+
+    def stop(self) -> None:
+        """Ends Spark at once and leaves no file or process behind; it can be started again."""
+        with self._lock:
+            if self._training is not None:
+                self._training.stop()
+                self._training = None
+            self._detach()
+            if self._gateway is not None:
+                self._gateway.kill()
+                self._gateway = None
+            if self._folder is not None:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                self._folder = None
+            self._detail = "stopped"
+
+    def _bring_up(self, flags: Sequence[str]) -> None:
+        assert self._java is not None
+        self._folder = _own_folder(self._scratch)
+        settings = spark_settings(self._config, self._folder / "local")
+        try:
+            process = launch(
+                self._java,
+                settings=settings,
+                memory=self._config.driver_memory,
+                folder=self._folder,
+                log=self._log,
+                flags=flags,
+                extra_class_path=() if is_local(self._config.master) else _cluster_class_path(),
+            )
+            # While Java comes up, Python imports what it needs.
+            import pyspark.sql
+
+            self._gateway = connect(process, self._folder, self._log)
+            self._attach(pyspark.sql.SparkSession)
+        except Exception as error:
+            self.stop()
+            if isinstance(error, SparkFailed):
+                raise
+            raise SparkFailed(
+                f"Spark did not start: {_first_line(error)}", hint=f"the whole story is in {self._log}"
+            ) from error
+
+    def _attach(self, session_type: type[SparkSession]) -> None:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        assert self._gateway is not None
+        for name in ("py4j", "py4j.clientserver", "py4j.java_gateway"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        # Spark would print every query error to standard error as JSON.
+        logging.getLogger("SQLQueryContextLogger").disabled = True
+        logging.getLogger("DataFrameQueryContextLogger").disabled = True
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(self._gateway.port)
+        os.environ["PYSPARK_GATEWAY_SECRET"] = self._gateway.secret
+        try:
+            gateway: Any = launch_gateway()
+        finally:
+            del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        with _python_untouched():
+            self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
+        self._root = session_type(self._context)
+
+    def _detach(self) -> None:
+        """Makes pyspark forget this Spark, so that another can be started in the same process."""
+        context, self._context, self._root = self._context, None, None
+        if "pyspark" not in sys.modules:
+            return
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        if context is not None:
+            accumulators = getattr(context, "_accumulatorServer", None)
+            if accumulators is not None:
+                accumulators.shutdown()
+                accumulators.server_close()
+        gateway: Any = SparkContext._gateway
+        if gateway is not None:
+            gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+    def _describe(self, seconds: float, used: Path | None) -> str:
+        assert self._java is not None and self._context is not None
+        how = "with class-data archive" if used is not None else "without class-data archive"
+        return (
+            f"Spark {self._context.version} on {self._config.master}, "
+            f"Java {self._java.full_version} ({self._java.origin}), {how}, ready in {seconds:.1f} s"
+        )
+
+
+class _python_untouched:
+    """Spark's context changes the module path and the answer to ctrl-c: both are put back."""
+
+    def __enter__(self) -> None:
+        import signal
+
+        self._path = list(sys.path)
+        self._main = threading.current_thread() is threading.main_thread()
+        self._handler = signal.getsignal(signal.SIGINT) if self._main else None
+
+    def __exit__(self, *_: object) -> None:
+        import signal
+
+        sys.path[:] = self._path
+        if self._main:
+            signal.signal(signal.SIGINT, self._handler)
+
+
+def _own_folder(scratch: Path) -> Path:
+    """A new folder for this process; those of processes that died without cleaning up go."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    for old in scratch.glob("run-*"):
+        owner = old.name.split("-")[1]
+        if owner.isdigit() and not _runs(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=scratch))
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _rotate(log: Path) -> None:
+    if log.exists() and log.stat().st_size > _LARGEST_LOG:
+        log.replace(log.with_name(log.name + ".1"))
+
+
+def _cluster_class_path() -> list[str]:
+    """Folders with the settings of a cluster that the person's environment names."""
+    names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+    return [folder for name in names if (folder := os.environ.get(name))]
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
