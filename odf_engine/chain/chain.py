@@ -1,0 +1,327 @@
+"""A dataset in its folder: reading its chain, and committing to it.
+
+The folder has the repository layout: ``blocks/``, ``data/`` and ``checkpoints/`` hold objects named
+by their hashes, ``refs/head`` names the newest block, ``info/`` is ours (alias, lock).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+from odf_engine.chain.catchup import catch_up
+from odf_engine.chain.index import ChainIndex, Position
+from odf_engine.chain.rows import BlockRow, SliceRow, StoredBlock
+from odf_engine.chain.rules import check_append
+from odf_engine.chain.state import ChainState, fold
+from odf_engine.errors import (
+    BadData,
+    Conflict,
+    InvalidIdentity,
+    MalformedBlock,
+    NotFound,
+    OdfError,
+    UsageError,
+)
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import decode_block, encode_block
+from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataBlock, MetadataEvent
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.objects import LocalObjects, find_name, sync_folder
+from odf_engine.storage.refs import HEAD, LocalRefs
+
+__all__ = ["BlockRow", "Dataset", "SliceRow", "StoredBlock"]
+
+T = TypeVar("T")
+_ATTEMPTS = 5
+
+
+class _New(NamedTuple):
+    stored: StoredBlock
+    data: bytes
+    state: ChainState
+
+
+class Dataset:
+    """A dataset on disk. Cheap to make; safe to use from several threads and processes.
+
+    Attributes:
+        folder: where the dataset is; it may be empty until the first commit.
+    """
+
+    def __init__(self, folder: Path, index: ChainIndex) -> None:
+        self.folder = folder
+        self._index = index
+        self._blocks = LocalObjects(folder / "blocks")
+        self._objects = {kind: LocalObjects(folder / kind) for kind in ("data", "checkpoints")}
+        self._refs = LocalRefs(folder / "refs", folder / "info" / "lock")
+        self._newest: ChainState | None = None
+
+    # --- Reading ------------------------------------------------------------------------------
+
+    def head(self) -> Multihash | None:
+        """The newest block; None when there is none."""
+        return self._refs.get(HEAD)
+
+    def state(self) -> ChainState:
+        """What the chain amounts to at its head, without walking it.
+
+        Raises:
+            NotFound: the dataset is empty, or a block is missing.
+        """
+        newest = self._newest
+        if newest is not None and newest.head == self.head():
+            return newest
+        self._newest = newest = self._at_head(lambda head: self._index.state(head))
+        return newest
+
+    def block_bytes(self, block: Multihash) -> bytes:
+        """A block's bytes as they are stored, unchecked; NotFound when it is missing."""
+        try:
+            return self._blocks.read(str(block))  # how nearly all of them are named
+        except NotFound:
+            name = find_name(self._blocks, block, self._refs.text(HEAD))
+        if name is None:
+            raise NotFound(f"block {block} is missing", where=str(self._blocks.folder))
+        return self._blocks.read(name)
+
+    def block(self, which: Multihash | int) -> StoredBlock:
+        """A block by its hash or by its number.
+
+        Raises:
+            NotFound: there is no such block.
+            MalformedBlock: its bytes are no block, or not those that its hash was made of.
+        """
+        block_hash = self._hash_at(which) if isinstance(which, int) else which
+        data = self.block_bytes(block_hash)
+        if Multihash.sha3_256(data) != block_hash:
+            raise MalformedBlock(
+                "its bytes are not those that its hash was made of", where=f"block {block_hash}"
+            )
+        try:
+            decoded = decode_block(data)
+        except MalformedBlock as error:
+            place = f", {error.where}" if error.where else ""
+            raise MalformedBlock(
+                error.message, hint=error.hint, where=f"block {block_hash}{place}"
+            ) from error
+        return StoredBlock(block_hash, decoded.block, decoded.version, len(data), decoded.unknown)
+
+    def find_block(self, text: str) -> Multihash:
+        """The block that a person names: its hash in any encoding, or in base16 its beginning or its
+        last 8 characters.
+
+        Raises:
+            NotFound: no block is called so, or several are.
+        """
+        try:
+            block_hash = Multihash.parse(text)
+        except InvalidIdentity:
+            return self._find_abbreviated(text.strip().lower())
+        if find_name(self._blocks, block_hash, text) is None:
+            raise NotFound(f"there is no block {block_hash} in this dataset")
+        return block_hash
+
+    def page(
+        self, limit: int, before: int | None = None, kinds: Collection[str] | None = None
+    ) -> list[BlockRow]:
+        """At most ``limit`` blocks before number ``before``, newest first, only of these kinds of event."""
+        if self.head() is None:
+            return []
+        return self._indexed(lambda index, at: index.page(at, limit, before, kinds))
+
+    def blocks(self, newest_first: bool = True) -> Iterator[StoredBlock]:
+        """Every block of the chain as it is now.
+
+        Raises:
+            NotFound, MalformedBlock: at the block that is missing or damaged.
+        """
+        head = self.head()
+        if head is None:
+            return
+        if not newest_first:
+            yield from map(self.block, self._indexed(lambda index, at: index.hashes(at)))
+            return
+        at: Multihash | None = head
+        while at is not None:
+            stored = self.block(at)
+            yield stored
+            at = stored.block.prev_block_hash
+
+    def slices(self, first_offset: int | None = None, last_offset: int | None = None) -> list[SliceRow]:
+        """The slices with records of these offsets, both inclusive, oldest first."""
+        if self.head() is None:
+            return []
+        return self._indexed(lambda index, at: index.slices(at, first_offset, last_offset))
+
+    def slice_path(self, which: SliceRow | Multihash) -> Path:
+        """The file of a slice; where it would be, when it is missing."""
+        return self._object_path("data", which.physical_hash if isinstance(which, SliceRow) else which)
+
+    def checkpoint_path(self, checkpoint: Multihash) -> Path:
+        """The file of a checkpoint; where it would be, when it is missing."""
+        return self._object_path("checkpoints", checkpoint)
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def staging_path(self, kind: Literal["data", "checkpoints"]) -> Path:
+        """A fresh name for a file in the making, from where a commit can move it to its place."""
+        return self._objects[kind].staging_path()
+
+    def commit(
+        self,
+        events: Sequence[MetadataEvent],
+        *,
+        system_time: Timestamp,
+        expected_head: Multihash | None,
+        data: Path | None = None,
+        checkpoint: Path | None = None,
+        block_version: int = 3,
+    ) -> Multihash:
+        """Appends one block an event, and moves the head once; returns the new head.
+
+        Either all of it happens or nothing, also when the machine dies in between. ``data`` and
+        ``checkpoint`` are staged files that become objects under the hashes that the events say.
+
+        Raises:
+            Conflict: the head is not ``expected_head`` (None: no head yet); staged files are kept.
+            ChainRuleViolated: an event may not follow what is there.
+            NothingChanged: an event would say nothing new.
+            BadData: a staged file is not what its event says.
+        """
+        if not events:
+            raise UsageError("a commit needs at least one event")
+        try:
+            if expected_head is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            with self._refs.locked():
+                state = self._expect(expected_head)
+                new = self._prepare(state, events, system_time, block_version)
+                self._store(new, data, checkpoint)
+                self._refs.compare_and_set(HEAD, expected_head, new[-1].stored.hash)
+        except FileNotFoundError as error:
+            raise NotFound(f"{error.filename} is not there (any more)", where=str(self.folder)) from error
+        except OSError as error:
+            raise OdfError(
+                f"the dataset cannot be written: {error.strerror or error}",
+                where=error.filename or str(self.folder),
+                hint="nothing was committed; free some space or check the permissions, then try again",
+            ) from error
+        self._newest = new[-1].state
+        self._remember(state, new)
+        return self._newest.head
+
+    def _expect(self, expected: Multihash | None) -> ChainState | None:
+        head = self.head()
+        if head != expected:
+            raise Conflict(
+                "somebody else committed to the dataset meanwhile"
+                if expected is not None
+                else "the dataset has been created already",
+                hint="try again: the work starts from the new head",
+                where=f"head {head}, expected {expected}",
+            )
+        return None if head is None else self.state()
+
+    def _prepare(
+        self,
+        state: ChainState | None,
+        events: Sequence[MetadataEvent],
+        system_time: Timestamp,
+        block_version: int,
+    ) -> list[_New]:
+        new: list[_New] = []
+        for event in events:
+            block = MetadataBlock(
+                system_time=system_time,
+                prev_block_hash=None if state is None else state.head,
+                sequence_number=0 if state is None else state.sequence_number + 1,
+                event=event,
+            )
+            check_append(state, block)
+            data = encode_block(block, block_version)
+            block_hash = Multihash.sha3_256(data)
+            state = fold(state, block, block_hash)
+            new.append(_New(StoredBlock(block_hash, block, block_version, len(data)), data, state))
+        return new
+
+    def _store(self, new: Sequence[_New], data: Path | None, checkpoint: Path | None) -> None:
+        events: list[Any] = [item.stored.block.event for item in new]
+        self._store_file("data", data, [getattr(event, "new_data", None) for event in events])
+        self._store_file(
+            "checkpoints", checkpoint, [getattr(event, "new_checkpoint", None) for event in events]
+        )
+        self._blocks.put_all({str(item.stored.hash): item.data for item in new})
+        sync_folder(self.folder)
+
+    def _store_file(
+        self, kind: str, staged: Path | None, said: Sequence[DataSlice | Checkpoint | None]
+    ) -> None:
+        objects = self._objects[kind]
+        for item in filter(None, said):
+            if staged is None:
+                if find_name(objects, item.physical_hash) is None:
+                    raise NotFound(f"{kind} object {item.physical_hash} is not in the dataset")
+                continue
+            if (size := staged.stat().st_size) != item.size:
+                raise BadData(
+                    f"the staged file has {size} bytes, its block says {item.size}", where=str(staged)
+                )
+            objects.put_file(str(item.physical_hash), staged)
+            staged = None
+        if staged is not None:
+            raise BadData("no event says what the staged file is", where=str(staged))
+
+    def _remember(self, before: ChainState | None, new: Sequence[_New]) -> None:
+        # What is not indexed now, for whatever reason, is caught up with by the next reader.
+        base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
+        self._index.extend(base, keep, [item.stored for item in new], new[-1].state)
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    def _at_head(self, ask: Callable[[Multihash], T | None]) -> T:
+        """Asks about the head; when the index does not know it, brings the index up to it."""
+        for attempt in range(_ATTEMPTS + 1):
+            if attempt == _ATTEMPTS:
+                # Somebody keeps moving the shared index between two histories.
+                self._index = ChainIndex(":memory:")
+            head = self.head()
+            if head is None:
+                raise NotFound("the dataset is empty", where=str(self.folder))
+            if (answer := ask(head)) is not None:
+                return answer
+            if head == self.head():
+                catch_up(self._index, self.block, head)
+        raise Conflict("the dataset's head keeps moving", where=str(self.folder), hint="try again")
+
+    def _indexed(self, ask: Callable[[ChainIndex, Position], T]) -> T:
+        def answer(head: Multihash) -> T | None:
+            with self._index.reading():
+                at = self._index.position(head)
+                return None if at is None else ask(self._index, at)
+
+        return self._at_head(answer)
+
+    def _hash_at(self, number: int) -> Multihash:
+        def ask(index: ChainIndex, at: Position) -> tuple[Multihash | None]:
+            return (index.hash_at(at.chain, number) if 0 <= number <= at.sequence else None,)
+
+        (found,) = self._indexed(ask)
+        if found is None:
+            raise NotFound(f"there is no block number {number} in this dataset")
+        return found
+
+    def _find_abbreviated(self, text: str) -> Multihash:
+        found = self._indexed(lambda index, at: index.matching(at, text, limit=4)) if self.head() else []
+        if not found:
+            raise NotFound(f"there is no block '{text}' in this dataset")
+        if len(found) > 1:
+            raise NotFound(
+                f"'{text}' means more than one block", hint="such as " + ", ".join(map(str, found[:3]))
+            )
+        return found[0]
+
+    def _object_path(self, kind: str, object_hash: Multihash) -> Path:
+        objects = self._objects[kind]
+        return objects.path(find_name(objects, object_hash) or str(object_hash))

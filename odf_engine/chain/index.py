@@ -1,0 +1,364 @@
+"""An index of the blocks of many chains in one SQLite file, shared by processes and threads.
+
+It is a cache: whatever happens to it is repaired by reading the chains again. A chain is found by
+its head, and every block by its hash; since hashes name content, what is found is right wherever
+the dataset lies. When the file cannot be used, the index lives in memory.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+import msgspec
+
+from odf_engine.chain.rows import BlockRow, SliceRow, StoredBlock, block_row, slice_row
+from odf_engine.chain.state import ChainState, decode_state, encode_state
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.timestamp import Timestamp
+
+SNAPSHOT_EVERY: Final = 512
+"""How far apart the states are that are kept for chains that are set back."""
+
+_FORMAT: Final = 1  # raise it whenever tables, ChainState or what is folded into it change
+_BUSY_SECONDS: Final = 5.0
+_LARGEST: Final = 2**63 - 1  # SQLite's; only a nonsensical chain has larger numbers
+_TABLES: Final = """
+CREATE TABLE chains(id INTEGER PRIMARY KEY, head BLOB NOT NULL UNIQUE, sequence INTEGER NOT NULL,
+  state BLOB NOT NULL);
+CREATE TABLE blocks(chain INTEGER, sequence INTEGER, hash BLOB NOT NULL UNIQUE, system_time TEXT,
+  kind TEXT, rows INTEGER, summary TEXT, size INTEGER, PRIMARY KEY(chain, sequence)) WITHOUT ROWID;
+CREATE INDEX blocks_by_kind ON blocks(chain, kind, sequence);
+CREATE TABLE slices(chain INTEGER, sequence INTEGER, first INTEGER, last INTEGER, physical BLOB,
+  logical BLOB, size INTEGER, system_time TEXT, PRIMARY KEY(chain, sequence)) WITHOUT ROWID;
+CREATE INDEX slices_by_offset ON slices(chain, last);
+CREATE TABLE snapshots(chain INTEGER, sequence INTEGER, state BLOB, PRIMARY KEY(chain, sequence));
+"""
+_BLOCK: Final = "sequence, hash, system_time, kind, rows, summary, size"
+_SLICE: Final = "sequence, first, last, physical, logical, size, system_time"
+
+T = TypeVar("T")
+
+
+class Position(NamedTuple):
+    """Where the index has a block: its chain, its number, and the head that the chain has there."""
+
+    chain: int
+    sequence: int
+    head: Multihash
+    head_sequence: int
+
+
+class ChainIndex:
+    """The index in a file, or in memory with ``":memory:"``. Safe to use from several threads."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = None if path == ":memory:" else Path(path)
+        self._lock = threading.RLock()
+        self._db: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        """Lets go of the file; the next use opens it again."""
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    # --- Reading ------------------------------------------------------------------------------
+
+    def state(self, head: Multihash) -> ChainState | None:
+        """The folded state at ``head``, if that is the head of an indexed chain."""
+        return self.states([head]).get(head)
+
+    def states(self, heads: Collection[Multihash]) -> dict[Multihash, ChainState]:
+        """The folded states of all those heads that are indexed, in one query."""
+        wanted = [bytes(head) for head in heads]
+
+        def query(db: sqlite3.Connection) -> list[tuple[bytes]]:
+            found: list[tuple[bytes]] = []
+            for start in range(0, len(wanted), 500):  # within SQLite's limit of variables
+                part = wanted[start : start + 500]
+                marks = ",".join("?" * len(part))
+                found += db.execute(f"SELECT state FROM chains WHERE head IN ({marks})", part).fetchall()
+            return found
+
+        states = (_state(row[0]) for row in self._run(query))
+        return {state.head: state for state in states if state is not None}
+
+    def position(self, block: Multihash) -> Position | None:
+        """Where the index has this block."""
+        row = self._one(
+            "SELECT chain, blocks.sequence, head, chains.sequence FROM blocks"
+            " JOIN chains ON chains.id = chain WHERE hash = ?",
+            bytes(block),
+        )
+        return row and Position(row[0], row[1], Multihash.from_bytes(row[2]), row[3])
+
+    def snapshot(self, chain: int, sequence: int) -> ChainState | None:
+        """The newest state that is kept at or before this block."""
+        row = self._one(
+            "SELECT state FROM snapshots WHERE chain = ? AND sequence <= ? ORDER BY sequence DESC LIMIT 1",
+            chain,
+            sequence,
+        )
+        return None if row is None else _state(row[0])
+
+    def hash_at(self, chain: int, sequence: int) -> Multihash | None:
+        """The hash of a block by its number."""
+        row = self._one("SELECT hash FROM blocks WHERE chain = ? AND sequence = ?", chain, sequence)
+        return None if row is None else Multihash.from_bytes(row[0])
+
+    def page(
+        self, at: Position, limit: int, before: int | None = None, kinds: Collection[str] | None = None
+    ) -> list[BlockRow]:
+        """At most ``limit`` blocks up to ``at`` and before number ``before``, newest first."""
+        top = at.sequence + 1 if before is None else min(before, at.sequence + 1)
+
+        def query(db: sqlite3.Connection) -> list[Any]:
+            tail = "ORDER BY sequence DESC LIMIT ?"
+            where = f"SELECT {_BLOCK} FROM blocks WHERE chain = ? AND sequence < ?"
+            if kinds is None:
+                return db.execute(f"{where} {tail}", (at.chain, top, limit)).fetchall()
+            rows: list[Any] = []
+            for kind in set(kinds):  # a query a kind, so that rare kinds are found without a walk
+                rows += db.execute(f"{where} AND kind = ? {tail}", (at.chain, top, kind, limit))
+            return sorted(rows, reverse=True)[:limit]
+
+        return [_block_row(row) for row in self._run(query)]
+
+    def slices(self, at: Position, first: int | None = None, last: int | None = None) -> list[SliceRow]:
+        """The slices up to ``at`` that have offsets within ``first`` to ``last``, oldest first."""
+        rows = self._all(
+            f"SELECT {_SLICE} FROM slices WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ?"
+            " ORDER BY sequence",
+            at.chain,
+            first or 0,
+            _LARGEST if last is None else last,
+            at.sequence,
+        )
+        return [_slice_row(row) for row in rows]
+
+    def hashes(self, at: Position) -> list[Multihash]:
+        """The hashes of all blocks up to ``at``, oldest first."""
+        rows = self._all(
+            "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ? ORDER BY sequence",
+            at.chain,
+            at.sequence,
+        )
+        return [Multihash.from_bytes(row[0]) for row in rows]
+
+    def matching(self, at: Position, text: str, limit: int) -> list[Multihash]:
+        """Hashes up to ``at`` whose base16 text starts with ``text``, or has it as last 8 characters."""
+        rows = self._all(
+            "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ?"
+            " AND (substr('f' || lower(hex(hash)), 1, ?) = ? OR lower(substr(hex(hash), -8)) = ?) LIMIT ?",
+            at.chain,
+            at.sequence,
+            len(text),
+            text,
+            text,
+            limit,
+        )
+        return [Multihash.from_bytes(row[0]) for row in rows]
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """What is asked within sees one state of the index, whatever other processes change."""
+        with self._lock:
+            self._run(lambda db: db.execute("BEGIN"))
+            try:
+                yield
+            finally:
+                self._run(lambda db: db.execute("COMMIT") if db.in_transaction else None)
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def extend(
+        self,
+        base: Multihash | None,
+        keep: int,
+        blocks: Sequence[StoredBlock],
+        state: ChainState,
+        snapshots: Iterable[ChainState] = (),
+    ) -> bool:
+        """Makes the chain with head ``base`` (None: a new one) end in ``blocks`` and ``state``.
+
+        Its blocks after number ``keep`` are forgotten first. False, and nothing done, when the index
+        has moved on meanwhile.
+        """
+
+        def change(db: sqlite3.Connection) -> bool:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                chain = _own_chain(db, base, state)
+                if chain is None:
+                    db.execute("ROLLBACK")
+                    return False
+                for table in ("blocks", "slices", "snapshots"):
+                    db.execute(f"DELETE FROM {table} WHERE chain = ? AND sequence > ?", (chain, keep))
+                _insert(db, chain, blocks, snapshots)
+                db.execute(
+                    "UPDATE chains SET head = ?, sequence = ?, state = ? WHERE id = ?",
+                    (bytes(state.head), state.sequence_number, encode_state(state), chain),
+                )
+                db.execute("COMMIT")
+                return True
+            except sqlite3.IntegrityError:  # somebody else indexed the same blocks meanwhile
+                db.execute("ROLLBACK")
+                return False
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+
+        return self._run(change)
+
+    def forget(self, head: Multihash) -> None:
+        """Drops the chain with this head, if it is indexed."""
+
+        def change(db: sqlite3.Connection) -> None:
+            row = db.execute("SELECT id FROM chains WHERE head = ?", (bytes(head),)).fetchone()
+            for table in ("blocks", "slices", "snapshots") if row else ():
+                db.execute(f"DELETE FROM {table} WHERE chain = ?", row)
+            if row:
+                db.execute("DELETE FROM chains WHERE id = ?", row)
+
+        self._run(change)
+
+    # --- The connection -----------------------------------------------------------------------
+
+    def _one(self, sql: str, *values: Any) -> Any:
+        return self._run(lambda db: db.execute(sql, values).fetchone())
+
+    def _all(self, sql: str, *values: Any) -> list[Any]:
+        return self._run(lambda db: db.execute(sql, values).fetchall())
+
+    def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            for repair in (self._remake, self._use_memory):
+                try:
+                    return action(self._connection())
+                except sqlite3.Error as error:
+                    repair(error)
+            return action(self._connection())
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = _open(":memory:" if self._path is None else str(self._path))
+        return self._db
+
+    def _remake(self, error: sqlite3.Error) -> None:
+        """A file that is no index any more is replaced; what else failed may succeed in memory."""
+        if isinstance(error, sqlite3.OperationalError) or self._path is None:
+            self._use_memory(error)
+            return
+        self.close()
+        try:
+            for ending in ("", "-wal", "-shm"):
+                Path(f"{self._path}{ending}").unlink(missing_ok=True)
+        except OSError:
+            self._use_memory(error)
+
+    def _use_memory(self, error: sqlite3.Error) -> None:
+        """Goes on in memory, with what can still be read of the file."""
+        self.close()
+        memory = _open(":memory:")
+        if self._path is not None:
+            try:
+                uri = self._path.absolute().as_uri() + "?immutable=1"
+                with closing(sqlite3.connect(uri, uri=True)) as file:
+                    if file.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+                        file.backup(memory)
+            except sqlite3.Error:
+                memory = _open(":memory:")
+        self._path, self._db = None, memory
+
+
+def _open(name: str) -> sqlite3.Connection:
+    # Several threads share the connection under the index's lock; transactions are written out.
+    db = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    try:
+        if db.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
+            db.execute("PRAGMA journal_mode = WAL")
+            _make_tables(db)
+        db.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    if db.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:  # another process may have been quicker
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            db.execute(f'DROP TABLE "{table}"')
+        for statement in _TABLES.split(";"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {_FORMAT}")
+    db.execute("COMMIT")
+
+
+def _own_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState) -> int | None:
+    if base is not None:
+        row = db.execute("SELECT id FROM chains WHERE head = ?", (bytes(base),)).fetchone()
+        return None if row is None else row[0]
+    made = db.execute(
+        "INSERT INTO chains(head, sequence, state) VALUES (?, ?, '')",
+        (bytes(state.head), state.sequence_number),
+    )
+    return made.lastrowid
+
+
+def _insert(
+    db: sqlite3.Connection, chain: int, blocks: Sequence[StoredBlock], snapshots: Iterable[ChainState]
+) -> None:
+    db.executemany(
+        f"INSERT INTO blocks(chain, {_BLOCK}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [_block_values(chain, block_row(stored)) for stored in blocks],
+    )
+    db.executemany(
+        f"INSERT INTO slices(chain, {_SLICE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [_slice_values(chain, row) for stored in blocks if (row := slice_row(stored)) is not None],
+    )
+    db.executemany(
+        "INSERT INTO snapshots VALUES (?, ?, ?)",
+        ((chain, state.sequence_number, encode_state(state)) for state in snapshots),
+    )
+
+
+def _block_values(chain: int, row: BlockRow) -> tuple[Any, ...]:
+    named = (chain, row.sequence_number, bytes(row.hash), str(row.system_time))
+    return (*named, row.kind, _fit(row.rows), row.summary, row.size)
+
+
+def _slice_values(chain: int, row: SliceRow) -> tuple[Any, ...]:
+    offsets = (chain, row.sequence_number, _fit(row.start), _fit(row.end))
+    hashes = (bytes(row.physical_hash), bytes(row.logical_hash))
+    return (*offsets, *hashes, _fit(row.size), str(row.system_time))
+
+
+def _fit(number: int) -> int:
+    return min(number, _LARGEST)
+
+
+def _state(data: bytes) -> ChainState | None:
+    try:
+        return decode_state(data)
+    except (msgspec.MsgspecError, ValueError):
+        return None  # of another version of this program: it is folded again
+
+
+def _block_row(row: Any) -> BlockRow:
+    sequence, block_hash, system_time, *rest = row
+    return BlockRow(sequence, Multihash.from_bytes(block_hash), Timestamp.parse(system_time), *rest)
+
+
+def _slice_row(row: Any) -> SliceRow:
+    sequence, first, last, physical, logical, size, system_time = row
+    hashes = Multihash.from_bytes(physical), Multihash.from_bytes(logical)
+    return SliceRow(sequence, first, last, *hashes, size, Timestamp.parse(system_time))

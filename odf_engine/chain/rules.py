@@ -1,0 +1,168 @@
+"""What may follow what in a chain: one function a rule (specification: Metadata Chain; RFC-014).
+
+:func:`check_append` looks at one block and the folded state before it, never at older blocks. Rules
+raise :class:`ChainRuleViolated`, or :class:`NothingChanged` when a block would say nothing new. Parts
+that are from a newer specification are not judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from odf_engine.chain import data_rules as data
+from odf_engine.chain import setting_rules as setting
+from odf_engine.chain.snapshots import check_snapshot, normalise_event, normalise_transform
+from odf_engine.chain.state import ChainState
+from odf_engine.chain.violations import broken
+from odf_engine.metadata.model import (
+    AddData,
+    AddPushSource,
+    DatasetKind,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    MetadataBlock,
+    Seed,
+    SetDataSchema,
+    SetPollingSource,
+    SetTransform,
+    kind_of,
+)
+
+__all__ = ["check_append", "check_snapshot", "normalise_event", "normalise_transform"]
+
+Rule = Callable[[ChainState, MetadataBlock, Any], None]
+
+_ROOT_ONLY: Final = (SetPollingSource, AddPushSource, DisablePollingSource, DisablePushSource, AddData)
+_DERIVATIVE_ONLY: Final = (SetTransform, ExecuteTransform)
+
+
+def check_append(state: ChainState | None, block: MetadataBlock) -> None:
+    """Whether ``block`` may follow the block whose state this is (None: it is the first).
+
+    Raises:
+        ChainRuleViolated: it may not; the error names the block and the rule.
+        NothingChanged: it would change nothing.
+    """
+    if state is None:
+        seed_first(block)
+        first_sequence_number(block)
+        return
+    for rule in _ALWAYS:
+        rule(state, block, block.event)
+    for rule in _BY_EVENT.get(type(block.event), ()):
+        rule(state, block, block.event)
+
+
+# --- The first block ---------------------------------------------------------------------------
+
+
+def seed_first(block: MetadataBlock) -> None:
+    """The first block is a Seed and follows nothing."""
+    if not isinstance(block.event, Seed):
+        raise broken(
+            block, "seed-first", f"the first block has to be a Seed, this one is {kind_of(block.event)}"
+        )
+    if block.prev_block_hash is not None:
+        raise broken(block, "seed-first", "a Seed follows no other block, this one says it does")
+
+
+def first_sequence_number(block: MetadataBlock) -> None:
+    """Sequence numbers begin with 0."""
+    if block.sequence_number != 0:
+        raise broken(
+            block, "sequence-number", f"the first block has number 0, this one {block.sequence_number}"
+        )
+
+
+# --- Every other block -------------------------------------------------------------------------
+
+
+def seed_once(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """Only the first block is a Seed."""
+    if isinstance(event, Seed):
+        raise broken(block, "seed-once", "the dataset has its Seed already")
+
+
+def prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """A block names the block that it follows."""
+    if block.prev_block_hash is None:
+        raise broken(block, "prev-block", "a block that is not the first has to name the one before it")
+    if block.prev_block_hash != state.head:
+        raise broken(
+            block, "prev-block", f"it follows block {block.prev_block_hash}, and the head is {state.head}"
+        )
+
+
+def sequence_number(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """Sequence numbers grow by one."""
+    if block.sequence_number != state.sequence_number + 1:
+        raise broken(
+            block,
+            "sequence-number",
+            f"number {state.sequence_number + 1} comes next, not {block.sequence_number}",
+        )
+
+
+def system_time(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """System time never goes back."""
+    if block.system_time < state.system_time:
+        raise broken(
+            block,
+            "system-time",
+            f"its system time {block.system_time} is before {state.system_time}, that of the block before",
+            hint="check the clock of this computer",
+        )
+
+
+def event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """Root datasets have sources, derivative ones a transform."""
+    misfits = _ROOT_ONLY if state.kind is DatasetKind.Derivative else _DERIVATIVE_ONLY
+    if isinstance(event, misfits):
+        raise broken(
+            block, "event-fits-kind", f"{kind_of(event)} does not fit a {state.kind.value.lower()} dataset"
+        )
+
+
+# The order is that in which a person wants to hear of them: position first, then meaning.
+_ALWAYS: Final[tuple[Rule, ...]] = (seed_once, prev_block, sequence_number, system_time, event_fits_kind)
+_DATA: Final[tuple[Rule, ...]] = (
+    data.not_empty,
+    data.watermark,
+    data.prev_offset,
+    data.offset_sequence,
+    data.offset_interval,
+    data.schema_before_data,
+    data.prev_checkpoint,
+)
+_BY_EVENT: Final[dict[type, tuple[Rule, ...]]] = {
+    AddData: (*_DATA, data.changes_something),
+    ExecuteTransform: (
+        *_DATA,
+        data.transform_inputs,
+        data.transform_intervals,
+        data.changes_something,
+    ),
+    SetPollingSource: (
+        setting.no_push_source,
+        setting.one_read_schema,
+        setting.ethereum_source,
+        setting.preprocess_normalised,
+    ),
+    AddPushSource: (
+        setting.no_polling_source,
+        setting.push_source_new,
+        setting.push_source_schema,
+        setting.one_read_schema,
+        setting.preprocess_normalised,
+    ),
+    DisablePollingSource: (setting.polling_source_there,),
+    DisablePushSource: (setting.push_source_there,),
+    SetTransform: (
+        setting.transform_input_refs,
+        setting.transform_inputs_once,
+        setting.transform_normalised,
+    ),
+    SetDataSchema: (setting.schema_given, setting.schema_new, setting.schema_evolution),
+}

@@ -1,0 +1,124 @@
+"""What a dataset's definition may hold, and the form in which its queries go into a chain."""
+
+from __future__ import annotations
+
+from typing import Final, TypeVar
+
+from msgspec.structs import replace
+
+from odf_engine.chain.violations import repeated
+from odf_engine.errors import InvalidManifest, InvalidQuery
+from odf_engine.metadata.model import (
+    AddPushSource,
+    DatasetKind,
+    DatasetSnapshot,
+    MetadataEvent,
+    Seed,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    Sql,
+    SqlQueryStep,
+    kind_of,
+)
+
+_ANY_KIND: Final = (SetDataSchema, SetVocab, SetInfo, SetLicense, SetAttachments)
+_ALLOWED: Final = {
+    DatasetKind.Root: (SetPollingSource, AddPushSource, *_ANY_KIND),
+    DatasetKind.Derivative: (SetTransform, *_ANY_KIND),
+}
+Event = TypeVar("Event", bound=MetadataEvent)
+
+
+def check_snapshot(snapshot: DatasetSnapshot) -> None:
+    """Whether a dataset can be made of this definition.
+
+    Raises:
+        InvalidManifest: an event does not belong there; ``where`` is the dataset's name.
+    """
+    for event in snapshot.metadata:
+        problem = _misplaced(snapshot.kind, event)
+        if problem is not None:
+            raise InvalidManifest(problem, where=snapshot.name)
+    sources = [event for event in snapshot.metadata if isinstance(event, AddPushSource)]
+    polling = [event for event in snapshot.metadata if isinstance(event, SetPollingSource)]
+    if sources and polling:
+        raise InvalidManifest(
+            "a dataset has either a polling source or push sources, this one has both", where=snapshot.name
+        )
+    twice = repeated(event.source_name for event in sources)
+    if twice is not None:
+        raise InvalidManifest(f"push source '{twice}' is there more than once", where=snapshot.name)
+
+
+def _misplaced(kind: DatasetKind, event: MetadataEvent) -> str | None:
+    if isinstance(event, _ALLOWED[kind]):
+        return None
+    name = kind_of(event)
+    if isinstance(event, Seed):
+        return "a Seed does not belong in a manifest: the dataset's identity is made when it is added"
+    for other, allowed in _ALLOWED.items():
+        if isinstance(event, allowed):
+            return f"{name} belongs to {other.value} datasets, and this one is {kind.value}"
+    return f"{name} does not belong in a manifest: it is written when the dataset changes"
+
+
+def normalise_event(event: Event) -> Event:
+    """The event with its query in the form that chains hold; what has no query stays as it is.
+
+    Raises:
+        InvalidQuery: the query cannot be brought into that form.
+    """
+    match event:
+        case SetTransform():
+            return replace(event, transform=normalise_transform(event.transform))
+        case SetPollingSource() | AddPushSource() if event.preprocess is not None:
+            return replace(event, preprocess=normalise_transform(event.preprocess))
+        case _:
+            return event
+
+
+def normalise_transform(transform: Sql) -> Sql:
+    """The transform as a list of queries, of which the one without an alias comes last.
+
+    Raises:
+        InvalidQuery: no query, ``query`` and ``queries`` both, or not exactly one result.
+    """
+    if transform.query is not None and transform.queries is not None:
+        raise InvalidQuery("a transform has either 'query' or 'queries', this one has both")
+    steps = transform.queries or []
+    if transform.query is not None:
+        steps = [SqlQueryStep(query=transform.query)]
+    if not steps:
+        raise InvalidQuery("the transform has no query", hint="write it under 'query'")
+    results = [step for step in steps if step.alias is None]
+    if len(results) != 1:
+        raise InvalidQuery(
+            f"{len(results)} of the queries have no alias, and exactly one, the result, has to",
+            hint="give every step but the last an alias",
+        )
+    named = [step for step in steps if step.alias is not None]
+    normal = replace(transform, query=None, queries=[*named, *results])
+    problem = not_normalised(normal)
+    if problem is not None:
+        raise InvalidQuery(problem)
+    return normal
+
+
+def not_normalised(transform: Sql) -> str | None:
+    """Why a query is not in the form that chains hold, as a sentence; None when it is."""
+    steps = transform.queries
+    if transform.query is not None:
+        return "a query in a chain is written as 'queries', not as 'query'"
+    if not steps:
+        return "the transform has no queries"
+    if steps[-1].alias is not None:
+        return "the last query is the result and has no alias"
+    if any(not step.alias for step in steps[:-1]):
+        return "every query but the last needs an alias"
+    twice = repeated(step.alias for step in steps[:-1])
+    return None if twice is None else f"two queries have the alias '{twice}'"

@@ -1,0 +1,301 @@
+"""What a chain amounts to at one of its blocks: settings, sources, offsets, watermark, totals.
+
+The state of a block follows from the state before it and the block alone (:func:`fold`), so that
+neither the next commit nor a list of datasets has to walk a chain (RFC-014).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+from msgspec.structs import replace
+
+from odf_engine.errors import ChainRuleViolated, InvalidIdentity
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
+    AddData,
+    AddPushSource,
+    Attachments,
+    Checkpoint,
+    DataSchema,
+    DatasetKind,
+    DatasetVocabulary,
+    DataSlice,
+    DisablePollingSource,
+    DisablePushSource,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    MetadataBlock,
+    Opaque,
+    Seed,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    SourceState,
+    decode_hook,
+    encode_hook,
+    kind_of,
+)
+from odf_engine.metadata.timestamp import Timestamp
+
+
+class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The folded state of a chain at ``head``; what was never set is None or empty.
+
+    Attributes:
+        blocks: how many blocks there are, the head included.
+        schema: Arrow schema bytes of the newest SetDataSchema.
+        odf_schema: schema in the specification's newer terms of the newest SetDataSchema.
+        vocabulary: names of the system columns, defaults filled in.
+        push_sources: the active ones by name.
+        last_offset: offset of the newest record.
+        watermark: the newest watermark that any data block had.
+        last_checkpoint: ``newCheckpoint`` of the newest data block; not there, when that had none.
+        source_state: the newest state that was recorded for the active sources; a changed ``fetch``
+            of the polling source forgets it, because it says nothing about the new place.
+        data_watermark, data_source_state: those of the newest data block, absent when that had none.
+        has_data_block: whether there is an AddData or ExecuteTransform at all.
+        last_inputs: ``queryInputs`` of the newest ExecuteTransform.
+        records, data_size, slices: totals; records as offsets count them, bytes, files.
+        last_data_time: system time of the newest AddData or ExecuteTransform.
+        not_understood: settings with parts from a newer specification, and the sequence number of
+            the block that made them; the fields above know nothing of them.
+    """
+
+    head: Multihash
+    sequence_number: int
+    system_time: Timestamp
+    dataset_id: DatasetId
+    kind: DatasetKind
+    schema: bytes | None = None
+    odf_schema: DataSchema | None = None
+    vocabulary: DatasetVocabulary = DEFAULT_VOCABULARY
+    polling_source: SetPollingSource | None = None
+    push_sources: dict[str, AddPushSource] = {}
+    transform: SetTransform | None = None
+    info: SetInfo | None = None
+    license: SetLicense | None = None
+    attachments: Attachments | None = None
+    last_offset: int | None = None
+    watermark: Timestamp | None = None
+    last_checkpoint: Checkpoint | None = None
+    source_state: SourceState | None = None
+    data_watermark: Timestamp | None = None
+    data_source_state: SourceState | None = None
+    has_data_block: bool = False
+    last_inputs: list[ExecuteTransformInput] | None = None
+    records: int = 0
+    data_size: int = 0
+    slices: int = 0
+    last_data_time: Timestamp | None = None
+    not_understood: dict[str, int] = {}
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are, the head included."""
+        return self.sequence_number + 1
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether a schema was set, understood or not."""
+        return (
+            self.schema is not None or self.odf_schema is not None or "SetDataSchema" in self.not_understood
+        )
+
+    def inputs(self) -> list[DatasetId]:
+        """Ids of the datasets that the transform reads; references that are no ids are left out."""
+        if self.transform is None:
+            return []
+        return [found for item in self.transform.inputs if (found := _as_id(item.dataset_ref)) is not None]
+
+
+def _as_id(text: str) -> DatasetId | None:
+    try:
+        return DatasetId.parse(text)
+    except InvalidIdentity:
+        return None
+
+
+_ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=encode_hook)
+_DECODER: Final = msgspec.msgpack.Decoder(ChainState, dec_hook=decode_hook)
+
+
+def encode_state(state: ChainState) -> bytes:
+    """The state as bytes, for the index."""
+    return _ENCODER.encode(state)
+
+
+def decode_state(data: bytes) -> ChainState:
+    """The state that :func:`encode_state` wrote.
+
+    Raises:
+        msgspec.MsgspecError: bytes of something else, or of another version of this program.
+    """
+    return _DECODER.decode(data)
+
+
+def fold(state: ChainState | None, block: MetadataBlock, block_hash: Multihash) -> ChainState:
+    """The state after ``block``, given the state before it (None: it is the first).
+
+    Rules are not checked here: whatever a chain holds has a state. What is from a newer specification
+    changes nothing but the totals.
+
+    Raises:
+        ChainRuleViolated: the first block is no Seed, so that there is nothing to fold.
+    """
+    event: Any = block.event
+    if state is None:
+        if not isinstance(event, Seed):
+            raise ChainRuleViolated(
+                "seed-first",
+                f"the first block has to be a Seed, this one is {kind_of(event)}",
+                block=str(block_hash),
+            )
+        return ChainState(
+            head=block_hash,
+            sequence_number=block.sequence_number,
+            system_time=block.system_time,
+            dataset_id=event.dataset_id,
+            kind=event.dataset_kind,
+        )
+    state = replace(
+        state, head=block_hash, sequence_number=block.sequence_number, system_time=block.system_time
+    )
+    if isinstance(event, AddData | ExecuteTransform):
+        return _fold_data(state, block, event)
+    return _fold_setting(state, event, block.sequence_number)
+
+
+def _fold_data(state: ChainState, block: MetadataBlock, event: AddData | ExecuteTransform) -> ChainState:
+    data: DataSlice | None = event.new_data
+    changes: dict[str, Any] = {
+        "has_data_block": True,
+        "last_data_time": block.system_time,
+        "last_checkpoint": event.new_checkpoint,
+        "data_watermark": event.new_watermark,
+        "watermark": event.new_watermark or state.watermark,
+    }
+    if data is not None:
+        interval = data.offset_interval
+        changes |= {
+            "last_offset": interval.end,
+            "records": state.records + count(data),
+            "data_size": state.data_size + data.size,
+            "slices": state.slices + 1,
+        }
+    elif event.prev_offset is not None:
+        changes["last_offset"] = event.prev_offset
+    if isinstance(event, AddData):
+        changes["data_source_state"] = event.new_source_state
+        changes["source_state"] = event.new_source_state or state.source_state
+    else:
+        changes["last_inputs"] = event.query_inputs
+    return replace(state, **changes)
+
+
+def _fold_setting(state: ChainState, event: Any, sequence_number: int) -> ChainState:
+    if holds_opaque(event):
+        return _fold_not_understood(state, event, sequence_number)
+    changes: dict[str, Any] = {}
+    match event:
+        case SetPollingSource():
+            old = state.polling_source
+            changes["polling_source"] = event
+            if old is not None and old.fetch != event.fetch:
+                changes["source_state"] = None
+        case DisablePollingSource():
+            changes |= {"polling_source": None, "source_state": None}
+        case AddPushSource():
+            changes["push_sources"] = {**state.push_sources, event.source_name: event}
+        case DisablePushSource():
+            changes["push_sources"] = _without(state.push_sources, event.source_name)
+        case SetTransform():
+            changes["transform"] = event
+        case SetVocab():
+            changes["vocabulary"] = vocabulary_of(event)
+        case SetDataSchema():
+            changes |= {"schema": event.schema, "odf_schema": event.odf_schema}
+        case SetInfo():
+            changes["info"] = event
+        case SetLicense():
+            changes["license"] = event
+        case SetAttachments():
+            changes["attachments"] = event.attachments
+        case _:
+            pass
+    key = _setting_key(event)
+    if key in state.not_understood:
+        changes["not_understood"] = _without(state.not_understood, key)
+    return replace(state, **changes)
+
+
+def _fold_not_understood(state: ChainState, event: Any, sequence_number: int) -> ChainState:
+    # The setting before it no longer holds, and what holds now is not known.
+    noted = {**state.not_understood, _setting_key(event): sequence_number}
+    changes: dict[str, Any] = {"not_understood": noted}
+    match event:
+        case SetPollingSource():
+            changes |= {"polling_source": None, "source_state": None}
+        case AddPushSource():
+            changes["push_sources"] = _without(state.push_sources, event.source_name)
+        case SetTransform():
+            changes["transform"] = None
+        case SetDataSchema():
+            changes |= {"schema": None, "odf_schema": None}
+        case SetAttachments():
+            changes["attachments"] = None
+        case _:
+            pass
+    return replace(state, **changes)
+
+
+def _without(mapping: dict[str, Any], key: str) -> dict[str, Any]:
+    return {name: value for name, value in mapping.items() if name != key}
+
+
+def _setting_key(event: Any) -> str:
+    match event:
+        case Opaque():
+            return f"event {event.discriminant}"
+        case DisablePollingSource():
+            return "SetPollingSource"
+        case AddPushSource() | DisablePushSource():
+            return f"AddPushSource {event.source_name}"
+        case _:
+            return kind_of(event)
+
+
+def vocabulary_of(event: SetVocab) -> DatasetVocabulary:
+    """The column names after ``event``: what it leaves out is the default, not the name before."""
+    default = DEFAULT_VOCABULARY
+    return DatasetVocabulary(
+        offset_column=event.offset_column or default.offset_column,
+        operation_type_column=event.operation_type_column or default.operation_type_column,
+        system_time_column=event.system_time_column or default.system_time_column,
+        event_time_column=event.event_time_column or default.event_time_column,
+    )
+
+
+def count(data: DataSlice | None) -> int:
+    """How many records a slice has, as its offsets say."""
+    if data is None:
+        return 0
+    return max(0, data.offset_interval.end - data.offset_interval.start + 1)
+
+
+def holds_opaque(value: Any) -> bool:
+    """Whether an event, or any part of it, is from a newer specification."""
+    if isinstance(value, Opaque):
+        return True
+    if isinstance(value, msgspec.Struct):
+        return any(holds_opaque(getattr(value, name)) for name in value.__struct_fields__)
+    if isinstance(value, list):
+        return any(map(holds_opaque, value))
+    return False

@@ -1,0 +1,174 @@
+"""Content-addressed objects of a repository: blocks, data slices, checkpoints (Dataset Layout).
+
+An object's name is the multibase text of the hash of its bytes. Objects are written under a
+temporary name, made durable, and renamed: an object that has its name is whole.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import BinaryIO, Final, Protocol
+
+from odf_engine.errors import NotFound
+from odf_engine.identity.multiformats import Multihash, base58btc_encode
+
+STAGING_PREFIX: Final = ".pending-"
+
+
+class ObjectStore(Protocol):
+    """What holds objects by name; a local folder is one, a remote repository another."""
+
+    def names(self) -> Iterator[str]:
+        """The names of all objects, in no order."""
+        ...
+
+    def exists(self, name: str) -> bool:
+        """Whether an object has this name."""
+        ...
+
+    def size(self, name: str) -> int:
+        """The object's size in bytes; NotFound when there is none."""
+        ...
+
+    def read(self, name: str) -> bytes:
+        """The object's bytes; NotFound when there is none."""
+        ...
+
+    def open(self, name: str) -> BinaryIO:
+        """The object as a stream; NotFound when there is none."""
+        ...
+
+    def put(self, name: str, data: bytes) -> None:
+        """Stores ``data`` durably; an object that is there already stays as it is."""
+        ...
+
+
+def spellings(object_hash: Multihash, written: str | None = None) -> Iterator[str]:
+    """The names an object may have: as it was written, in base16, in the base58btc of older times."""
+    canonical = str(object_hash)
+    if written is not None and written != canonical:
+        yield written
+    yield canonical
+    yield base58btc_encode(bytes(object_hash))
+
+
+def find_name(store: ObjectStore, object_hash: Multihash, written: str | None = None) -> str | None:
+    """The name under which ``store`` has the object, or None."""
+    for name in spellings(object_hash, written):
+        if store.exists(name):
+            return name
+    return None
+
+
+class LocalObjects:
+    """Objects as files of one folder, which is made when the first of them is stored.
+
+    The folder around it has to be there: a dataset that was deleted does not come back by a write.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def names(self) -> Iterator[str]:
+        """The names of all objects; files in the making are left out."""
+        try:
+            entries = os.scandir(self.folder)
+        except FileNotFoundError:
+            return
+        with entries:
+            for entry in entries:
+                if not entry.name.startswith(".") and entry.is_file():
+                    yield entry.name
+
+    def exists(self, name: str) -> bool:
+        """Whether an object has this name."""
+        return self.path(name).is_file()
+
+    def size(self, name: str) -> int:
+        """The object's size in bytes; NotFound when there is none."""
+        try:
+            return self.path(name).stat().st_size
+        except FileNotFoundError:
+            raise self._missing(name) from None
+
+    def read(self, name: str) -> bytes:
+        """The object's bytes; NotFound when there is none."""
+        with self.open(name) as file:
+            return file.read()
+
+    def open(self, name: str) -> BinaryIO:
+        """The object as a stream; NotFound when there is none."""
+        try:
+            return self.path(name).open("rb")
+        except (FileNotFoundError, NotADirectoryError):
+            raise self._missing(name) from None
+
+    def path(self, name: str) -> Path:
+        """Where the object of this name is, or would be."""
+        if not name or "/" in name or name.startswith("."):
+            raise NotFound(f"'{name}' cannot be the name of an object")
+        return self.folder / name
+
+    def put(self, name: str, data: bytes) -> None:
+        """Stores ``data`` durably; an object that is there already stays as it is."""
+        self.put_all({name: data})
+
+    def put_all(self, objects: Mapping[str, bytes]) -> None:
+        """Stores several objects in their order, durably, and waits for the disk as little as it can."""
+        for name, data in objects.items():
+            if self.exists(name):
+                continue
+            staged = self.staging_path()
+            try:
+                with staged.open("xb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(file.fileno())
+                staged.rename(self.path(name))
+            finally:
+                staged.unlink(missing_ok=True)
+        # Also for objects that were there: whoever renamed them may have died before this.
+        sync_folder(self.folder)
+
+    def put_file(self, name: str, staged: Path) -> None:
+        """Moves a finished file of this file system to its name, durably.
+
+        When the object is there already, the staged file is removed instead.
+        """
+        target = self.path(name)
+        self.folder.mkdir(exist_ok=True)
+        if target.is_file():
+            staged.unlink()
+        else:
+            sync_file(staged)
+            staged.rename(target)
+        sync_folder(self.folder)
+
+    def staging_path(self) -> Path:
+        """A fresh name in the same folder for a file in the making; nothing is created but the folder."""
+        self.folder.mkdir(exist_ok=True)
+        return self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
+
+    def _missing(self, name: str) -> NotFound:
+        return NotFound(f"object {name} is not in {self.folder}")
+
+
+def sync_file(path: Path) -> None:
+    """Makes a file's content durable."""
+    _sync(path, os.O_RDONLY)
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in a folder durable."""
+    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

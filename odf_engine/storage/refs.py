@@ -1,0 +1,127 @@
+"""References of a repository: small files such as ``refs/head`` that name a block by its hash."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.storage.objects import STAGING_PREFIX, sync_folder
+
+HEAD: Final = "head"
+_LOCK_SECONDS: Final = 30.0
+_LONGEST: Final = 4096  # a hash is under 100 characters: a longer file is no reference
+
+
+class LocalRefs:
+    """References as files of one folder, changed under a lock that all processes share."""
+
+    def __init__(self, folder: Path, lock: Path | None = None) -> None:
+        """``lock`` is the lock file; by default ``info/lock`` beside the folder of references."""
+        self.folder = folder
+        self._lock_path = lock or folder.parent / "info" / "lock"
+        self._mutex = threading.RLock()
+        self._depth = 0
+
+    def text(self, name: str) -> str | None:
+        """What the reference says, without white space around it; None when there is none."""
+        try:
+            with (self.folder / name).open("rb") as file:
+                raw = file.read(_LONGEST)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return raw.decode("ascii", "replace").strip(" \t\r\n\v\f")
+
+    def get(self, name: str) -> Multihash | None:
+        """The block that the reference names; None when there is no such reference.
+
+        Raises:
+            MalformedBlock: the file holds something else than a hash.
+        """
+        text = self.text(name)
+        if text is None:
+            return None
+        try:
+            return Multihash.parse(text)
+        except InvalidIdentity as error:
+            raise MalformedBlock(
+                f"the reference '{name}' does not hold a hash: {error.message}", where=str(self.folder / name)
+            ) from error
+
+    def compare_and_set(self, name: str, expected: Multihash | None, new: Multihash) -> None:
+        """Makes ``name`` point to ``new``, durably, if it points to ``expected`` (None: to nothing).
+
+        Raises:
+            Conflict: it points elsewhere, and still does.
+        """
+        with self.locked():
+            if self.get(name) != expected:
+                raise Conflict(
+                    f"the reference '{name}' was moved by somebody else",
+                    hint="look at what was added, then try again",
+                    where=str(self.folder),
+                )
+            self.folder.mkdir(exist_ok=True)
+            staged = self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
+            try:
+                with staged.open("xb") as file:
+                    file.write(str(new).encode())
+                    file.flush()
+                    os.fsync(file.fileno())
+                staged.replace(self.folder / name)
+            finally:
+                staged.unlink(missing_ok=True)
+            sync_folder(self.folder)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Holds the lock against other processes and threads; may be entered again within.
+
+        Raises:
+            Conflict: somebody else held it for too long.
+        """
+        with self._mutex:
+            if self._depth:
+                self._depth += 1
+                try:
+                    yield
+                finally:
+                    self._depth -= 1
+                return
+            descriptor = self._acquire()
+            self._depth = 1
+            try:
+                yield
+            finally:
+                self._depth = 0
+                os.close(descriptor)  # which lets go of the lock
+
+    def _acquire(self) -> int:
+        self._lock_path.parent.mkdir(exist_ok=True)
+        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline, pause = time.monotonic() + _LOCK_SECONDS, 0.001
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    return descriptor
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise Conflict(
+                            "another process holds the dataset's lock",
+                            hint="wait for its commit to end, or end that process",
+                            where=str(self._lock_path),
+                        ) from None
+                time.sleep(pause)
+                pause = min(pause * 2, 0.05)
+        except BaseException:
+            os.close(descriptor)
+            raise
