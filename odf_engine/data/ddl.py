@@ -1,0 +1,326 @@
+"""Schemas as SQL data definitions, such as ``name STRING NOT NULL`` (specification: Schema Format).
+
+Timestamps are always milliseconds in UTC, whatever precision is written: that is what slices hold.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import types
+
+from odf_engine.errors import InvalidSchema
+
+TIMESTAMP: Final = pa.timestamp("ms", "UTC")
+UUID: Final = pa.binary(16)
+
+_TOKEN: Final = re.compile(
+    r"""\s*(?:
+        (?P<quoted>`(?:[^`]|``)+`|"(?:[^"]|"")+")
+      | (?P<text>'(?:[^']|'')*')
+      | (?P<mark>[<>(),:\[\]])
+      | (?P<word>[^\s<>(),:\[\]`"']+)
+    )""",
+    re.VERBOSE,
+)
+_PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_MAX_DEPTH: Final = 32
+
+_SIMPLE: Final[dict[str, pa.DataType]] = {
+    "BOOLEAN": pa.bool_(),
+    "BOOL": pa.bool_(),
+    "TINYINT": pa.int8(),
+    "SMALLINT": pa.int16(),
+    "INT": pa.int32(),
+    "INTEGER": pa.int32(),
+    "BIGINT": pa.int64(),
+    "FLOAT": pa.float32(),
+    "REAL": pa.float32(),
+    "DOUBLE": pa.float64(),
+    "UUID": UUID,
+    "STRING": pa.string(),
+    "TEXT": pa.string(),
+    "DATE": pa.date32(),
+}
+_UNSIGNED: Final[dict[pa.DataType, pa.DataType]] = {
+    pa.int8(): pa.uint8(),
+    pa.int16(): pa.uint16(),
+    pa.int32(): pa.uint32(),
+    pa.int64(): pa.uint64(),
+}
+_DECIMALS: Final = ("DECIMAL", "NUMERIC", "DEC")
+_WORDS: Final = (*_SIMPLE, *_DECIMALS, "VARCHAR", "CHAR", "BINARY", "TIMESTAMP", "TIME", "ARRAY", "STRUCT")
+
+_NAMES: Final[dict[pa.DataType, str]] = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "TINYINT",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    pa.uint8(): "TINYINT UNSIGNED",
+    pa.uint16(): "SMALLINT UNSIGNED",
+    pa.uint32(): "INT UNSIGNED",
+    pa.uint64(): "BIGINT UNSIGNED",
+    pa.float32(): "FLOAT",
+    pa.float64(): "DOUBLE",
+    UUID: "UUID",
+    pa.string(): "STRING",
+    pa.large_string(): "STRING",
+    pa.string_view(): "STRING",
+    pa.binary(): "BINARY",
+    pa.large_binary(): "BINARY",
+    pa.binary_view(): "BINARY",
+    pa.date32(): "DATE",
+    pa.date64(): "DATE",
+}
+_DIGITS: Final = {"s": 0, "ms": 3, "us": 6, "ns": 9}
+
+
+def parse_ddl(entries: Sequence[str]) -> pa.Schema:
+    """The Arrow schema that the entries define: usually one column each, commas may separate more.
+
+    Raises:
+        InvalidSchema: an entry that is malformed, of an unknown type, or repeats a column.
+    """
+    fields: list[pa.Field] = []
+    seen: dict[str, str] = {}
+    for number, entry in enumerate(entries, 1):
+        for field in _Parser(entry, number).columns():
+            if field.name.casefold() in seen:
+                raise InvalidSchema(f"column '{field.name}' is defined twice", where=_where(entry, number))
+            seen[field.name.casefold()] = field.name
+            fields.append(field)
+    return pa.schema(fields)
+
+
+def _where(entry: str, number: int) -> str:
+    return f"schema entry {number} '{entry if len(entry) <= 100 else entry[:99] + '…'}'"
+
+
+class _Parser:
+    """Recursive descent over one entry."""
+
+    def __init__(self, entry: str, number: int) -> None:
+        self._where = _where(entry, number)
+        self._column = ""
+        self._tokens: list[tuple[str, str]] = []
+        at, end = 0, len(entry.rstrip())
+        while at < end:
+            match = _TOKEN.match(entry, at)
+            if match is None:
+                raise self._error(f"cannot read '{entry[at:].strip()}'", "check the quotes")
+            self._tokens.append((match.lastgroup or "", match[0].strip()))
+            at = match.end()
+        self._tokens.reverse()
+
+    def columns(self) -> list[pa.Field]:
+        fields = [self._top_column()]
+        while self._accept(","):
+            if self._tokens:
+                fields.append(self._top_column())
+        if self._tokens:
+            raise self._error(f"'{self._tokens[-1][1]}' is not expected here", "separate columns by commas")
+        return fields
+
+    def _top_column(self) -> pa.Field:
+        self._column = ""
+        name = self._column = self._name()
+        return self._rest_of_column(name, 0)
+
+    def _rest_of_column(self, name: str, depth: int) -> pa.Field:
+        kind = self._type(depth)
+        nullable = True
+        while self._tokens and self._peek() not in (",", ">"):
+            if self._accept("NOT"):
+                self._expect("NULL")
+                nullable = False
+            elif self._accept("COMMENT"):
+                if not self._tokens or self._tokens.pop()[0] not in ("text", "quoted"):
+                    raise self._error("a quoted text is expected after COMMENT")
+            elif not self._accept("NULL"):
+                raise self._error(f"'{self._tokens[-1][1]}' is not expected after the type")
+        return pa.field(name, kind, nullable)
+
+    def _name(self) -> str:
+        if not self._tokens:
+            raise self._error("a column name is missing")
+        group, text = self._tokens.pop()
+        if group == "quoted":
+            return text[1:-1].replace(text[0] * 2, text[0])
+        if group != "word":
+            raise self._error(f"'{text}' is not a column name", "quote unusual names with backticks")
+        return text
+
+    def _type(self, depth: int) -> pa.DataType:
+        self._check_depth(depth)
+        if not self._tokens:
+            raise self._error("the type is missing", "write for example 'name STRING'")
+        group, text = self._tokens.pop()
+        if group != "word":
+            raise self._error(f"{text} is not a type")
+        kind = self._named_type(text.upper(), depth)
+        while self._accept("["):
+            self._expect("]")
+            depth += 1
+            self._check_depth(depth)
+            kind = pa.list_(kind)
+        return kind
+
+    def _check_depth(self, depth: int) -> None:
+        if depth > _MAX_DEPTH:
+            raise self._error("types are nested too deeply")
+
+    def _named_type(self, name: str, depth: int) -> pa.DataType:
+        if name == "ARRAY":
+            self._expect("<")
+            item = self._type(depth + 1)
+            self._expect(">")
+            return pa.list_(item)
+        if name == "STRUCT":
+            return self._struct(depth)
+        if name in _SIMPLE:
+            return self._simple(name)
+        if name in _DECIMALS:
+            return self._decimal()
+        if name in ("VARCHAR", "CHAR"):
+            self._numbers(1)
+            return pa.string()
+        if name in ("BINARY", "VARBINARY", "BYTEA"):
+            return self._binary(name)
+        if name in ("TIMESTAMP", "TIME"):
+            return self._time(name)
+        close = get_close_matches(name, _WORDS, 1)
+        raise self._error(
+            f"unknown type {name}", f"did you mean {close[0]}?" if close else f"types: {', '.join(_WORDS)}"
+        )
+
+    def _simple(self, name: str) -> pa.DataType:
+        kind = _SIMPLE[name]
+        if name == "DOUBLE":
+            self._accept("PRECISION")
+        elif kind in _UNSIGNED and self._accept("UNSIGNED"):
+            return _UNSIGNED[kind]
+        return kind
+
+    def _struct(self, depth: int) -> pa.DataType:
+        self._expect("<")
+        fields: list[pa.Field] = []
+        while not self._accept(">"):
+            if fields:
+                self._expect(",")
+            name = self._name()
+            self._accept(":")
+            if any(field.name.casefold() == name.casefold() for field in fields):
+                raise self._error(f"member '{name}' is defined twice")
+            fields.append(self._rest_of_column(name, depth + 1))
+        if not fields:
+            raise self._error("a STRUCT has at least one member")
+        return pa.struct(fields)
+
+    def _decimal(self) -> pa.DataType:
+        numbers = self._numbers(2)
+        precision, scale = (*numbers, 0)[:2] if numbers else (10, 0)
+        if not 1 <= precision <= 38 or not 0 <= scale <= precision:
+            raise self._error(
+                f"DECIMAL({precision},{scale}) is not possible",
+                "the precision is 1 to 38, the scale 0 to the precision",
+            )
+        return pa.decimal128(precision, scale)
+
+    def _binary(self, name: str) -> pa.DataType:
+        numbers = self._numbers(1)
+        if name != "BINARY" or not numbers:
+            return pa.binary()
+        if not 1 <= numbers[0] <= 1 << 20:
+            raise self._error(f"BINARY({numbers[0]}) is not possible", "leave the length out")
+        return pa.binary(numbers[0])
+
+    def _time(self, name: str) -> pa.DataType:
+        digits = (*self._numbers(1), 6)[0]
+        if digits > 9:
+            raise self._error(f"{name}({digits}) is not possible", "the precision is 0 to 9")
+        if name == "TIMESTAMP":
+            if self._accept("WITH"):
+                for word in ("TIME", "ZONE"):
+                    self._expect(word)
+            return TIMESTAMP
+        if digits <= 3:
+            return pa.time32("ms")
+        return pa.time64("us" if digits <= 6 else "ns")
+
+    def _numbers(self, most: int) -> list[int]:
+        if not self._accept("("):
+            return []
+        numbers: list[int] = []
+        while not numbers or self._accept(","):
+            group, text = self._tokens.pop() if self._tokens else ("", "")
+            if group != "word" or not re.fullmatch(r"[0-9]{1,9}", text):
+                raise self._error(f"a number is expected instead of '{text}'")
+            numbers.append(int(text))
+        self._expect(")")
+        if len(numbers) > most:
+            raise self._error("too many numbers in parentheses")
+        return numbers
+
+    def _peek(self) -> str:
+        """The next word or mark in upper case; empty for quoted ones and at the end."""
+        if not self._tokens or self._tokens[-1][0] not in ("word", "mark"):
+            return ""
+        return self._tokens[-1][1].upper()
+
+    def _accept(self, text: str) -> bool:
+        if self._peek() != text:
+            return False
+        self._tokens.pop()
+        return True
+
+    def _expect(self, text: str) -> None:
+        if not self._accept(text):
+            found = f"'{self._tokens[-1][1]}'" if self._tokens else "the end"
+            raise self._error(f"'{text}' is expected instead of {found}")
+
+    def _error(self, message: str, hint: str | None = None) -> InvalidSchema:
+        column = f"column '{self._column}': " if self._column else ""
+        return InvalidSchema(column + message, hint=hint, where=self._where)
+
+
+def to_ddl(schema: pa.Schema) -> list[str]:
+    """One definition per column; what :func:`parse_ddl` made comes back as it was.
+
+    Types that DDL has no word for are written as Arrow names them, for people to read.
+    """
+    return [_column_ddl(field, " ") for field in schema]
+
+
+def _column_ddl(field: pa.Field, separator: str) -> str:
+    name = field.name
+    if not _PLAIN_NAME.fullmatch(name):
+        name = "`" + name.replace("`", "``") + "`"
+    return f"{name}{separator}{type_ddl(field.type)}{'' if field.nullable else ' NOT NULL'}"
+
+
+def type_ddl(kind: pa.DataType) -> str:
+    """The DDL of a type."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return type_ddl(kind.storage_type)
+    if kind in _NAMES:
+        return _NAMES[kind]
+    return next((write(kind) for test, write in _WRITERS if test(kind)), str(kind).upper())
+
+
+_WRITERS: Final[list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], str]]]] = [
+    (types.is_fixed_size_binary, lambda kind: f"BINARY({kind.byte_width})"),
+    (types.is_decimal, lambda kind: f"DECIMAL({kind.precision},{kind.scale})"),
+    (types.is_timestamp, lambda kind: f"TIMESTAMP({_DIGITS[kind.unit]})"),
+    (types.is_time, lambda kind: f"TIME({_DIGITS[kind.unit]})"),
+    (types.is_dictionary, lambda kind: type_ddl(kind.value_type)),
+    (types.is_struct, lambda kind: f"STRUCT<{', '.join(_column_ddl(field, ': ') for field in kind)}>"),
+    (
+        lambda kind: types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind),
+        lambda kind: f"ARRAY<{type_ddl(kind.value_type)}>",
+    ),
+]
