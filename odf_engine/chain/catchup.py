@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from odf_engine.chain.index import SNAPSHOT_EVERY, ChainIndex, Position
+from odf_engine.chain.index import ChainIndex, Folded, Position
 from odf_engine.chain.rows import StoredBlock
 from odf_engine.chain.state import ChainState, fold
 from odf_engine.errors import ChainRuleViolated, Conflict
 from odf_engine.identity.multiformats import Multihash
 
 _BATCH: Final = 1024
+_KEPT: Final = 8192  # a chain of a million blocks does not fit in memory: the others are read again
 
 Read = Callable[[Multihash], StoredBlock]
 
@@ -26,42 +28,46 @@ def catch_up(index: ChainIndex, read: Read, head: Multihash) -> None:
         NotFound, MalformedBlock: a block is missing or damaged.
         ChainRuleViolated: the chain does not begin with a Seed, or its numbers have a gap.
     """
-    missing, fork = _walk_back(index, read, head)
+    missing, walked, fork = _walk_back(index, read, head)
+    nothing_missing = not missing
     if fork is None:
         state, base, keep = None, None, -1
     else:
         state, base, keep = _state_at(index, read, fork), fork.head, fork.sequence
-    pending: list[StoredBlock] = []
-    snapshots: list[ChainState] = []
-    for stored in _oldest_first(read, missing):
+    pending: list[Folded] = []
+    for stored in _oldest_first(read, missing, walked):
         state = _folded(state, stored)
-        pending.append(stored)
-        if state.sequence_number % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1:
-            snapshots.append(state)
+        pending.append(Folded(stored, state))
         if len(pending) == _BATCH:
-            if not index.extend(base, keep, pending, state, snapshots):
+            if not index.extend(base, keep, pending, state):
                 return
-            base, keep, pending, snapshots = state.head, state.sequence_number, [], []
-    if state is not None and (pending or fork is not None):
-        index.extend(base, keep, pending, state, snapshots)
+            base, keep, pending = state.head, state.sequence_number, []
+    if state is not None and (pending or nothing_missing):
+        index.extend(base, keep, pending, state)
 
 
-def _walk_back(index: ChainIndex, read: Read, head: Multihash) -> tuple[list[Multihash], Position | None]:
+def _walk_back(
+    index: ChainIndex, read: Read, head: Multihash
+) -> tuple[list[Multihash], deque[StoredBlock], Position | None]:
+    """What is missing, newest first: all hashes, the blocks met last, and the block that is known."""
     missing: list[Multihash] = []
+    walked: deque[StoredBlock] = deque(maxlen=_KEPT)
     at: Multihash | None = head
     while at is not None:
         found = index.position(at)
         if found is not None:
-            return missing, found
+            return missing, walked, found
+        stored = read(at)
         missing.append(at)
-        at = read(at).block.prev_block_hash
-    return missing, None
+        walked.append(stored)
+        at = stored.block.prev_block_hash
+    return missing, walked, None
 
 
-def _oldest_first(read: Read, newest_first: list[Multihash]) -> Iterator[StoredBlock]:
-    # Read again rather than kept: a chain of a million blocks does not fit in memory.
-    while newest_first:
-        yield read(newest_first.pop())
+def _oldest_first(read: Read, missing: list[Multihash], walked: deque[StoredBlock]) -> Iterator[StoredBlock]:
+    while missing:
+        block_hash = missing.pop()
+        yield walked.pop() if walked else read(block_hash)
 
 
 def _state_at(index: ChainIndex, read: Read, at: Position) -> ChainState:

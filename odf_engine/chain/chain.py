@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from odf_engine.chain.catchup import catch_up
-from odf_engine.chain.index import ChainIndex, Position
+from odf_engine.chain.index import ChainIndex, Folded, Position
 from odf_engine.chain.rows import BlockRow, SliceRow, StoredBlock
 from odf_engine.chain.rules import check_append
 from odf_engine.chain.state import ChainState, fold
@@ -28,7 +28,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block, encode_block
 from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataBlock, MetadataEvent
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.objects import LocalObjects, find_name, sync_folder
+from odf_engine.storage.objects import LocalObjects, find_name
 from odf_engine.storage.refs import HEAD, LocalRefs
 
 __all__ = ["BlockRow", "Dataset", "SliceRow", "StoredBlock"]
@@ -38,9 +38,8 @@ _ATTEMPTS = 5
 
 
 class _New(NamedTuple):
-    stored: StoredBlock
+    folded: Folded
     data: bytes
-    state: ChainState
 
 
 class Dataset:
@@ -199,7 +198,7 @@ class Dataset:
                 state = self._expect(expected_head)
                 new = self._prepare(state, events, system_time, block_version)
                 self._store(new, data, checkpoint)
-                self._refs.compare_and_set(HEAD, expected_head, new[-1].stored.hash)
+                self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
         except FileNotFoundError as error:
             raise NotFound(f"{error.filename} is not there (any more)", where=str(self.folder)) from error
         except OSError as error:
@@ -208,7 +207,7 @@ class Dataset:
                 where=error.filename or str(self.folder),
                 hint="nothing was committed; free some space or check the permissions, then try again",
             ) from error
-        self._newest = new[-1].state
+        self._newest = new[-1].folded.state
         self._remember(state, new)
         return self._newest.head
 
@@ -243,17 +242,17 @@ class Dataset:
             data = encode_block(block, block_version)
             block_hash = Multihash.sha3_256(data)
             state = fold(state, block, block_hash)
-            new.append(_New(StoredBlock(block_hash, block, block_version, len(data)), data, state))
+            stored = StoredBlock(block_hash, block, block_version, len(data))
+            new.append(_New(Folded(stored, state), data))
         return new
 
     def _store(self, new: Sequence[_New], data: Path | None, checkpoint: Path | None) -> None:
-        events: list[Any] = [item.stored.block.event for item in new]
+        events: list[Any] = [item.folded.stored.block.event for item in new]
         self._store_file("data", data, [getattr(event, "new_data", None) for event in events])
         self._store_file(
             "checkpoints", checkpoint, [getattr(event, "new_checkpoint", None) for event in events]
         )
-        self._blocks.put_all({str(item.stored.hash): item.data for item in new})
-        sync_folder(self.folder)
+        self._blocks.put_all({str(item.folded.stored.hash): item.data for item in new})
 
     def _store_file(
         self, kind: str, staged: Path | None, said: Sequence[DataSlice | Checkpoint | None]
@@ -276,7 +275,7 @@ class Dataset:
     def _remember(self, before: ChainState | None, new: Sequence[_New]) -> None:
         # What is not indexed now, for whatever reason, is caught up with by the next reader.
         base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
-        self._index.extend(base, keep, [item.stored for item in new], new[-1].state)
+        self._index.extend(base, keep, [item.folded for item in new], new[-1].folded.state)
 
     # --- Inside -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
@@ -51,6 +51,13 @@ class Position(NamedTuple):
     sequence: int
     head: Multihash
     head_sequence: int
+
+
+class Folded(NamedTuple):
+    """A block, and what its chain amounts to with it."""
+
+    stored: StoredBlock
+    state: ChainState
 
 
 class ChainIndex:
@@ -181,9 +188,8 @@ class ChainIndex:
         self,
         base: Multihash | None,
         keep: int,
-        blocks: Sequence[StoredBlock],
+        blocks: Sequence[Folded],
         state: ChainState,
-        snapshots: Iterable[ChainState] = (),
     ) -> bool:
         """Makes the chain with head ``base`` (None: a new one) end in ``blocks`` and ``state``.
 
@@ -200,7 +206,7 @@ class ChainIndex:
                     return False
                 for table in ("blocks", "slices", "snapshots"):
                     db.execute(f"DELETE FROM {table} WHERE chain = ? AND sequence > ?", (chain, keep))
-                _insert(db, chain, blocks, snapshots)
+                _insert(db, chain, blocks)
                 db.execute(
                     "UPDATE chains SET head = ?, sequence = ?, state = ? WHERE id = ?",
                     (bytes(state.head), state.sequence_number, encode_state(state), chain),
@@ -314,20 +320,22 @@ def _own_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState
     return made.lastrowid
 
 
-def _insert(
-    db: sqlite3.Connection, chain: int, blocks: Sequence[StoredBlock], snapshots: Iterable[ChainState]
-) -> None:
+def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[Folded]) -> None:
     db.executemany(
         f"INSERT INTO blocks(chain, {_BLOCK}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [_block_values(chain, block_row(stored)) for stored in blocks],
+        [_block_values(chain, block_row(item.stored)) for item in blocks],
     )
     db.executemany(
         f"INSERT INTO slices(chain, {_SLICE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [_slice_values(chain, row) for stored in blocks if (row := slice_row(stored)) is not None],
+        [_slice_values(chain, row) for item in blocks if (row := slice_row(item.stored)) is not None],
     )
     db.executemany(
         "INSERT INTO snapshots VALUES (?, ?, ?)",
-        ((chain, state.sequence_number, encode_state(state)) for state in snapshots),
+        [
+            (chain, number, encode_state(item.state))
+            for item in blocks
+            if (number := item.state.sequence_number) % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1
+        ],
     )
 
 

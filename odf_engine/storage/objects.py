@@ -139,7 +139,7 @@ class LocalObjects:
         When the object is there already, the staged file is removed instead.
         """
         target = self.path(name)
-        self.folder.mkdir(exist_ok=True)
+        make_folder(self.folder)
         if target.is_file():
             staged.unlink()
         else:
@@ -149,11 +149,20 @@ class LocalObjects:
 
     def staging_path(self) -> Path:
         """A fresh name in the same folder for a file in the making; nothing is created but the folder."""
-        self.folder.mkdir(exist_ok=True)
+        make_folder(self.folder)
         return self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
 
     def _missing(self, name: str) -> NotFound:
         return NotFound(f"object {name} is not in {self.folder}")
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, durably, if it is not there; the one around it has to be."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return
+    sync_folder(path.parent)
 
 
 def sync_file(path: Path) -> None:

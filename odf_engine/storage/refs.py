@@ -14,7 +14,7 @@ from typing import Final
 
 from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.storage.objects import STAGING_PREFIX, sync_folder
+from odf_engine.storage.objects import STAGING_PREFIX, make_folder, sync_folder
 
 HEAD: Final = "head"
 _LOCK_SECONDS: Final = 30.0
@@ -69,7 +69,7 @@ class LocalRefs:
                     hint="look at what was added, then try again",
                     where=str(self.folder),
                 )
-            self.folder.mkdir(exist_ok=True)
+            make_folder(self.folder)
             staged = self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
             try:
                 with staged.open("xb") as file:
