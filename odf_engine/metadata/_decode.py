@@ -36,6 +36,7 @@ from odf_engine.metadata.wire import (
 )
 
 _MAX_SLOTS: Final = 128
+_MAX_NOTES: Final = 100  # to show; more would only take memory
 _U8: Final = struct.Struct("<B")
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
@@ -109,7 +110,8 @@ class Reader:
             self._fail("it holds more than its size allows")
 
     def _note(self, what: str) -> None:
-        self.unknown.append(("".join(self._path) + f": {what}").removeprefix(".").removeprefix(": "))
+        if len(self.unknown) < _MAX_NOTES:
+            self.unknown.append(("".join(self._path) + f": {what}").removeprefix(".").removeprefix(": "))
 
     def _follow(self, at: int) -> int:
         offset = _U32.unpack_from(self._data, at)[0]

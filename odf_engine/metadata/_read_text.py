@@ -31,6 +31,7 @@ from odf_engine.metadata.wire import (
     Vector,
     json_depth,
     layout_of,
+    spellings,
     tag_of,
 )
 
@@ -38,11 +39,6 @@ BAD: Final[Any] = object()
 """Stands for a value that could not be read; its problem has been noted."""
 
 _MAX_SHOWN: Final = 20
-
-
-def spellings(name: str) -> tuple[str, ...]:
-    """The accepted ways to write a kind or an enum's member: ``NdJson``, ``ndJson``, ``ndjson``."""
-    return tuple(dict.fromkeys((name, name[0].lower() + name[1:], name.lower())))
 
 
 def closest(word: str, known: Iterable[str]) -> str | None:

@@ -13,9 +13,10 @@ from odf_engine.metadata._nodes import plain_value
 from odf_engine.metadata.model import Model
 from odf_engine.metadata.wire import layout_of
 
-# Lines that a literal block keeps as they are, the first one not indented.
-_LITERAL: Final = re.compile(r"(?=[^\s])[\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\U00010000-\U0010ffff\t\n]+")
-_TRAILING_SPACE: Final = re.compile(r"[ \t]+$", re.MULTILINE)
+# What may stand in YAML as it is; everything else is escaped (some readers even end lines at U+0085).
+_ORDINARY: Final = re.compile(r"[\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\U00010000-\U0010ffff]*")
+# A literal block would lose spaces at ends of lines, and takes those at its start for indentation.
+_NOT_LITERAL: Final = re.compile(r"\A\s|[ \t]+$", re.MULTILINE)
 # Text that readers of YAML 1.1 take for a day.
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
 
@@ -67,8 +68,10 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
     style = None
-    if "\n" in text:
-        style = "|" if _LITERAL.fullmatch(text) and not _TRAILING_SPACE.search(text) else '"'
+    if not _ORDINARY.fullmatch(text):
+        style = '"'
+    elif "\n" in text:
+        style = '"' if _NOT_LITERAL.search(text) else "|"
     elif not isinstance(plain_value(text), str) or _DAY.fullmatch(text):
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -203,6 +203,11 @@ def tag_of(kind: type[msgspec.Struct]) -> str | None:
     return tag if isinstance(tag, str) else None
 
 
+def spellings(name: str) -> tuple[str, ...]:
+    """The accepted ways to write a kind or an enum's member: ``NdJson``, ``ndJson``, ``ndjson``."""
+    return tuple(dict.fromkeys((name, name[0].lower() + name[1:], name.lower())))
+
+
 @cache
 def union_of(member: type[model.Model]) -> Union:
     """The union that a tagged struct belongs to."""

@@ -1,0 +1,220 @@
+"""Whatever the model can hold survives every form it takes; whatever bytes come, nothing breaks."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odf_engine.errors import InvalidManifest, MalformedBlock, OdfError
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
+from odf_engine.metadata import model, wire
+from odf_engine.metadata.flatbuffers import decode_block, decode_table, encode_block, encode_table
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.wire import layout_of, shape_of
+from odf_engine.metadata.yaml import (
+    block_to_yaml,
+    read_block_manifest,
+    read_event,
+    read_manifests,
+    snapshot_to_yaml,
+    to_plain,
+    to_yaml,
+)
+
+FAST = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+hashes = st.builds(
+    Multihash, st.sampled_from([SHA2_256, SHA3_256, ARROW0_SHA3_256]), st.binary(min_size=32, max_size=32)
+)
+dataset_ids = st.builds(DatasetId, st.binary(min_size=32, max_size=32))
+moments = st.builds(
+    Timestamp, st.integers(Timestamp.parse("0001-01-01T00:00:00Z").ns, Timestamp.from_ms(253402300799999).ns)
+)
+# Few letters, but all that YAML could trip over.
+texts = st.text(
+    st.sampled_from("ab01.-+:#'\"\\|>&*!%@`{}[], \t\n\r\0\x85\u2028\ufeff~?éÿ😀\x7f"), max_size=8
+) | st.text(max_size=5)
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**70), 2**70)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | texts,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@cache
+def values_of(shape: wire.Shape) -> st.SearchStrategy[Any]:
+    """Any value of a shape, from the declaration alone."""
+    match shape:
+        case wire.Number():
+            return st.sampled_from([0, 1, shape.low, shape.high]) | st.integers(shape.low, shape.high)
+        case wire.Flag():
+            return st.booleans()
+        case wire.Choice(enum):
+            return st.sampled_from(list(enum))
+        case wire.Text(is_ref):
+            return texts | dataset_ids.map(str) if is_ref else texts
+        case wire.Json():
+            return st.dictionaries(texts, json_values, max_size=3)
+        case wire.Blob(kind):
+            return {bytes: st.binary(max_size=9), Multihash: hashes, DatasetId: dataset_ids}[kind]
+        case wire.Moment():
+            return moments
+        case wire.Table(kind):
+            return st.deferred(lambda: tables(kind))
+        case wire.Union(_, members):
+            return st.deferred(lambda: st.one_of([tables(kind) for kind in members]))
+        case wire.Vector(item):
+            return st.lists(values_of(item), max_size=2)
+
+
+@cache
+def tables(kind: type[model.Model]) -> st.SearchStrategy[Any]:
+    fields = {
+        field.name: st.none() | values_of(field.shape) if field.optional else values_of(field.shape)
+        for field in layout_of(kind).fields
+    }
+    built = st.builds(kind, **fields)
+    needed = kind.NEEDS_ONE_OF
+    return built.filter(lambda value: not needed or any(getattr(value, name) is not None for name in needed))
+
+
+events = values_of(shape_of(model.MetadataEvent)[0])
+
+
+@FAST
+@given(block=tables(model.MetadataBlock), version=st.sampled_from([2, 3]))
+def test_blocks_survive_bytes_and_yaml(block: model.MetadataBlock, version: int):
+    decoded = decode_block(encode_block(block, version))
+    assert (decoded.block, decoded.version, decoded.unknown) == (block, version, ())
+    assert read_block_manifest(block_to_yaml(block, version), "block") == (block, version)
+
+
+@pytest.mark.parametrize("kind", wire.get_args(model.MetadataEvent), ids=lambda kind: kind.__name__)
+@settings(FAST, max_examples=20)
+@given(data=st.data())
+def test_every_event_survives_bytes_yaml_and_json(kind: type[model.Model], data: st.DataObject):
+    event = data.draw(tables(kind))
+    assert decode_table(encode_table(event), model.MetadataEvent) == event
+    assert read_event(to_yaml(event), "event") == event
+    as_json = json.dumps(to_plain(event))
+    if "\\ud" not in as_json:  # YAML has no surrogate pairs
+        assert read_event(as_json, "event") == event
+
+
+@FAST
+@given(data_type=values_of(shape_of(model.DataType)[0]))
+def test_data_types_survive(data_type: Any):
+    schema = model.DataSchema(fields=[model.DataField(name="a", type=data_type)])
+    event = model.SetDataSchema(odf_schema=schema)
+    assert decode_table(encode_table(event), model.MetadataEvent) == event
+    assert read_event(to_yaml(event), "event") == event
+
+
+@settings(FAST, max_examples=30)
+@given(snapshot=tables(model.DatasetSnapshot))
+def test_snapshots_survive_yaml(snapshot: model.DatasetSnapshot):
+    assert read_manifests(snapshot_to_yaml(snapshot), "snapshot") == [snapshot]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [model.RawQueryRequest, model.RawQueryResponse, model.TransformRequest, model.TransformResponse],
+    ids=["RawQueryRequest", "RawQueryResponse", "TransformRequest", "TransformResponse"],
+)
+@settings(FAST, max_examples=30)
+@given(data=st.data())
+def test_engine_messages_survive_bytes(kind: Any, data: st.DataObject):
+    message = data.draw(values_of(shape_of(kind)[0]))
+    assert decode_table(encode_table(message), kind) == message
+
+
+@FAST
+@given(data=st.binary(max_size=200))
+def test_any_bytes_are_a_block_or_malformed(data: bytes):
+    with pytest.raises(MalformedBlock):
+        decode_block(data)
+
+
+@FAST
+@given(text=texts | st.text(st.sampled_from("ab:- \n\t[]{},&*!|>'\"?#%@`0"), max_size=40))
+def test_any_text_is_an_event_or_an_invalid_manifest(text: str):
+    with pytest.raises(InvalidManifest) as caught:
+        read_event(text, "f")
+    assert caught.value.where is not None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damaged_blocks_never_do_worse_than_malformed(shared: Path, seed: int):
+    vectors: list[dict[str, Any]] = json.loads((shared / "golden" / "blocks.json").read_text())
+    originals = [bytes.fromhex(vector["manifest_hex"]) for vector in vectors]
+    contents = [decode_table(data, model.Manifest).content for data in originals]
+    chance = random.Random(seed)
+    good = 0
+    for _ in range(2000):
+        if chance.random() < 0.3:
+            data = _damaged(chance, bytearray(chance.choice(originals)))
+        else:
+            content = _damaged(chance, bytearray(chance.choice(contents)))
+            data = encode_table(model.Manifest(kind=0x400000, version=3, content=content))
+        started = time.perf_counter()
+        try:
+            decoded = decode_block(data)
+            block_to_yaml(decoded.block, decoded.version) if good % 50 == 0 else to_plain(decoded.block)
+            good += 1
+        except MalformedBlock as error:
+            assert error.message
+        assert time.perf_counter() - started < 2
+    assert 100 < good < 1900  # the damage is neither harmless nor always fatal
+
+
+def _damaged(chance: random.Random, data: bytearray) -> bytes:
+    for _ in range(chance.randint(1, 3)):
+        at = chance.randrange(len(data))
+        match chance.randrange(6):
+            case 0:
+                data[at] = chance.randrange(256)
+            case 1:
+                data[at] ^= 1 << chance.randrange(8)
+            case 2:
+                number = chance.choice(
+                    [0, 1, 4, 0xFFFF, 2**31 - 1, 2**31, 2**32 - 1, len(data), len(data) - at]
+                )
+                data[at & ~3 : (at & ~3) + 4] = number.to_bytes(4, "little")
+            case 3 if len(data) > 8:
+                del data[-chance.randrange(1, 8) :]
+            case 4:
+                del data[at : at + chance.randrange(1, 5)]
+            case _:
+                data[at:at] = bytes(chance.randrange(256) for _ in range(chance.randrange(1, 5)))
+        data = data or bytearray(1)
+    return bytes(data)
+
+
+def test_what_cannot_be_read_back_is_not_written():
+    deep: Any = model.Bool()
+    for _ in range(200):
+        deep = model.Option(inner=deep)
+    schema = model.DataSchema(fields=[model.DataField(name="a", type=deep)])
+    with pytest.raises(OdfError, match="nest"):
+        encode_table(model.SetDataSchema(odf_schema=schema))
+    with pytest.raises(OdfError, match="newer specification"):
+        encode_table(
+            model.SetPollingSource(fetch=model.Opaque("FetchStep", 9), read=model.Csv(), merge=model.Append())
+        )
