@@ -52,7 +52,7 @@ class Client:
 
     def __init__(self, files: Rendezvous, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._files = files
-        self._reader = reader
+        self._lines = _Lines(reader)
         self._writer = writer
         self._lock = asyncio.Lock()
         self._tags = itertools.count(1)
@@ -96,7 +96,7 @@ class Client:
     async def _attach(cls, files: Rendezvous) -> Self | None:
         """None when nobody listens, or the one who did is just leaving."""
         try:
-            reader, writer = await asyncio.open_unix_connection(files.address(), limit=MAX_EVENT_BYTES)
+            reader, writer = await asyncio.open_unix_connection(files.address())
         except PermissionError:
             raise OdfError(
                 "the worker of this workspace belongs to another user",
@@ -176,9 +176,9 @@ class Client:
                 await self._send(Stop())
         await self.close()
         deadline = asyncio.get_running_loop().time() + _STOP_SECONDS
-        while self._files.worker_alive():
+        while self._files.worker_pid() == self.status.pid:
             if asyncio.get_running_loop().time() > deadline:
-                pid = self._files.worker_pid()
+                pid = self.status.pid
                 raise OdfError(f"the worker (process {pid}) does not end", hint=f"end it with: kill -9 {pid}")
             await asyncio.sleep(0.02)
 
@@ -193,10 +193,10 @@ class Client:
             stream = await self._subscribe(cursor)
             if stream is None:
                 break
-            reader, writer = stream
+            lines, writer = stream
             self._streams.add(writer)
             try:
-                while (event := await _read_event(reader)) is not None:
+                while (event := await lines.event()) is not None:
                     if isinstance(event, WorkerStatus):
                         cursor = event.last_seq if cursor is None else cursor
                     elif not isinstance(event, Accepted | Refused | JobProgress):
@@ -215,7 +215,7 @@ class Client:
         for writer in (self._writer, *self._streams):
             writer.close()
 
-    async def _subscribe(self, since: int | None) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def _subscribe(self, since: int | None) -> tuple[_Lines, asyncio.StreamWriter] | None:
         """A connection of its own, so that a slow reader of events never delays an answer.
 
         None when there is no worker any more.
@@ -224,11 +224,9 @@ class Client:
         deadline = loop.time() + _REATTACH_SECONDS
         while True:
             try:
-                reader, writer = await asyncio.open_unix_connection(
-                    self._files.address(), limit=MAX_EVENT_BYTES
-                )
+                reader, writer = await asyncio.open_unix_connection(self._files.address())
                 writer.write(encode_line(Subscribe(since)))
-                return reader, writer
+                return _Lines(reader), writer
             except OSError:
                 if self.closed or not self._files.worker_alive() or loop.time() > deadline:
                     return None
@@ -263,7 +261,7 @@ class Client:
         await self._writer.drain()
 
     async def _receive(self) -> Event:
-        event = await _read_event(self._reader)
+        event = await self._lines.event()
         if event is None:
             raise await self._gone()
         return event
@@ -273,18 +271,39 @@ class Client:
         return WorkerGone("the worker has ended", hint="its jobs are marked as interrupted: run them again")
 
 
-async def _read_event(reader: asyncio.StreamReader) -> Event | None:
-    """None at the end, however it came."""
-    while True:
-        try:
-            line = await reader.readuntil(b"\n")
-        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
-            return None
-        try:
-            return decode_event(line)
-        except ValueError:
-            if (status := _foreign_status(line)) is not None:
-                return status
+class _Lines:
+    """Events from a connection. It takes from the socket only what is asked for, so that a slow reader
+    slows the sender down instead of filling this process's memory."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._buffer = bytearray()
+        self._seen = 0
+
+    async def event(self) -> Event | None:
+        """The next event; None at the end, however it came."""
+        while (line := await self._line()) is not None:
+            try:
+                return decode_event(line)
+            except ValueError:
+                if (status := _foreign_status(line)) is not None:
+                    return status
+        return None
+
+    async def _line(self) -> bytes | None:
+        while (end := self._buffer.find(b"\n", self._seen)) < 0:
+            self._seen = len(self._buffer)
+            try:
+                chunk = await self._reader.read(1 << 16)
+            except OSError:
+                return None
+            if not chunk or self._seen > MAX_EVENT_BYTES:
+                return None
+            self._buffer += chunk
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._seen = 0
+        return line
 
 
 def _foreign_status(line: bytes) -> WorkerStatus | None:

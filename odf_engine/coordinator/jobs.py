@@ -317,13 +317,13 @@ class Journal(JournalReader):
 def _open_for_writing(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"the journal has version {version}")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
-        version = database.execute("PRAGMA user_version").fetchone()[0]
         if version == 0:
             database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
-        elif version != _VERSION:
-            raise sqlite3.DatabaseError(f"the journal has version {version}")
     except BaseException:
         database.close()
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import sqlite3
@@ -113,12 +114,14 @@ class JobQueue:
     @property
     def running(self) -> int:
         """How many jobs run."""
-        return len(self._running)
+        with self._lock:  # so that a job whose end is told does not count any more
+            return len(self._running)
 
     @property
     def queued(self) -> int:
         """How many jobs wait for their turn."""
-        return len(self._waiting)
+        with self._lock:
+            return len(self._waiting)
 
     def submit(self, request: Request, target: str) -> Job:
         """Enters a job; it starts at once if it may."""
@@ -203,14 +206,10 @@ class JobQueue:
         state, error, result = self._execute(entry)
         progress = entry.reporter.end()
         self._note(entry.job.id, progress)
-        kept = self._finish(entry.job.id, state, error, result)
-        with self._lock:
-            del self._running[entry.job.id]
-            self.last_end = time.monotonic()
-        if not kept:
+        if self._finish(entry.job.id, state, error, result):
+            self.start_ready()
+        else:
             self._journal_lost()
-            return
-        self.start_ready()
 
     def _execute(self, entry: _Entry) -> tuple[JobState, Failure | None, str | None]:
         reporter, job = entry.reporter, entry.job
@@ -238,18 +237,21 @@ class JobQueue:
             _log.warning("the progress of job %s is not written", job_id, exc_info=True)
 
     def _finish(self, job_id: str, state: JobState, error: Failure | None, result: str | None) -> bool:
+        """Writes a job's end; False when the journal takes it not even after a while."""
         deadline = time.monotonic() + _JOURNAL_PATIENCE
         while True:
-            try:
-                self._journal.transition(job_id, state, error=error, result=result)
-                return True
-            except NotFound:
-                return True  # marked as interrupted: this process is about to end
-            except sqlite3.Error:
-                _log.exception("the end of job %s (%s) is not written", job_id, state.value)
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(0.5)
+            with self._lock:
+                try:
+                    with contextlib.suppress(NotFound):  # marked as interrupted: this process is ending
+                        self._journal.transition(job_id, state, error=error, result=result)
+                    del self._running[job_id]
+                    self.last_end = time.monotonic()
+                    return True
+                except sqlite3.Error:
+                    _log.exception("the end of job %s (%s) is not written", job_id, state.value)
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.5)
 
 
 def _trace(error: BaseException) -> str:

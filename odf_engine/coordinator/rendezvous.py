@@ -11,6 +11,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import random
 import socket
 import stat
 import tempfile
@@ -24,7 +25,6 @@ from typing import Final
 from odf_engine.errors import NotFound
 
 _MAX_ADDRESS: Final = 100  # the limit is 107 on Linux, 103 on macOS
-_LOCK_PATIENCE: Final = 0.5
 
 
 @cache
@@ -156,16 +156,21 @@ class Rendezvous:
 
 
 def _lock(file: int) -> bool:
-    deadline = time.monotonic() + _LOCK_PATIENCE
+    """Takes the worker's lock; False when another worker has it."""
     while True:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True
         except BlockingIOError:
-            # Perhaps only a client that looks whether a worker is alive: that takes microseconds.
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.02)
+            pass
+        # Either a worker has it, or a client that looks for one, which takes microseconds: only beside
+        # the latter is there room for a shared lock.
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(file, fcntl.LOCK_UN)
+        time.sleep(random.uniform(0.001, 0.01))
 
 
 def _bind(path: Path) -> socket.socket:

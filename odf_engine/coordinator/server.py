@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -76,16 +77,16 @@ class Sessions:
     def __init__(self, host: Host, patience: float = SEND_PATIENCE) -> None:
         self._host = host
         self._patience = patience
-        self._sessions: set[_Session] = set()
+        self._sessions: dict[_Session, asyncio.Task[Any] | None] = {}
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection until it ends."""
         session = _Session(self._host, reader, writer, self._patience)
-        self._sessions.add(session)
+        self._sessions[session] = asyncio.current_task()
         try:
             await session.run()
         finally:
-            self._sessions.discard(session)
+            del self._sessions[session]
 
     def wake(self) -> None:
         """There is something new in the journal."""
@@ -106,11 +107,16 @@ class Sessions:
 
     async def close(self, seconds: float = 1.0) -> None:
         """Sends what is left, for a moment, and ends all connections."""
-        sessions = list(self._sessions)
+        sessions, tasks = list(self._sessions), [task for task in self._sessions.values() if task]
         if sessions:
             await asyncio.wait([asyncio.ensure_future(each.finish()) for each in sessions], timeout=seconds)
-        for session in sessions:
-            session.abort()
+            for session in sessions:
+                session.leave()
+            _, slow = await asyncio.wait(tasks, timeout=seconds)
+            for session in sessions:
+                session.abort()
+            if slow:
+                await asyncio.wait(slow, timeout=seconds)
 
 
 class _Session:
@@ -135,18 +141,30 @@ class _Session:
         finally:
             for task in (pump, listen):
                 task.cancel()
-            for result in await asyncio.gather(pump, listen, return_exceptions=True):
+            results = await asyncio.gather(pump, listen, return_exceptions=True)
+            for result in results:
                 _note(result)
-            self.abort()
+            await self._say_good_bye(too_slow=any(isinstance(result, TimeoutError) for result in results))
+
+    async def _say_good_bye(self, too_slow: bool) -> None:
+        self.leave()
+        if not too_slow:
+            with contextlib.suppress(OSError, TimeoutError):
+                await asyncio.wait_for(self._writer.wait_closed(), self._patience)
+        self.abort()
 
     async def finish(self) -> None:
         """Sends what the journal has for this client."""
         with contextlib.suppress(OSError, TimeoutError, sqlite3.Error):
             await self._send_news()
 
+    def leave(self) -> None:
+        """Ends the connection once everything is sent, and with it :meth:`run`."""
+        self._writer.close()
+
     def abort(self) -> None:
-        if not self._writer.transport.is_closing():
-            self._writer.close()
+        """Ends the connection now."""
+        self._writer.transport.abort()
 
     # --- what the client asks ---
 
@@ -210,19 +228,18 @@ class _Session:
                 return
             # Taken before the journal is read: a job whose end is read below gets no amounts after it.
             amounts, self.amounts = self.amounts, {}
+            if self.status_due:
+                self.status_due = False
+                await self._write([self._host.status()])
             while page := self._host.journal.events(self._cursor, limit=_PAGE):
                 for event in page:
                     if isinstance(event, JobChanged) and event.job.state.final:
                         amounts.pop(event.job.id, None)
                 await self._write(page)
                 self._cursor = page[-1].seq
-            rest: list[Event] = [JobProgress(job, progress) for job, progress in amounts.items()]
-            if self.status_due:
-                self.status_due = False
-                rest.append(self._host.status())
-            await self._write(rest)
+            await self._write([JobProgress(job, progress) for job, progress in amounts.items()])
 
-    async def _write(self, events: list[Any]) -> None:
+    async def _write(self, events: Sequence[Event]) -> None:
         if events:
             self._writer.write(b"".join(map(encode_line, events)))
             await asyncio.wait_for(self._writer.drain(), self._patience)

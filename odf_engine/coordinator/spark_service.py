@@ -137,6 +137,7 @@ class SparkService:
                 self._runtime, self._error = runtime, error
                 self.state = "failed" if runtime is None else "ready"
                 self.detail = error.message if error else runtime.detail if runtime else ""
+            self._changed()
             self._condition.notify_all()
         if runtime is not None:
             if late:
@@ -144,4 +145,3 @@ class SparkService:
             else:
                 runtime.train_archive_in_background(self._busy)
         _log.info("Spark is %s: %s", self.state, self.detail)
-        self._changed()

@@ -44,7 +44,8 @@ EXIT_ALREADY_RUNNING: Final = 75
 BEAT_SECONDS: Final = 0.25
 """How often progress and log lines are sent while jobs run."""
 _NICE: Final = 10
-_STOP_PATIENCE: Final = 5.0
+STOP_PATIENCE: Final = 5.0
+"""Seconds that jobs, and then Spark, get to end when the worker is stopped."""
 _LOOK_SECONDS: Final = 60.0
 
 _log = logging.getLogger(__name__)
@@ -66,11 +67,13 @@ class Worker:
         max_jobs: int = 2,
         idle_seconds: float = 1800,
         send_patience: float = SEND_PATIENCE,
+        stop_patience: float = STOP_PATIENCE,
     ) -> None:
         self._files = Rendezvous(workspace)
         self._executor = executor
         self._max_jobs = max_jobs
         self._idle_seconds = idle_seconds
+        self._stop_patience = stop_patience
         self._stopping = False
         self._last_command = time.monotonic()
         self._sessions = Sessions(self, send_patience)
@@ -178,14 +181,14 @@ class Worker:
     async def _wind_up(self) -> None:
         _log.info("worker %s stops", os.getpid())
         self._queue.cancel_all()
-        deadline = time.monotonic() + _STOP_PATIENCE
+        deadline = time.monotonic() + self._stop_patience
         while self._queue.running and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
         self._queue.interrupt_rest()
         if self._beat is not None:
             self._beat.cancel()
         await self._sessions.close()
-        await _in_daemon_thread(self._spark.stop, _STOP_PATIENCE)
+        await _in_daemon_thread(self._spark.stop, self._stop_patience)
 
     def _handle_signals(self) -> None:
         if threading.current_thread() is not threading.main_thread():

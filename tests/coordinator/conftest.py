@@ -1,0 +1,101 @@
+"""A workspace with a worker of real processes, whose jobs are pretended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from odf_engine.coordinator.client import Client, JournalReader, read_journal
+from odf_engine.coordinator.protocol import Event, Job, JobChanged
+from odf_engine.coordinator.rendezvous import Rendezvous
+
+PROGRAMS = Path(__file__).with_name("programs.py")
+
+
+@dataclass
+class Home:
+    """A workspace folder, and how to reach its worker."""
+
+    folder: Path
+
+    @property
+    def odf(self) -> Path:
+        return self.folder / ".odf"
+
+    @property
+    def files(self) -> Rendezvous:
+        return Rendezvous(self.folder)
+
+    @property
+    def journal(self) -> JournalReader:
+        return read_journal(self.folder)
+
+    def command(self, *settings: str) -> list[str]:
+        return [sys.executable, str(PROGRAMS), str(self.folder), *settings]
+
+    async def connect(self, *settings: str, **options: bool) -> Client:
+        return await Client.connect(self.folder, command=self.command(*settings), **options)
+
+    def kill(self) -> None:
+        """As a crash or a full memory would."""
+        pid = self.files.worker_pid()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not self.files.worker_alive())
+
+    async def job(self, job_id: str, when: Callable[[Job], bool] = lambda job: job.state.final) -> Job:
+        """The job, once it is as asked for (when it has ended, by itself)."""
+        async with asyncio.timeout(10):
+            while not when(job := self.journal.job(job_id)):
+                await asyncio.sleep(0.01)
+        return job
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it does not happen"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    (tmp_path / "home" / ".odf").mkdir(parents=True)
+    home = Home(tmp_path / "home")
+    yield home
+    with contextlib.suppress(ProcessLookupError):
+        if (pid := home.files.worker_pid()) is not None:
+            os.kill(pid, signal.SIGKILL)
+
+
+async def collect(client: Client, since: int | None, until: Callable[[Event], bool]) -> list[Event]:
+    """Events up to the one that is waited for."""
+    found: list[Event] = []
+    async with asyncio.timeout(10), contextlib.aclosing(client.events(since)) as events:
+        async for event in events:
+            found.append(event)
+            if until(event):
+                break
+    return found
+
+
+@pytest.fixture
+def follow() -> Callable[..., object]:
+    """Follows a client's events until a job has ended, or until a condition holds."""
+
+    def follow(client: Client, since: int | None, until: str | Callable[[Event], bool]) -> object:
+        def ended(event: Event) -> bool:
+            return isinstance(event, JobChanged) and event.job.id == until and event.job.state.final
+
+        return collect(client, since, ended if isinstance(until, str) else until)
+
+    return follow

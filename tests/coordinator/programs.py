@@ -1,0 +1,118 @@
+"""A worker whose jobs are small programs, for tests: ``python programs.py WORKSPACE [settings]``.
+
+The text of a request's ``dataset`` says what the job does, see :func:`run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+
+from odf_engine.coordinator import worker as worker_module
+from odf_engine.coordinator.operations import Context
+from odf_engine.coordinator.protocol import Request
+from odf_engine.coordinator.worker import Worker, settle
+from odf_engine.errors import BadData, OdfError
+from odf_engine.progress import Reporter
+
+
+class FakeSpark:
+    """Lives until somebody touches the file ``spark-dies`` in the workspace."""
+
+    def __init__(self, folder: Path) -> None:
+        self._end = folder / "spark-dies"
+        self._end.unlink(missing_ok=True)
+        self.trained = False
+
+    @property
+    def detail(self) -> str:
+        return "a pretended Spark"
+
+    @property
+    def alive(self) -> bool:
+        return not self._end.exists()
+
+    def train_archive_in_background(self, busy: object) -> None:
+        self.trained = True
+
+    def stop(self) -> None:
+        pass
+
+
+def run(request: Request, context: Context, reporter: Reporter) -> dict[str, object]:
+    """Does ``verb:number``, for the dataset ``verb:number`` or ``verb:number/name``."""
+    verb, _, rest = request.dataset.partition("/")[0].partition(":")
+    count = int(rest or 0)
+    reporter.phase(verb)
+    match verb:
+        case "count":  # counts to a number, one line each
+            for number in range(1, count + 1):
+                reporter.check()
+                reporter.amount(rows=number, total_rows=count)
+                reporter.line(f"row {number}")
+                time.sleep(0.002)
+        case "flood":  # the same without a pause
+            for number in range(1, count + 1):
+                reporter.line(f"row {number} " + "x" * 1000)
+        case "commit":
+            for number in range(count):
+                reporter.committed(request.dataset, f"block{number}", "AddData", 10)
+        case "wait":  # until cancelled
+            reporter.amount(rows=1)
+            while not reporter.cancelled:
+                time.sleep(0.01)
+            reporter.check()
+        case "stubborn":  # does not heed
+            time.sleep(count)
+        case "bad":
+            raise BadData("'x' is not a number", where="file.csv:3", hint="correct it")
+        case "bug":
+            raise ZeroDivisionError("in a job")
+        case "spark":
+            context.spark(reporter)
+        case "full":
+            raise OSError(28, "No space left on device", "/data/slice")
+    return {"name": request.dataset, "count": count}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("workspace", type=Path)
+    parser.add_argument("--idle", type=float, default=60)
+    parser.add_argument("--patience", type=float, default=30)
+    parser.add_argument("--version")
+    parser.add_argument("--spark", choices=["good", "slow", "none", "once"], default="good")
+    parser.add_argument("--die", action="store_true")
+    given = parser.parse_args()
+    if given.die:
+        raise SystemExit("this worker has a defect")
+    if given.version:
+        worker_module.engine_version = lambda: given.version
+    attempts: list[int] = []
+
+    def start_spark() -> FakeSpark:
+        attempts.append(1)
+        if given.spark == "slow":
+            time.sleep(0.6)
+        if given.spark == "none" or (given.spark == "once" and len(attempts) == 1):
+            raise OdfError("there is no Java", hint="install one")
+        return FakeSpark(given.workspace)
+
+    settle(given.workspace / ".odf" / "worker.log", foreground=False)
+    return Worker(
+        given.workspace,
+        start_spark=start_spark,
+        executor=run,
+        idle_seconds=given.idle,
+        send_patience=given.patience,
+        stop_patience=2,
+    ).run()
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)

@@ -1,0 +1,219 @@
+"""The journal: what a worker writes and everybody reads."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from odf_engine.coordinator.jobs import INTERRUPTED, MAX_LINE, Journal, JournalReader
+from odf_engine.coordinator.protocol import (
+    Committed,
+    Failure,
+    JobChanged,
+    JobState,
+    LogLine,
+    Progress,
+    Pull,
+    Verify,
+)
+from odf_engine.errors import NotFound, OdfError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "jobs.sqlite"
+
+
+def test_a_job_from_its_making_to_its_end(path: Path):
+    told = []
+    journal = Journal(path, told.append)
+    job = journal.create(Pull("did:odf:x"), "ports")
+    assert (job.kind, job.target, job.dataset, job.state) == ("pull", "ports", "did:odf:x", JobState.queued)
+    journal.transition(job.id, JobState.running)
+    journal.line(job.id, "reading")
+    journal.committed(job.id, "did:odf:x", "abc", "AddData", 7)
+    journal.progress(job.id, Progress("write", rows=7))
+    done = journal.transition(job.id, JobState.done, result="{}")
+    assert done.progress == Progress("write", rows=7)
+    assert done.started is not None and done.ended is not None and done.created <= done.started <= done.ended
+
+    reader = JournalReader(path)
+    assert reader.jobs() == [done] == [reader.job(job.id)]
+    assert reader.events() == told
+    assert [event.seq for event in told] == [1, 2, 3, 4, 5]
+    assert [type(event) for event in told] == [JobChanged, JobChanged, LogLine, Committed, JobChanged]
+    assert reader.events(3) == told[3:] and reader.events(3, limit=1) == told[3:4]
+    assert reader.tail(2) == told[3:] and reader.last_seq() == 5
+    assert reader.open_jobs() == []
+
+
+def test_events_of_one_job(path: Path):
+    journal = Journal(path)
+    first, second = journal.create(Pull("a"), "a"), journal.create(Verify("b"), "b")
+    journal.line(first.id, "one")
+    journal.line(second.id, "two", "warning")
+    reader = JournalReader(path)
+    assert [event.seq for event in reader.events(job=second.id)] == [2, 4]
+    assert [event.seq for event in reader.events(2, job=first.id)] == [3]
+    assert [event.seq for event in reader.tail(1, job=first.id)] == [3]
+    assert [job.id for job in reader.jobs()] == [second.id, first.id]
+    assert [job.id for job in reader.jobs(limit=1)] == [second.id]
+    assert reader.events(job="not a job") == []
+
+
+@pytest.mark.parametrize("job_id", ["7", "", "x", "-1", "9" * 40])
+def test_a_job_that_is_not_there(path: Path, job_id: str):
+    Journal(path).create(Pull("a"), "a")
+    with pytest.raises(NotFound):
+        JournalReader(path).job(job_id)
+
+
+def test_states_go_one_way(path: Path):
+    journal = Journal(path)
+    job = journal.create(Pull("a"), "a")
+    with pytest.raises(ValueError, match="from queued to done"):
+        journal.transition(job.id, JobState.done)
+    journal.transition(job.id, JobState.running)
+    journal.transition(job.id, JobState.failed, error=Failure("no"))
+    with pytest.raises(NotFound):
+        journal.transition(job.id, JobState.running)
+    assert JournalReader(path).last_seq() == 3
+
+
+def test_an_absent_journal_is_empty(path: Path):
+    reader = JournalReader(path)
+    assert (reader.jobs(), reader.events(), reader.tail(5), reader.last_seq()) == ([], [], [], 0)
+    with pytest.raises(NotFound):
+        reader.job("1")
+    assert not path.exists()
+
+
+def test_without_a_worker_open_jobs_read_as_interrupted(path: Path):
+    journal = Journal(path)
+    first, second = journal.create(Pull("a"), "a"), journal.create(Pull("b"), "b")
+    journal.transition(first.id, JobState.running)
+    assert [job.state for job in JournalReader(path).open_jobs()] == [JobState.running, JobState.queued]
+    reader = JournalReader(path, worker_alive=lambda: False)
+    assert {job.state for job in reader.jobs()} == {JobState.interrupted}
+    assert reader.job(second.id).error == INTERRUPTED
+    assert reader.open_jobs() == []
+
+
+def test_the_next_worker_marks_what_was_left(path: Path):
+    journal = Journal(path)
+    first, second = journal.create(Pull("a"), "a"), journal.create(Pull("b"), "b")
+    journal.transition(first.id, JobState.running)
+    journal.close()
+    later = Journal(path)
+    assert [job.id for job in later.interrupt_open_jobs()] == [first.id, second.id]
+    assert [job.state for job in later.jobs()] == [JobState.interrupted] * 2
+    assert later.events()[-1] == JobChanged(5, later.job(second.id))
+    assert later.interrupt_open_jobs() == []
+
+
+def test_progress_is_written_now_and_then(path: Path):
+    journal = Journal(path)
+    job = journal.create(Pull("a"), "a")
+    journal.transition(job.id, JobState.running)
+    for rows in range(1, 100):
+        journal.progress(job.id, Progress("read", rows=rows))
+    assert JournalReader(path).job(job.id).progress.rows == 1
+    journal.transition(job.id, JobState.done)
+    assert JournalReader(path).job(job.id).progress.rows == 99
+    journal.progress(job.id, Progress("late"))
+    assert JournalReader(path).job(job.id).progress.rows == 99
+
+
+def test_pruning_keeps_the_newest_and_never_reuses_numbers(path: Path):
+    journal = Journal(path)
+    waiting = journal.create(Pull("open"), "open")
+    for _ in range(10):
+        job = journal.create(Pull("a"), "a")
+        journal.transition(job.id, JobState.running)
+        journal.line(job.id, "line")
+        journal.transition(job.id, JobState.done)
+    journal.prune(keep_jobs=3, keep_events=10)
+    assert [job.id for job in journal.jobs()] == ["11", "10", "9", waiting.id]
+    assert [event.seq for event in journal.events()] == list(range(32, 42))
+    journal.prune(keep_jobs=0, keep_events=0)
+    journal.close()
+    later = Journal(path)
+    assert later.last_seq() == 41
+    assert later.create(Pull("a"), "a").id == "12"
+    assert later.last_seq() == 42
+
+
+def test_long_lines_are_cut(path: Path):
+    journal = Journal(path)
+    job = journal.create(Pull("a"), "a")
+    journal.line(job.id, "x" * 1_000_000)
+    line = journal.events()[-1]
+    assert isinstance(line, LogLine) and len(line.text) == MAX_LINE + 2
+
+
+@pytest.mark.parametrize("content", [b"this is no database, but some other file " * 50, None])
+def test_a_damaged_journal_is_moved_aside(path: Path, content: bytes | None):
+    if content is None:
+        with contextlib.closing(sqlite3.connect(path)) as database:
+            database.execute("PRAGMA user_version = 99")
+    else:
+        path.write_bytes(content)
+        with pytest.raises(OdfError, match="cannot be read"):
+            JournalReader(path).jobs()
+    before = path.read_bytes()
+    journal = Journal(path)
+    assert journal.create(Pull("a"), "a").id == "1"
+    assert path.with_name("jobs.sqlite.damaged").read_bytes() == before
+    assert len(JournalReader(path).jobs()) == 1
+
+
+def test_a_reader_changes_nothing_and_works_in_a_read_only_folder(path: Path):
+    journal = Journal(path)
+    journal.create(Pull("a"), "a")
+    journal.close()
+    before = path.read_bytes()
+    path.chmod(0o400)
+    path.parent.chmod(0o500)
+    try:
+        assert len(JournalReader(path).jobs()) == 1
+    finally:
+        path.parent.chmod(0o700)
+    assert path.read_bytes() == before
+
+
+def test_many_threads_write_while_other_processes_read(path: Path):
+    script = f"""
+from pathlib import Path
+from odf_engine.coordinator.jobs import JournalReader
+reader, seen = JournalReader(Path({str(path)!r})), 0
+while seen < 804:
+    for event in reader.events(seen, limit=50):
+        assert event.seq == seen + 1, (event.seq, seen)
+        seen = event.seq
+    reader.jobs()
+"""
+    readers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2)]
+    journal = Journal(path)
+    jobs = [journal.create(Pull(str(number)), "t") for number in range(4)]
+
+    def write(job_id: str) -> None:
+        for number in range(200):
+            journal.line(job_id, f"line {number}")
+            journal.progress(job_id, Progress(rows=number))
+
+    threads = [threading.Thread(target=write, args=(job.id,)) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [event.seq for event in journal.events()] == list(range(1, 805))
+    for job in jobs:
+        texts = [event.text for event in journal.events(job=job.id) if isinstance(event, LogLine)]
+        assert texts == [f"line {number}" for number in range(200)]
+    assert [reader.wait(20) for reader in readers] == [0, 0]

@@ -1,0 +1,110 @@
+"""Whatever is sent to it, the worker answers or closes, and lives."""
+
+from __future__ import annotations
+
+import json
+import socket
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odf_engine.coordinator.protocol import (
+    MAX_COMMAND_BYTES,
+    Ping,
+    Pull,
+    Refused,
+    Submit,
+    decode_event,
+    encode_line,
+)
+
+
+@pytest.fixture
+async def address(home):
+    client = await home.connect()
+    yield home.files.address()
+    assert (await client.ping()).pid == client.status.pid
+    assert " ERROR " not in (home.odf / "worker.log").read_text()
+    await client.close()
+
+
+def ask(address: str, data: bytes) -> list[bytes]:
+    """What comes back until the worker has answered a ping or closed."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(5)
+        connection.connect(address)
+        try:
+            connection.sendall(data + b"\n" + encode_line(Ping()))
+            connection.shutdown(socket.SHUT_WR)
+        except BrokenPipeError:
+            pass
+        received = b""
+        try:
+            while chunk := connection.recv(1 << 16):
+                received += chunk
+        except ConnectionResetError:
+            pass
+    return received.splitlines()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"{}",
+        b"null",
+        b"[1, 2]",
+        b"\xff\xfe\x00",
+        b'{"type": "fly"}',
+        b'{"type": "submit"}',
+        b'{"type": "submit", "target": "a", "tag": "t", "request": {"type": "pull", "dataset": 7}}',
+        b'{"type": "submit", "target": "a", "tag": "t", "request": {"type": "burn", "dataset": "x"}}',
+        b'{"type": "subscribe", "since": "yesterday"}',
+        b'{"type": "cancel", "job": "\\u0000"}',
+        b"[" * 60_000,
+        b'{"type":' * 5_000,
+    ],
+)
+async def test_what_is_no_command_is_refused(address, line):
+    answers = [decode_event(answer) for answer in ask(address, line)]
+    assert isinstance(answers[0], Refused) and answers[0].error.message
+    assert answers[0].tag == ("t" if b'"t"' in line else "")
+    assert len(answers) == 2  # and the ping is answered
+
+
+async def test_an_endless_line_is_cut_off(address):
+    answers = ask(address, b"x" * (MAX_COMMAND_BYTES * 4))
+    assert len(answers) <= 1 and all(b"longer than" in answer for answer in answers)
+
+
+async def test_half_a_command_and_good_bye(address):
+    whole = encode_line(Submit(Pull("count:1"), "a", "t"))
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        connection.sendall(whole[:-10])
+    assert json.loads(ask(address, b"")[-1])["queued"] == 0
+
+
+COMMAND = st.fixed_dictionaries(
+    {"type": st.sampled_from(["submit", "cancel", "subscribe", "ping", "stop!", "pull"])},
+    optional={
+        "job": st.text(max_size=5) | st.integers(),
+        "since": st.none() | st.integers() | st.floats(allow_nan=False, allow_infinity=False),
+        "tag": st.text(max_size=5) | st.none(),
+        "target": st.text(max_size=5),
+        "request": st.just({"type": "pull", "dataset": "count:1"})
+        | st.dictionaries(st.sampled_from(["type", "dataset"]), st.text(max_size=6)),
+    },
+)
+
+
+@given(line=st.binary(max_size=80) | COMMAND.map(lambda command: json.dumps(command).encode()))
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def check(address: str, line: bytes) -> None:
+    for answer in ask(address, line):
+        decode_event(answer)
+
+
+async def test_random_lines(address):
+    check(address)

@@ -1,0 +1,377 @@
+"""The worker as clients meet it: real processes, real sockets, pretended jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from odf_engine.coordinator.client import Client, WorkerGone
+from odf_engine.coordinator.protocol import (
+    Committed,
+    JobChanged,
+    JobProgress,
+    JobState,
+    LogLine,
+    Pull,
+    Subscribe,
+    Verify,
+    WorkerStatus,
+    encode_line,
+)
+from odf_engine.errors import NotFound, OdfError
+
+QUEUED, RUNNING, DONE = JobState.queued, JobState.running, JobState.done
+
+
+def states(events, job_id):
+    return [event.job.state for event in events if isinstance(event, JobChanged) and event.job.id == job_id]
+
+
+def lines(events):
+    return [event.text for event in events if isinstance(event, LogLine)]
+
+
+def numbers(events):
+    return [event.seq for event in events if hasattr(event, "seq")]
+
+
+async def test_a_job_with_progress_log_and_result(home, follow):
+    client = await home.connect()
+    job = await client.submit(Pull("count:300"), "counted")
+    events = await follow(client, 0, job)
+    assert isinstance(events[0], WorkerStatus)
+    assert states(events, job) == [QUEUED, RUNNING, DONE]
+    assert lines(events) == [f"row {number}" for number in range(1, 301)]
+    assert numbers(events) == list(range(1, 304))
+    amounts = [event.progress for event in events if isinstance(event, JobProgress)]
+    assert 1 <= len(amounts) <= 12  # four a second, for 0.6 s or, on a busy machine, some more
+    assert all(amount.phase == "count" and amount.total_rows == 300 for amount in amounts)
+    assert [amount.rows for amount in amounts] == sorted(amount.rows for amount in amounts)
+    last = events[-1].job
+    assert last.progress.rows == 300
+    assert json.loads(last.result) == {"name": "count:300", "count": 300}
+    assert home.journal.job(job) == last
+    await client.close()
+
+
+async def test_the_worker_is_a_process_of_its_own(home):
+    client = await home.connect()
+    pid = client.status.pid
+    assert pid == home.files.worker_pid() != os.getpid()
+    assert os.getsid(pid) == pid
+    assert os.getpriority(os.PRIO_PROCESS, pid) >= 10
+    mode = (home.odf / "worker.sock").stat().st_mode
+    assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600
+    await client.stop()
+    assert not home.files.worker_alive()
+    assert not (home.odf / "worker.sock").exists()
+    assert client.closed
+
+
+async def test_two_starters_get_one_worker(home):
+    clients = await asyncio.gather(*(home.connect() for _ in range(2)))
+    script = (
+        "import asyncio, sys; from pathlib import Path; from odf_engine.coordinator.client import Client\n"
+        "client = asyncio.run(Client.connect(Path(sys.argv[1]), command=sys.argv[2:]))\n"
+        "print(client.status.pid)"
+    )
+    command = [sys.executable, "-c", script, str(home.folder), *home.command()]
+    for client in clients:
+        await client.stop()
+    others = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    pids = {int(other.communicate()[0]) for other in others}
+    assert len(pids) == 1 and clients[0].status.pid == clients[1].status.pid not in pids
+    assert (home.odf / "worker.log").read_text().count("serves") == 2
+
+
+async def test_attaching_without_starting(home, tmp_path):
+    with pytest.raises(WorkerGone, match="no worker is running"):
+        await home.connect(start=False)
+    assert not home.files.worker_alive()
+    with pytest.raises(NotFound, match="not a workspace"):
+        await Client.connect(tmp_path)
+
+
+async def test_a_worker_that_dies_at_its_start(home):
+    began = time.monotonic()
+    with pytest.raises(OdfError, match="this worker has a defect") as caught:
+        await home.connect("--die")
+    assert "worker.log" in caught.value.hint
+    assert time.monotonic() - began < 5
+
+
+async def test_cancelling(home, follow):
+    client = await home.connect()
+    running = await client.submit(Pull("wait"), "a")
+    queued = await client.submit(Pull("wait"), "a")
+    await home.job(running, lambda job: job.state is RUNNING)
+    await client.cancel(queued)
+    assert home.journal.job(queued).state is JobState.cancelled
+    assert home.journal.job(running).state is RUNNING
+    began = time.monotonic()
+    await client.cancel(running)
+    events = await follow(client, 0, running)
+    assert time.monotonic() - began < 2
+    assert states(events, running) == [QUEUED, RUNNING, JobState.cancelled]
+    assert states(events, queued) == [QUEUED, JobState.cancelled]
+    for job in (running, queued):
+        with pytest.raises(OdfError, match="it is cancelled already"):
+            await client.cancel(job)
+    with pytest.raises(OdfError, match="there is no job '99'"):
+        await client.cancel("99")
+    await client.close()
+
+
+async def test_a_killed_worker_leaves_interrupted_jobs(home, follow):
+    client = await home.connect()
+    running = await client.submit(Pull("wait"), "a")
+    queued = await client.submit(Pull("wait"), "a")
+    await home.job(running, lambda job: job.state is RUNNING)
+    told = asyncio.create_task(follow(client, 0, lambda event: False))
+    await asyncio.sleep(0.1)
+    began = time.monotonic()
+    home.kill()
+    events = await told  # ends by itself
+    assert time.monotonic() - began < 2
+    assert client.closed and states(events, running) == [QUEUED, RUNNING]
+    with pytest.raises(WorkerGone):
+        await client.submit(Pull("count:1"), "a")
+    assert {job.state for job in home.journal.jobs()} == {JobState.interrupted}
+
+    seen = numbers(events)[-1]
+    again = await home.connect()
+    assert again.status.pid != client.status.pid
+    events = await follow(again, seen, queued)
+    assert [(event.job.id, event.job.state) for event in events[1:]] == [
+        (running, JobState.interrupted),
+        (queued, JobState.interrupted),
+    ]
+    assert "run it again" in home.journal.job(running).error.hint
+    await again.close()
+
+
+async def test_a_job_outlives_its_client_and_nothing_is_missed(home, follow):
+    script = """
+import asyncio, sys
+from pathlib import Path
+from odf_engine.coordinator.client import Client
+from odf_engine.coordinator.protocol import Pull
+async def main():
+    client = await Client.connect(Path(sys.argv[1]), command=sys.argv[2:])
+    await client.submit(Pull("count:400"), "a")
+    async for event in client.events(0):
+        if hasattr(event, "seq"):
+            print(event.seq, flush=True)
+asyncio.run(main())
+"""
+    command = [sys.executable, "-c", script, str(home.folder), *home.command()]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    seen = [int(first.stdout.readline()) for _ in range(20)]
+    os.killpg(first.pid, signal.SIGKILL)  # what becomes of a terminal that is closed
+    first.communicate()
+    later = await home.connect()
+    events = await follow(later, seen[-1], "1")
+    assert seen == list(range(1, 21))
+    assert numbers(events) == list(range(21, 404))
+    assert events[-1].job.state is DONE
+    await later.close()
+
+
+async def test_only_from_now_on(home, follow):
+    client = await home.connect()
+    first = await client.submit(Pull("count:5"), "a")
+    await home.job(first)
+    following = asyncio.create_task(follow(client, None, "2"))
+    await asyncio.sleep(0.2)
+    await client.submit(Pull("commit:3"), "a")
+    events = await following
+    assert {event.job for event in events if isinstance(event, Committed)} == {"2"}
+    assert states(events, first) == []
+    await client.close()
+
+
+async def test_an_idle_worker_ends_itself(home):
+    client = await home.connect("--idle", "0.7")
+    job = await client.submit(Pull("count:400"), "a")  # longer than that: a job keeps it
+    assert (await home.job(job)).state is DONE
+    ended = time.monotonic()
+    async with asyncio.timeout(5):
+        while home.files.worker_alive():
+            await asyncio.sleep(0.02)
+    assert time.monotonic() - ended > 0.4
+    with pytest.raises(WorkerGone):
+        await client.ping()
+    assert client.closed
+
+
+async def test_a_worker_without_its_workspace_ends(home):
+    client = await home.connect("--idle", "1")
+    pid = client.status.pid
+    for file in home.odf.iterdir():
+        file.unlink()
+    async with asyncio.timeout(5):
+        while True:
+            try:
+                os.kill(pid, 0)
+            except ProcessLookupError:
+                break
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            await asyncio.sleep(0.05)
+
+
+async def test_stopping_cancels_what_runs(home, follow):
+    client = await home.connect()
+    jobs = [await client.submit(Pull(name), name) for name in ("wait", "wait/b", "wait/c")]
+    await home.job(jobs[1], lambda job: job.state is RUNNING)
+    told = asyncio.create_task(follow(client, 0, lambda event: False))
+    await asyncio.sleep(0.1)
+    os.kill(client.status.pid, signal.SIGTERM)
+    events = await told
+    assert client.closed
+    assert [states(events, job)[-1] for job in jobs] == [JobState.cancelled] * 3
+    assert not home.files.worker_alive()
+
+
+async def test_jobs_of_one_dataset_one_after_the_other(home, follow):
+    client = await home.connect()
+    jobs = [await client.submit(Pull("count:60"), "a") for _ in range(2)]
+    others = [await client.submit(Verify(f"count:60/{name}"), name) for name in "bc"]
+    events = await follow(client, 0, others[-1])
+    if DONE not in states(events, jobs[-1]):
+        events += await follow(client, numbers(events)[-1], jobs[-1])
+    running, most = set(), 0
+    for event in events:
+        if isinstance(event, JobChanged):
+            (running.add if event.job.state is RUNNING else running.discard)(event.job.id)
+            most = max(most, len(running))
+            assert not running >= set(jobs)
+    assert most == 2
+    await client.close()
+
+
+async def test_failures_as_people_read_them(home):
+    client = await home.connect()
+    bad, bug, full = [await client.submit(Pull(verb), verb) for verb in ("bad", "bug", "full")]
+    error = (await home.job(bad)).error
+    assert (error.where, error.message, error.hint) == ("file.csv:3", "'x' is not a number", "correct it")
+    assert [
+        (line.level, line.text) for line in home.journal.events(job=bad) if isinstance(line, LogLine)
+    ] == [("error", "file.csv:3: 'x' is not a number (correct it)")]
+
+    error = (await home.job(bug)).error
+    assert error.message == "pull failed unexpectedly: ZeroDivisionError: in a job"
+    assert f"odf logs {bug} -v" in error.hint
+    logged = [line for line in home.journal.events(job=bug) if isinstance(line, LogLine)]
+    assert [line.level for line in logged] == ["debug", "error"]
+    assert logged[0].text.startswith("Traceback") and "programs.py" in logged[0].text
+
+    error = (await home.job(full)).error
+    assert (error.message, error.where) == ("no space is left on the disk", "/data/slice")
+    assert (await client.ping()).running == 0
+    await client.close()
+
+
+async def test_a_client_that_does_not_read_harms_nobody(home, follow):
+    client = await home.connect("--patience", "0.5")
+    slow = socket.socket(socket.AF_UNIX)
+    slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    slow.connect(home.files.address())
+    slow.sendall(encode_line(Subscribe(0)))
+    job = await client.submit(Pull("flood:3000"), "a")
+    began = time.monotonic()
+    events = await follow(client, 0, job)
+    assert len(lines(events)) == 3000
+    await client.ping()
+    assert time.monotonic() - began < 5
+    await asyncio.sleep(0.6)
+    # The slow one was cut off; when it comes back, it goes on where it was.
+    slow.settimeout(5)
+    received = b""
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := slow.recv(1 << 16):
+            received += chunk
+    slow.close()
+    seen = [json.loads(line) for line in received.split(b"\n")[:-1]]
+    last = max(event.get("seq", 0) for event in seen)
+    assert 0 < last < 3000
+    rest = await follow(client, last, job)
+    assert numbers(rest) == list(range(last + 1, 3004))
+    await client.close()
+
+
+async def test_a_slow_reader_of_events_comes_back_by_itself(home):
+    client = await home.connect("--patience", "0.3")
+    job = await client.submit(Pull("flood:3000"), "a")
+    seen = []
+    async with asyncio.timeout(10), contextlib.aclosing(client.events(0)) as events:
+        async for event in events:
+            if not seen:
+                await asyncio.sleep(1)
+            seen += numbers([event])
+            if isinstance(event, JobChanged) and event.job.state.final:
+                break
+    assert seen == list(range(1, 3004)) and not client.closed
+    assert "was cut off" in (home.odf / "worker.log").read_text()
+    assert (await client.ping()).running == 0 and home.journal.job(job).state is DONE
+    await client.close()
+
+
+async def test_stubborn_jobs_do_not_keep_the_worker(home, follow):
+    client = await home.connect()
+    job = await client.submit(Pull("stubborn:60"), "a")
+    await home.job(job, lambda job: job.state is RUNNING)
+    await client.stop()
+    assert home.journal.job(job).state is JobState.interrupted
+
+
+@pytest.mark.parametrize("given", [True, False])
+async def test_a_workspace_with_a_very_long_path(home, monkeypatch, given):
+    with tempfile.TemporaryDirectory() as runtime:  # shorter than tmp_path
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        if given:
+            monkeypatch.setenv("XDG_RUNTIME_DIR", runtime)
+        home.folder = home.folder / ("long" * 20) / ("path" * 20)
+        home.odf.mkdir(parents=True)
+        client = await home.connect()
+        address = Path(home.files.address())
+        assert len(str(address)) < 108 and address.is_relative_to(runtime) == given
+        assert stat.S_IMODE(address.stat().st_mode) == 0o600
+        assert stat.S_IMODE(address.parent.stat().st_mode) == 0o700
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)  # as in another login
+        second = await home.connect(start=False)
+        assert second.status.pid == client.status.pid
+        await client.stop()
+        assert not address.exists() and not (home.odf / "worker.address").exists()
+
+
+async def test_a_worker_of_another_version(home):
+    process = subprocess.Popen(home.command("--version", "0.0.1"))
+    old = None
+    async with asyncio.timeout(10):
+        while old is None:
+            with contextlib.suppress(WorkerGone):
+                old = await home.connect(start=False)
+    assert old.status.version == "0.0.1"
+    job = await old.submit(Pull("wait"), "a")
+    with pytest.raises(OdfError, match=r"version 0\.0\.1 is busy") as caught:
+        await home.connect()
+    assert "odf worker stop" in caught.value.hint
+    await old.cancel(job)
+    await home.job(job)
+    new = await home.connect()
+    assert new.status.version != "0.0.1" and process.wait(5) == 0
+    await new.close()
+    await old.close()
