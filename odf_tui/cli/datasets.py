@@ -11,11 +11,11 @@ import click
 from odf_engine.errors import InvalidManifest, NotFound, UsageError
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.lineage import Graph
 from odf_engine.workspace.workspace import Summary, Workspace
+from odf_tui import humane
 from odf_tui.cli.output import (
-    human_count,
-    human_size,
     open_workspace,
     options_of,
     print_json,
@@ -165,11 +165,11 @@ def list_verb() -> None:
                 summary.name,
                 summary.kind.value,
                 statuses[summary.id].state,
-                human_count(summary.blocks),
-                human_count(summary.records),
-                human_size(summary.size),
-                _short_time(summary.watermark),
-                _short_time(summary.last_pulled),
+                humane.count(summary.blocks),
+                humane.count(summary.records),
+                humane.size(summary.size),
+                _moment(summary.watermark),
+                _moment(summary.last_pulled),
             ]
             for summary in summaries
         ],
@@ -177,8 +177,8 @@ def list_verb() -> None:
     )
 
 
-def _short_time(moment: object | None) -> str:
-    return str(moment)[:16].replace("T", " ") if moment else ""
+def _moment(moment: Timestamp | None) -> str:
+    return humane.moment(None if moment is None else str(moment))
 
 
 def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
@@ -266,16 +266,20 @@ def graph_verb(dot: bool) -> None:
         lines += [f'  "{source}" -> "{target}";' for source, target in edges]
         sys.stdout.write("\n".join([*lines, "}"]) + "\n")
     else:
-        from odf_tui.dag import layout
+        _draw(summaries, edges)
 
-        drawn = layout(
-            {
-                summary.name: ("◇ " if summary.kind is DatasetKind.Root else "◆ ") + summary.name
-                for summary in summaries
-            },
-            edges,
-        )
-        sys.stdout.write("\n".join(line.rstrip() for line in drawn.lines) + "\n")
+
+def _draw(summaries: list[Summary], edges: list[tuple[str, str]]) -> None:
+    """Draws the graph as text; inputs that are not in the workspace are marked with a question mark."""
+    from odf_tui.dag import layout
+
+    labels = {source: f"? {source}" for source, _ in edges}
+    labels |= {each.name: ("◇ " if each.kind is DatasetKind.Root else "◆ ") + each.name for each in summaries}
+    drawn = layout({name: len(label) for name, label in labels.items()}, edges)
+    canvas = [list(line) for line in drawn.lines]
+    for name, place in drawn.places.items():
+        canvas[place.y][place.x : place.x + len(labels[name])] = labels[name]
+    sys.stdout.write("".join("".join(line).rstrip() + "\n" for line in canvas))
 
 
 @verb("path", example="ls $(odf path port-haven.stations)/data")

@@ -7,14 +7,15 @@ import sys
 from pathlib import Path
 
 import click
-from odf_engine.coordinator.client import Client
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
+from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.protocol import JobState, Pull, Request, Verify
 from odf_engine.errors import Conflict
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui import humane
 from odf_tui.cli.demo_data import MANIFESTS, write_sources
 from odf_tui.cli.follow import follow
-from odf_tui.cli.output import human_count, say, verb
+from odf_tui.cli.output import say, verb
 
 
 @verb("demo", example="odf demo")
@@ -97,7 +98,7 @@ def _print(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:
             )
         elif job.kind == "pull":
             sys.stdout.write(
-                f"pulled  {job.target}: {human_count(result['records'])} new records"
+                f"pulled  {job.target}: {humane.count(result['records'])} new records"
                 f" in {result['blocks']} blocks\n"
             )
         else:

@@ -19,7 +19,8 @@ from odf_engine.coordinator.protocol import (
     Request,
 )
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import console, human_count, human_size, options_of, say
+from odf_tui import humane
+from odf_tui.cli.output import console, options_of, say
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -51,10 +52,10 @@ def describe(progress: Progress) -> str:
     """Amounts of a running job in a few words, such as ``read  1 200 000 rows  93.1 MB of 938.0 MB``."""
     parts = [progress.phase]
     if progress.rows is not None:
-        parts.append(f"{human_count(progress.rows)} rows")
+        parts.append(f"{humane.count(progress.rows)} rows")
     if progress.bytes is not None:
-        total = f" of {human_size(progress.total_bytes)}" if progress.total_bytes else ""
-        parts.append(human_size(progress.bytes) + total)
+        total = f" of {humane.size(progress.total_bytes)}" if progress.total_bytes else ""
+        parts.append(humane.size(progress.bytes) + total)
     if progress.files is not None:
         total = f" of {progress.total_files}" if progress.total_files else ""
         parts.append(f"{progress.files}{total} files")

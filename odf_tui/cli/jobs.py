@@ -13,7 +13,8 @@ from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.protocol import Job, LogLine
 from odf_engine.errors import OdfError
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import human_count, open_workspace, options_of, print_json, print_table, say, verb
+from odf_tui import humane
+from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
 
 
 @verb("jobs", example="odf jobs --json", json=True)
@@ -35,7 +36,7 @@ def jobs_verb(limit: int) -> None:
                 job.kind,
                 job.target,
                 job.state.value,
-                human_count(job.progress.rows),
+                humane.count(job.progress.rows),
                 (job.started or "")[:19].replace("T", " "),
                 _took(job),
                 job.error.message if job.error else "",

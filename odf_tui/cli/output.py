@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from odf_engine.workspace.workspace import Workspace
 
 from odf_engine.errors import OdfError
+from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -178,20 +178,3 @@ def fail(error: OdfError) -> None:
     sys.stderr.write(f"error: {error}\n")
     if error.hint:
         sys.stderr.write(f"  hint: {error.hint}\n")
-
-
-def human_size(count: int | None) -> str:
-    """Bytes as people read them."""
-    if count is None:
-        return ""
-    size = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} TB"
-
-
-def human_count(count: int | None) -> str:
-    """A number with thin separators."""
-    return "" if count is None else f"{count:,}".replace(",", " ")
