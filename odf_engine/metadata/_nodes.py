@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from odf_engine.errors import InvalidManifest
@@ -28,15 +28,13 @@ _WORDS: Final = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
 _MAX_DIGITS: Final = 400
 
 
-@dataclass(slots=True)
-class Node:
+class Node(msgspec.Struct):
     """A place in the text; line and column count from 1."""
 
     line: int
     column: int
 
 
-@dataclass(slots=True)
 class Scalar(Node):
     """A single value; ``plain`` when it was not quoted, so that it may be a number."""
 
@@ -54,18 +52,16 @@ class Scalar(Node):
         return self.plain and self.value is None
 
 
-@dataclass(slots=True)
 class Sequence(Node):
     """A list."""
 
-    items: list[Node] = field(default_factory=list)
+    items: list[Node] = msgspec.field(default_factory=list)
 
 
-@dataclass(slots=True)
 class Mapping(Node):
     """Keys and values, in order, duplicates and all."""
 
-    entries: list[tuple[Scalar, Node]] = field(default_factory=list)
+    entries: list[tuple[Scalar, Node]] = msgspec.field(default_factory=list)
 
 
 def plain_value(text: str) -> str | int | float | bool | None:

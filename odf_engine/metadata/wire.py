@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import types
 import typing
-from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
@@ -31,8 +30,7 @@ MAX_TEXT_DEPTH: Final = 2 * MAX_DEPTH + 16
 """How deep YAML may nest: enough for any value that ``MAX_DEPTH`` allows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """A whole number; ``format`` is its ``struct`` character."""
 
     format: str
@@ -48,60 +46,51 @@ class Number:
         return -self.high - 1 if self.format.islower() else 0
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
+class Flag(msgspec.Struct, frozen=True):
     """A truth value."""
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """One of an enum's members; ``format`` is the ``struct`` character of its number."""
 
     enum: type[Enum]
     format: str
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(msgspec.Struct, frozen=True):
     """Text; with ``is_ref`` a dataset reference, whose ids have one written form."""
 
     is_ref: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Json:
+class Json(msgspec.Struct, frozen=True):
     """A JSON object that is kept as text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Blob:
+class Blob(msgspec.Struct, frozen=True):
     """Bytes, or a value (``Multihash``, ``DatasetId``) that is stored as bytes."""
 
     type: type[bytes] | type[Multihash] | type[DatasetId]
 
 
-@dataclass(frozen=True, slots=True)
-class Moment:
+class Moment(msgspec.Struct, frozen=True):
     """A point in time, stored within its table."""
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(msgspec.Struct, frozen=True):
     """A table of its own."""
 
     type: type[model.Model]
 
 
-@dataclass(frozen=True, slots=True)
-class Union:
+class Union(msgspec.Struct, frozen=True):
     """One of several tables; the first member's number is 1."""
 
     name: str
     members: tuple[type[model.Model], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Vector:
+class Vector(msgspec.Struct, frozen=True):
     """Any number of items: text, tables or unions."""
 
     item: Shape
@@ -110,8 +99,7 @@ class Vector:
 Shape = Number | Flag | Choice | Text | Json | Blob | Moment | Table | Union | Vector
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(msgspec.Struct, frozen=True):
     """A field: name of its attribute, key in texts, first slot in the table, shape.
 
     ``newer_key`` is its key in texts since the specification that renamed it; the field that this
@@ -134,8 +122,7 @@ class Field:
         return (self.key, self.newer_key)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """All fields of a table in order; ``slots`` is how many it has (a union takes two)."""
 
     type: type[model.Model]
