@@ -5,7 +5,6 @@ The file is written from these declarations: settings at their default stand the
 
 from __future__ import annotations
 
-import difflib
 import os
 import tempfile
 from collections.abc import Iterator
@@ -234,7 +233,9 @@ def _resolve(key: str) -> tuple[str, ...]:
     for dotted, (path, field) in known.items():
         if get_origin(field.type) is dict and key.startswith(dotted + "."):
             return (*path, key[len(dotted) + 1 :])
-    close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    from difflib import get_close_matches
+
+    close = get_close_matches(key, known, n=1, cutoff=0.5)
     hint = f"did you mean '{close[0]}'?" if close else "settings: " + ", ".join(known)
     raise UsageError(f"there is no setting '{key}'", hint=hint)
 

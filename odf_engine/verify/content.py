@@ -1,0 +1,258 @@
+"""Whether a data slice holds what its block says, row by row, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+from pyarrow import types
+
+from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.kernels import pc
+from odf_engine.data.slices import read_batches
+from odf_engine.errors import BadData, InvalidSchema, NotFound
+from odf_engine.identity.multiformats import SHA2_256, Multihash
+from odf_engine.metadata.model import DatasetVocabulary, DataSlice
+from odf_engine.metadata.timestamp import Timestamp
+
+_BYTES: Final = 1 << 20
+_CORRECT_FROM: Final = 2
+_CORRECT_TO: Final = 3
+
+Problem = tuple[str, str]  # kind and message
+
+
+class Expected(NamedTuple):
+    """What the chain says of a slice.
+
+    ``schema`` is None where it is not known; ``earliest`` and ``latest`` bound the system time.
+    """
+
+    data: DataSlice
+    vocabulary: DatasetVocabulary
+    schema: pa.Schema | None
+    earliest: Timestamp | None
+    latest: Timestamp
+
+
+def check_object(
+    path: Path | None, what: str, expected: Multihash, size: int, progress: Callable[[int], None]
+) -> Iterator[Problem]:
+    """Existence, size and hash of an object; ``progress`` is told how many bytes were read.
+
+    Yields:
+        kinds ``<what>-missing``, ``<what>-size``, ``<what>-physical-hash``.
+    """
+    if path is None:
+        yield f"{what}-missing", f"{what} {expected} is not here"
+        return
+    try:
+        found = path.stat().st_size
+        if found != size:
+            yield f"{what}-size", f"{what} {expected} has {found} bytes and not {size}"
+        actual = hash_file(path, expected.code, progress)
+    except OSError as error:
+        yield f"{what}-missing", f"{what} {expected} cannot be read: {error.strerror}"
+        return
+    if actual != expected:
+        yield f"{what}-physical-hash", f"{what} {expected} has other bytes: their hash is {actual}"
+
+
+def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multihash:
+    """The physical hash of a file by the algorithm of this multicodec number."""
+    hasher = _hasher(code)
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_BYTES):
+            hasher.update(piece)
+            progress(len(piece))
+    return Multihash(code, hasher.digest())
+
+
+def hash_bytes(data: bytes, code: int) -> Multihash:
+    """The hash of ``data`` by the algorithm of this multicodec number."""
+    hasher = _hasher(code)
+    hasher.update(data)
+    return Multihash(code, hasher.digest())
+
+
+def _hasher(code: int) -> Any:
+    return hashlib.sha256() if code == SHA2_256 else hashlib.sha3_256()
+
+
+def check_rows(path: Path, expected: Expected, check: Callable[[], None]) -> Iterator[Problem]:
+    """Schema, logical hash, number and order of rows, and values of the system columns.
+
+    Each kind of problem is told once a slice, with its first row. ``check`` is called often, and
+    may raise to stop.
+
+    Yields:
+        kinds ``slice-malformed``, ``slice-schema``, ``slice-logical-hash``, ``slice-rows``,
+        ``slice-offset``, ``slice-op``, ``slice-system-time``, ``slice-event-time``.
+    """
+    rows = _Rows(expected)
+    try:
+        batches = read_batches(path)
+        first = next(batches, None)
+        if first is not None:
+            yield from _check_schema(first.schema, expected)
+            yield from _check_batches(first, batches, rows, check)
+    except (BadData, NotFound, ValueError) as error:  # names that are no UTF-8 are ValueErrors
+        yield "slice-malformed", f"the slice cannot be read: {error}"
+        return
+    yield from rows.finish()
+
+
+def _check_batches(
+    first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], rows: _Rows, check: Callable[[], None]
+) -> Iterator[Problem]:
+    expected = rows.expected.data.logical_hash
+    try:
+        with LogicalHasher(first.schema) as hasher:
+            for batch in chain([first], rest):
+                check()
+                hasher.update(batch)
+                yield from rows.check(batch)
+            actual = hasher.finish()
+    except InvalidSchema as error:
+        yield "slice-logical-hash", f"the rows have no logical hash: {error}"
+        return
+    if actual != expected:
+        yield (
+            "slice-logical-hash",
+            f"the rows are not those that were committed: their logical hash is {actual} and not {expected}",
+        )
+
+
+def _check_schema(found: pa.Schema, expected: Expected) -> Iterator[Problem]:
+    if expected.schema is None:
+        return
+    if found.names != expected.schema.names:
+        yield (
+            "slice-schema",
+            f"its columns are {', '.join(found.names)}; the schema says {', '.join(expected.schema.names)}",
+        )
+        return
+    for field, declared in zip(found, expected.schema, strict=True):
+        if _plain(field.type) != _plain(declared.type):
+            yield (
+                "slice-schema",
+                f"column '{field.name}' is {field.type}; the schema says {declared.type}",
+            )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without what does not change values: how text and lists are laid out, names of items."""
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(pa.field("item", _plain(kind.value_type)))
+    if types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+    return kind
+
+
+class _Rows:
+    """Checks the system columns of a slice, batch after batch; each kind of problem once."""
+
+    def __init__(self, expected: Expected) -> None:
+        self.expected = expected
+        self._count = 0
+        self._told: set[str] = set()
+        self._next_offset = expected.data.offset_interval.start
+        self._last_op: int | None = None
+
+    def check(self, batch: pa.RecordBatch) -> Iterator[Problem]:
+        """The problems of the next rows."""
+        vocabulary = self.expected.vocabulary
+        for column, look, kind in (
+            (vocabulary.offset_column, self._offsets, "slice-offset"),
+            (vocabulary.operation_type_column, self._ops, "slice-op"),
+            (vocabulary.system_time_column, self._system_times, "slice-system-time"),
+            (vocabulary.event_time_column, self._event_times, "slice-event-time"),
+        ):
+            if kind in self._told:
+                continue
+            message = self._column(batch, column, look)
+            if message is not None:
+                self._told.add(kind)
+                yield kind, message
+        self._count += batch.num_rows
+
+    def finish(self) -> Iterator[Problem]:
+        """The problems that show at the end."""
+        interval = self.expected.data.offset_interval
+        rows = interval.end - interval.start + 1
+        if self._count != rows:
+            yield (
+                "slice-rows",
+                f"the slice has {self._count} rows; offsets {interval.start} to {interval.end} are {rows}",
+            )
+        if self._last_op == _CORRECT_FROM and "slice-op" not in self._told:
+            yield "slice-op", f"row {self._count - 1} is a -C, and no +C follows it"
+
+    def _column(self, batch: pa.RecordBatch, name: str, look: Callable[[pa.Array], str | None]) -> str | None:
+        if batch.schema.get_field_index(name) < 0:
+            return f"there is no column '{name}'"
+        column = batch.column(name)
+        if column.null_count:
+            return f"row {self._row(pc.is_null(column))} has no value in '{name}'"
+        try:
+            return look(column)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return f"column '{name}' is {column.type}"
+
+    def _row(self, where: pa.Array, shift: int = 0) -> int:
+        return self._count + shift + pc.index(where, True).as_py()
+
+    def _offsets(self, column: pa.Array) -> str | None:
+        column = column.cast(pa.int64())
+        if not len(column):
+            return None
+        previous = pa.concat_arrays([pa.array([self._next_offset - 1], pa.int64()), column[:-1]])
+        wrong = pc.not_equal(pc.subtract(column, previous), 1)
+        if not pc.any(wrong).as_py():
+            self._next_offset = column[-1].as_py() + 1
+            return None
+        at = pc.index(wrong, True).as_py()
+        return f"row {self._count + at} has offset {column[at]} where {previous[at].as_py() + 1} comes next"
+
+    def _ops(self, column: pa.Array) -> str | None:
+        column = column.cast(pa.int64())
+        if not len(column):
+            return None
+        wrong = pc.or_(pc.less(column, 0), pc.greater(column, _CORRECT_TO))
+        if pc.any(wrong).as_py():
+            at = pc.index(wrong, True).as_py()
+            return f"row {self._count + at} has operation {column[at]}, which is none of 0 to 3"
+        previous = pa.concat_arrays([pa.array([self._last_op or 0], pa.int64()), column[:-1]])
+        self._last_op = column[-1].as_py()
+        after = pc.equal(previous, _CORRECT_FROM)
+        broken = pc.not_equal(pc.equal(column, _CORRECT_TO), after)
+        if not pc.any(broken).as_py():
+            return None
+        at = pc.index(broken, True).as_py()
+        if after[at].as_py():
+            return f"row {self._count + at} follows a -C and is no +C"
+        return f"row {self._count + at} is a +C that does not follow a -C"
+
+    def _system_times(self, column: pa.Array) -> str | None:
+        column = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        latest, earliest = self.expected.latest, self.expected.earliest
+        late = pc.greater(column, latest.ms)
+        if pc.any(late).as_py():
+            return f"row {self._row(late)} has a system time after its block's, {latest}"
+        early = pc.less(column, earliest.ms) if earliest else None
+        if early is not None and pc.any(early).as_py():
+            return f"row {self._row(early)} has a system time before the records it follows, {earliest}"
+        return None
+
+    def _event_times(self, column: pa.Array) -> str | None:
+        if types.is_timestamp(column.type) or types.is_date(column.type):
+            return None
+        return f"column '{self.expected.vocabulary.event_time_column}' is {column.type}, which is no time"

@@ -1,0 +1,332 @@
+"""Whether a dataset is what its head says: block bytes, append rules, slices, checkpoints.
+
+Nothing is taken from the index: every file is read. Every problem is a finding, none stops the rest;
+what cannot be judged because something before it is lost is not held against the dataset.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+from msgspec.structs import replace
+
+from odf_engine.chain import rules
+from odf_engine.chain.chain import Dataset
+from odf_engine.chain.state import ChainState, fold
+from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.errors import (
+    ChainRuleViolated,
+    InvalidIdentity,
+    InvalidSchema,
+    MalformedBlock,
+    NotFound,
+    OdfError,
+    UsageError,
+)
+from odf_engine.identity.did import DID_PREFIX, DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import DecodedBlock, decode_block
+from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
+    AddData,
+    ExecuteTransform,
+    MetadataBlock,
+    Seed,
+    kind_of,
+)
+from odf_engine.progress import Reporter
+from odf_engine.storage.objects import LocalObjects, find_name
+from odf_engine.verify.content import Expected, Problem, check_object, check_rows, hash_bytes
+from odf_engine.verify.walk import Blocks
+
+_REPORT_SECONDS: Final = 0.1
+
+# Behind a lost block these cannot be judged: until the next data block …
+_CARRIED: Final = frozenset(
+    {
+        "watermark",
+        "prev-offset",
+        "prev-checkpoint",
+        "data-changes-something",
+        "transform-intervals",
+    }
+)
+# … and for good, because the lost block may have been the setting that they look at.
+_FROM_SETTINGS: Final = frozenset(
+    {
+        "schema-before-data",
+        "schema-new",
+        "schema-evolution",
+        "transform-inputs",
+        "polling-or-push",
+        "push-source-new",
+        "source-there",
+    }
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is wrong.
+
+    Attributes:
+        kind: stable name in kebab case: the broken append rule, or ``block-…``, ``slice-…``,
+            ``checkpoint-…``, ``head-…``, ``chain-incomplete``, ``identity``.
+        block: hash of the block that says otherwise, or ``head``.
+        message: what is wrong, as a person reads it.
+    """
+
+    kind: str
+    block: str
+    message: str
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was checked, and everything that was found; ``transforms`` counts replayed ones."""
+
+    valid: bool
+    blocks: int
+    slices: int
+    transforms: int
+    findings: list[Finding]
+
+
+def verify(dataset: Dataset, reporter: Reporter, first: int | None = None, last: int | None = None) -> Report:
+    """Checks a dataset, or its blocks ``first`` to ``last`` by sequence number, both included.
+
+    Raises:
+        UsageError: the range is empty.
+        Cancelled: somebody asked to stop.
+    """
+    if first is not None and last is not None and first > last:
+        raise UsageError(
+            f"the range {first}..{last} is empty", hint="it goes from the older block to the newer"
+        )
+    return _Integrity(dataset, reporter, first or 0, last).run()
+
+
+class _Lost(Exception):
+    """A block that says nothing."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.message = kind, message
+
+
+class _Integrity:
+    def __init__(self, dataset: Dataset, reporter: Reporter, first: int, last: int | None) -> None:
+        self._dataset = dataset
+        self._reporter = reporter
+        self._first, self._last = first, last
+        self._blocks = Blocks(dataset)
+        self._data = LocalObjects(dataset.folder / "data")
+        self._checkpoints = LocalObjects(dataset.folder / "checkpoints")
+        self._good_checkpoints: set[tuple[Multihash, int]] = set()
+        self._progress = _Progress(reporter)
+        self._findings: list[Finding] = []
+        self._checked = self._slices = 0
+        self._state: ChainState | None = None
+        self._lost_settings = self._lost_data = False
+
+    def run(self) -> Report:
+        self._reporter.phase("chain")
+        found = self._blocks.walk(self._reporter)
+        if found.head_problem is not None:
+            self._find("head", *found.head_problem)
+        self._reporter.phase("verify")
+        self._progress.total_blocks = len(found.hashes)
+        if not found.complete:
+            self._lost_settings = self._lost_data = True
+            oldest = str(found.hashes[0]) if found.hashes else "head"
+            self._find(oldest, "chain-incomplete", "what came before this block cannot be found")
+        for number, block_hash in enumerate(found.hashes, found.first_number):
+            if self._last is not None and number > self._last:
+                break
+            self._block(block_hash, number)
+            self._progress.block()
+        self._progress.tell()
+        return Report(not self._findings, self._checked, self._slices, 0, self._findings)
+
+    def _find(self, block: str, kind: str, message: str) -> None:
+        self._findings.append(Finding(kind, block, message))
+        self._reporter.line(f"{kind}: block {block[-8:]}: {message}", "error")
+
+    def _found(self, block_hash: Multihash, problems: Iterable[Problem]) -> None:
+        for kind, message in problems:
+            self._find(str(block_hash), kind, message)
+
+    # --- Blocks -------------------------------------------------------------------------------
+
+    def _block(self, block_hash: Multihash, number: int) -> None:
+        self._reporter.check()
+        inside = self._first <= number
+        self._checked += inside
+        try:
+            decoded = self._read(block_hash)
+        except _Lost as lost:
+            if inside:
+                self._find(str(block_hash), lost.kind, lost.message)
+            self._skip(block_hash, number)
+            return
+        if inside:
+            for part in decoded.unknown:
+                self._reporter.line(f"block {number}: {part} is of a newer specification", "warning")
+            self._rules(block_hash, decoded.block)
+            self._objects(block_hash, decoded.block)
+        self._follow(block_hash, decoded.block)
+
+    def _read(self, block_hash: Multihash) -> DecodedBlock:
+        try:
+            data = self._blocks.read(block_hash)
+            self._progress.bytes(len(data))
+            actual = hash_bytes(data, block_hash.code)
+            if actual != block_hash:
+                # Nothing that these bytes say is to be relied on.
+                raise _Lost("block-hash", f"the block has other bytes: their hash is {actual}")
+            return decode_block(data)
+        except NotFound:
+            raise _Lost("block-missing", "the block is not here") from None
+        except MalformedBlock as error:
+            raise _Lost("block-malformed", f"the block cannot be read: {error}") from None
+
+    def _skip(self, block_hash: Multihash, number: int) -> None:
+        """Goes on behind a block that says nothing."""
+        self._lost_settings = self._lost_data = True
+        if self._state is not None:
+            self._state = replace(self._state, head=block_hash, sequence_number=number)
+
+    def _follow(self, block_hash: Multihash, block: MetadataBlock) -> None:
+        if isinstance(block.event, AddData | ExecuteTransform):
+            self._lost_data = False
+        try:
+            self._state = fold(self._state, block, block_hash)
+        except ChainRuleViolated:
+            return  # no Seed: the finding is there already
+
+    def _rules(self, block_hash: Multihash, block: MetadataBlock) -> None:
+        if isinstance(block.event, Seed):
+            self._identity(block_hash, block.event)
+        if self._state is None:
+            if self._lost_settings:
+                return  # not the first block: that one is lost
+            self._rule(block_hash, lambda: rules.check_append(None, block))
+            return
+        state = self._state
+        # One by one, because check_append stops at the first that is broken.
+        for rule in (*rules._ALWAYS, *rules._BY_EVENT.get(type(block.event), ())):
+            self._rule(block_hash, lambda rule=rule: rule(state, block, block.event))
+
+    def _rule(self, block_hash: Multihash, check: Any) -> None:
+        try:
+            check()
+        except ChainRuleViolated as error:
+            lost = error.rule in _CARRIED and self._lost_data
+            if not lost and not (error.rule in _FROM_SETTINGS and self._lost_settings):
+                self._find(str(block_hash), error.rule, error.message)
+        except OdfError:
+            return  # a rule that stumbles over what another rule has found
+
+    def _identity(self, block_hash: Multihash, seed: Seed) -> None:
+        try:
+            named = DatasetId.parse(DID_PREFIX + self._dataset.folder.name)
+        except InvalidIdentity:
+            return  # a folder by another name, such as one that was copied here to be looked at
+        if named != seed.dataset_id:
+            self._find(
+                str(block_hash),
+                "identity",
+                f"the chain is that of {seed.dataset_id}, in the folder of {named}",
+            )
+
+    # --- Slices and checkpoints ---------------------------------------------------------------
+
+    def _objects(self, block_hash: Multihash, block: MetadataBlock) -> None:
+        event = block.event
+        if not isinstance(event, AddData | ExecuteTransform):
+            return
+        if event.new_data is not None:
+            self._slices += 1
+            self._slice(block_hash, block, event)
+        checkpoint = event.new_checkpoint
+        if checkpoint is None or (checkpoint.physical_hash, checkpoint.size) in self._good_checkpoints:
+            return
+        problems = list(
+            check_object(
+                _locate(self._checkpoints, checkpoint.physical_hash),
+                "checkpoint",
+                checkpoint.physical_hash,
+                checkpoint.size,
+                self._progress.bytes,
+            )
+        )
+        self._found(block_hash, problems)
+        if not problems:
+            self._good_checkpoints.add((checkpoint.physical_hash, checkpoint.size))
+
+    def _slice(self, block_hash: Multihash, block: MetadataBlock, event: AddData | ExecuteTransform) -> None:
+        data = event.new_data
+        assert data is not None
+        path = _locate(self._data, data.physical_hash)
+        self._reporter.line(
+            f"block {block.sequence_number}: {kind_of(event)}, offsets {data.offset_interval.start} to "
+            f"{data.offset_interval.end}, slice {data.physical_hash.short}",
+            "debug",
+        )
+        progress = self._progress.bytes
+        self._found(block_hash, check_object(path, "slice", data.physical_hash, data.size, progress))
+        if path is None:
+            return
+        state = self._state
+        expected = Expected(
+            data=data,
+            vocabulary=state.vocabulary if state else DEFAULT_VOCABULARY,
+            schema=self._schema(),
+            earliest=state.last_data_time if state else None,
+            latest=block.system_time,
+        )
+        self._found(block_hash, check_rows(path, expected, self._reporter.check))
+
+    def _schema(self) -> pa.Schema | None:
+        if self._state is None or self._state.schema is None or self._lost_settings:
+            return None
+        try:
+            return decode_schema(self._state.schema)
+        except InvalidSchema:
+            return None  # the rule about SetDataSchema has found it
+
+
+def _locate(objects: LocalObjects, object_hash: Multihash) -> Path | None:
+    name = find_name(objects, object_hash)
+    return None if name is None else objects.path(name)
+
+
+class _Progress:
+    """Tells amounts now and then: blocks as files, and bytes of everything that was read."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._blocks = self._bytes = 0
+        self._next = 0.0
+        self.total_blocks = 0
+
+    def block(self) -> None:
+        self._blocks += 1
+        self._tell_sometimes()
+
+    def bytes(self, count: int) -> None:
+        self._reporter.check()
+        self._bytes += count
+        self._tell_sometimes()
+
+    def tell(self) -> None:
+        self._reporter.amount(files=self._blocks, total_files=self.total_blocks, bytes=self._bytes)
+
+    def _tell_sometimes(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _REPORT_SECONDS
+            self.tell()

@@ -1,0 +1,99 @@
+"""What lists and graphs show of datasets, found without walking a chain."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.state import ChainState
+from odf_engine.errors import OdfError
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.refs import DatasetAlias
+from odf_engine.metadata.model import DatasetKind
+from odf_engine.metadata.timestamp import Timestamp
+
+
+class DatasetEntry(msgspec.Struct, frozen=True):
+    """A dataset of a workspace, by id and by name."""
+
+    id: DatasetId
+    alias: DatasetAlias
+    dataset: Dataset
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What lists and graphs show of a dataset.
+
+    ``last_pulled`` is when the newest data block was made; ``size`` is in bytes of data;
+    ``problem`` says why a damaged dataset cannot be read (the rest is then empty, its kind Root).
+    """
+
+    id: DatasetId
+    name: str
+    kind: DatasetKind
+    head: Multihash | None
+    blocks: int
+    records: int
+    size: int
+    watermark: Timestamp | None
+    last_pulled: Timestamp | None
+    inputs: list[DatasetId]
+    folder: Path
+    problem: str | None = None
+
+
+def summarise(
+    entries: Sequence[DatasetEntry], index: ChainIndex, known: MutableMapping[DatasetId, Summary]
+) -> list[Summary]:
+    """Summaries of the entries, in their order: one query to the index, however many there are.
+
+    ``known`` holds earlier summaries, which serve again while name and head are the same.
+    """
+    heads: dict[DatasetId, Multihash | OdfError | None] = {}
+    for entry in entries:
+        try:
+            heads[entry.id] = entry.dataset.head()
+        except OdfError as error:
+            heads[entry.id] = error
+    changed = [entry for entry in entries if not _serves(known.get(entry.id), entry, heads[entry.id])]
+    wanted = [head for entry in changed if isinstance(head := heads[entry.id], Multihash)]
+    states = index.states(wanted) if wanted else {}
+    for entry in changed:
+        known[entry.id] = _summary(entry, heads[entry.id], states)
+    return [known[entry.id] for entry in entries]
+
+
+def _serves(old: Summary | None, entry: DatasetEntry, head: object) -> bool:
+    return old is not None and old.head is not None and old.head == head and old.name == str(entry.alias)
+
+
+def _summary(
+    entry: DatasetEntry, head: Multihash | OdfError | None, states: dict[Multihash, ChainState]
+) -> Summary:
+    state, problem = None, None
+    try:
+        if isinstance(head, OdfError):
+            raise head
+        # Where the index does not know the head, this brings it up to it.
+        state = (states.get(head) if head else None) or entry.dataset.state()
+    except OdfError as error:
+        problem = str(error)
+    return Summary(
+        id=entry.id,
+        name=str(entry.alias),
+        kind=state.kind if state else DatasetKind.Root,
+        head=state.head if state else None,
+        blocks=state.blocks if state else 0,
+        records=state.records if state else 0,
+        size=state.data_size if state else 0,
+        watermark=state.watermark if state else None,
+        last_pulled=state.last_data_time if state else None,
+        inputs=state.inputs() if state else [],
+        folder=entry.dataset.folder,
+        problem=problem,
+    )

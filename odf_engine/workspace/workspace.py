@@ -1,0 +1,350 @@
+"""A workspace: a folder with ``.odf/`` in it, and its datasets by name.
+
+On disk: ``.odf/datasets/<id>/`` holds each dataset in repository layout, its alias in
+``info/alias``. The folder's name is the id, so renaming a dataset writes one small file. A dataset
+that is being made or deleted stands in a folder whose name starts with a dot, and moves by one
+rename: others see it whole or not at all.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Self
+from urllib.parse import unquote, urlsplit
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.chain.index import ChainIndex
+from odf_engine.errors import InvalidIdentity, NotFound, OdfError, UsageError
+from odf_engine.identity.did import DID_PREFIX, DatasetId, KeyStore
+from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
+from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.objects import sync_folder
+from odf_engine.workspace import config as settings
+from odf_engine.workspace.adding import AlreadyExists, plan_datasets
+from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
+
+__all__ = ["AlreadyExists", "DatasetEntry", "Summary", "Workspace"]
+
+ODF_FOLDER: Final = ".odf"
+WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
+
+
+class Workspace:
+    """A workspace on disk. Cheap to make; safe to use from several threads and processes.
+
+    Attributes:
+        folder: where relative paths of sources start.
+        odf: the ``.odf`` folder within.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.odf = folder / ODF_FOLDER
+        self._datasets = self.odf / "datasets"
+        self._opened: dict[DatasetId, Dataset] = {}
+        self._summaries: dict[DatasetId, Summary] = {}
+
+    @classmethod
+    def find(cls, start: Path | None = None, explicit: Path | None = None) -> Self:
+        """The workspace in ``explicit``, else in ``$ODF_WORKSPACE``, else around ``start``.
+
+        Raises:
+            NotFound: no ``.odf`` folder there; the hint says how to make one.
+        """
+        hint = "make one with: odf init"
+        named = explicit or (Path(text) if (text := os.environ.get(WORKSPACE_VARIABLE)) else None)
+        if named is not None:
+            folder = named.expanduser().resolve()
+            if (folder / ODF_FOLDER).is_dir():
+                return cls(folder)
+            source = "" if explicit else f" (which ${WORKSPACE_VARIABLE} names)"
+            raise NotFound(f"{folder}{source} is not a workspace", hint=f"{hint} {folder}")
+        begin = (start or Path.cwd()).resolve()
+        for folder in (begin, *begin.parents):
+            if (folder / ODF_FOLDER).is_dir():
+                return cls(folder)
+        raise NotFound(f"there is no workspace in {begin} or above it", hint=hint)
+
+    @classmethod
+    def init(cls, folder: Path) -> Self:
+        """Makes a workspace in ``folder``, which is made if it is not there.
+
+        Raises:
+            AlreadyExists: it is a workspace already.
+        """
+        workspace = cls(folder.expanduser().resolve())
+        try:
+            workspace.folder.mkdir(parents=True, exist_ok=True)
+            workspace.odf.mkdir(mode=0o700)
+        except FileExistsError:
+            if workspace.odf.is_dir():
+                raise AlreadyExists(f"{workspace.folder} is a workspace already") from None
+            raise UsageError(f"{workspace.folder} is not a folder") from None
+        except OSError as error:
+            raise UsageError(f"{workspace.folder} cannot be a workspace: {error.strerror}") from None
+        workspace._datasets.mkdir()
+        settings.save(settings.Config(), workspace.config_path)
+        return workspace
+
+    @property
+    def config_path(self) -> Path:
+        """The file of settings."""
+        return self.odf / "config.yaml"
+
+    @cached_property
+    def config(self) -> settings.Config:
+        """The settings, as they were when first asked for."""
+        return settings.load(self.config_path)
+
+    @cached_property
+    def index(self) -> ChainIndex:
+        """The index of blocks, a cache."""
+        return ChainIndex(self.odf / "index.sqlite")
+
+    @cached_property
+    def keys(self) -> KeyStore:
+        """The private keys of the datasets made here."""
+        return KeyStore(self.odf / "keys")
+
+    def resolve_path(self, text: str) -> Path:
+        """A path or ``file:`` URL of a manifest as an absolute path; relative ones start here."""
+        if text[:5].lower() == "file:":
+            parts = urlsplit(text)
+            # In file://data/x.csv, a relative path as people write it, `data` reads as a host.
+            host = "" if parts.netloc == "localhost" else parts.netloc
+            text = unquote(host + parts.path)
+        path = Path(text)
+        return self.folder / (path.expanduser() if path.parts[:1] == ("~",) else path)
+
+    # --- Finding datasets ---------------------------------------------------------------------
+
+    def datasets(self) -> list[DatasetEntry]:
+        """Every dataset, by name."""
+        entries = [self._entry(dataset_id, alias) for dataset_id, alias in self._aliases()]
+        return sorted(entries, key=lambda entry: str(entry.alias).lower())
+
+    def resolve(self, text: str) -> DatasetEntry:
+        """The dataset with this id or alias.
+
+        Raises:
+            InvalidIdentity: neither an id nor an alias.
+            NotFound: not in this workspace; the hint suggests a name that is close.
+        """
+        ref = parse_ref(text)
+        for dataset_id, alias in self._aliases():
+            if ref in (dataset_id, alias):
+                return self._entry(dataset_id, alias)
+        raise self._not_found(text)
+
+    def match(self, texts: Sequence[str]) -> list[DatasetEntry]:
+        """The datasets that ids, aliases and patterns with ``%`` mean, each once, in their order.
+
+        Raises:
+            InvalidIdentity: a malformed text.
+            NotFound: a text that means no dataset.
+        """
+        found: dict[DatasetId, DatasetEntry] = {}
+        everything = self.datasets()
+        for text in texts:
+            pattern = DatasetPattern.parse(text)
+            matches = [entry for entry in everything if pattern.matches(entry.alias, entry.id)]
+            if not matches:
+                raise self._not_found(text)
+            found.update((entry.id, entry) for entry in matches)
+        return list(found.values())
+
+    def summaries(self) -> list[Summary]:
+        """What lists show of every dataset, by name; one query to the index, however many."""
+        return summarise(self.datasets(), self.index, self._summaries)
+
+    # --- Changing datasets --------------------------------------------------------------------
+
+    def add(self, snapshots: Sequence[DatasetSnapshot]) -> list[DatasetEntry]:
+        """Makes datasets from their definitions, in any order among them: all of them or none.
+
+        Raises:
+            AlreadyExists: a name is taken.
+            NotFound: inputs that are neither here nor among ``snapshots``; it names them all.
+            OdfError: a definition is wrong.
+        """
+        with self._lock():
+            self._sweep()
+            existing = {alias: dataset_id for dataset_id, alias in self._aliases()}
+            plans = plan_datasets(existing, snapshots, self.keys.generate)
+            now = Timestamp.now()
+            try:
+                for plan in plans:
+                    self._stage(plan.id, plan.alias, plan.events, now)
+                return [self._publish(plan.id, plan.alias) for plan in plans]
+            except BaseException:
+                for plan in plans:
+                    self._discard(plan.id)
+                raise
+
+    def dataset_new(
+        self,
+        alias: DatasetAlias,
+        kind: DatasetKind,
+        events: Sequence[MetadataEvent] = (),
+        system_time: Timestamp | None = None,
+    ) -> DatasetEntry:
+        """Makes a dataset of a fresh identity from events that are ready to be committed.
+
+        Raises:
+            AlreadyExists: the name is taken.
+            ChainRuleViolated: the events may not follow each other.
+        """
+        with self._lock():
+            self._check_free(alias)
+            dataset_id = self.keys.generate()
+            try:
+                seeded = [Seed(dataset_id, kind), *events]
+                self._stage(dataset_id, alias, seeded, system_time or Timestamp.now())
+                return self._publish(dataset_id, alias)
+            except BaseException:
+                self._discard(dataset_id)
+                raise
+
+    def rename(self, entry: DatasetEntry, alias: DatasetAlias) -> DatasetEntry:
+        """Gives a dataset another name.
+
+        Raises:
+            AlreadyExists: another dataset has it.
+            NotFound: the dataset is not here any more.
+        """
+        with self._lock():
+            self._check_free(alias, but=entry.id)
+            folder = self._datasets / entry.id.multibase
+            if not folder.is_dir():
+                raise self._not_found(str(entry.alias))
+            _write_text(folder / "info" / "alias", str(alias))
+            return self._entry(entry.id, alias)
+
+    def delete(self, entry: DatasetEntry) -> None:
+        """Removes a dataset, its data and its private key.
+
+        Raises:
+            OdfError: other datasets read it; the message names them.
+        """
+        with self._lock():
+            readers = [other.name for other in self.summaries() if entry.id in other.inputs]
+            if readers:
+                raise OdfError(
+                    f"{entry.alias} is read by " + ", ".join(readers),
+                    hint="delete those first, or name them in the same command",
+                )
+            doomed = self._datasets / f".gone-{entry.id.multibase}"
+            try:
+                (self._datasets / entry.id.multibase).rename(doomed)
+            except FileNotFoundError:
+                raise self._not_found(str(entry.alias)) from None
+            shutil.rmtree(doomed, ignore_errors=True)
+            self.keys.forget(entry.id)
+            self._opened.pop(entry.id, None)
+            self._summaries.pop(entry.id, None)
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    def _aliases(self) -> Iterator[tuple[DatasetId, DatasetAlias]]:
+        try:
+            folders = list(self._datasets.iterdir())
+        except FileNotFoundError:
+            return
+        for folder in folders:
+            if folder.name.startswith("."):
+                continue
+            try:
+                dataset_id = DatasetId.parse(DID_PREFIX + folder.name)
+            except InvalidIdentity:
+                continue
+            yield dataset_id, _read_alias(folder)
+
+    def _entry(self, dataset_id: DatasetId, alias: DatasetAlias) -> DatasetEntry:
+        dataset = self._opened.get(dataset_id)
+        if dataset is None:
+            dataset = self._opened[dataset_id] = Dataset(self._datasets / dataset_id.multibase, self.index)
+        return DatasetEntry(dataset_id, alias, dataset)
+
+    def _not_found(self, text: str) -> NotFound:
+        from difflib import get_close_matches
+
+        names = {str(alias).lower(): str(alias) for _, alias in self._aliases()}
+        close = get_close_matches(text.lower(), names, n=1)
+        hint = f"did you mean '{names[close[0]]}'?" if close else "see what is here with: odf list"
+        return NotFound(f"there is no dataset '{text}' in {self.folder}", hint=hint)
+
+    def _check_free(self, alias: DatasetAlias, but: DatasetId | None = None) -> None:
+        for dataset_id, taken in self._aliases():
+            if taken == alias and dataset_id != but:
+                raise AlreadyExists(f"a dataset named {taken} exists already", hint="choose another name")
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Keeps other processes from making, renaming or deleting datasets."""
+        with (self.odf / "lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def _staging(self, dataset_id: DatasetId) -> Path:
+        return self._datasets / f".new-{dataset_id.multibase}"
+
+    def _stage(
+        self, dataset_id: DatasetId, alias: DatasetAlias, events: Sequence[MetadataEvent], now: Timestamp
+    ) -> None:
+        folder = self._staging(dataset_id)
+        (folder / "info").mkdir(parents=True)
+        _write_text(folder / "info" / "alias", str(alias))
+        version = self.config.block_version
+        Dataset(folder, self.index).commit(events, system_time=now, expected_head=None, block_version=version)
+
+    def _publish(self, dataset_id: DatasetId, alias: DatasetAlias) -> DatasetEntry:
+        self._staging(dataset_id).rename(self._datasets / dataset_id.multibase)
+        sync_folder(self._datasets)
+        return self._entry(dataset_id, alias)
+
+    def _discard(self, dataset_id: DatasetId) -> None:
+        for folder in (self._staging(dataset_id), self._datasets / dataset_id.multibase):
+            shutil.rmtree(folder, ignore_errors=True)
+        self.keys.forget(dataset_id)
+
+    def _sweep(self) -> None:
+        """Removes what a killed process left half made or half deleted; only under the lock."""
+        for folder in self._datasets.glob(".*-*"):
+            shutil.rmtree(folder, ignore_errors=True)
+            name = folder.name.partition("-")[2]
+            try:
+                self.keys.forget(DatasetId.parse(DID_PREFIX + name))
+            except InvalidIdentity:
+                continue
+
+
+def _read_alias(folder: Path) -> DatasetAlias:
+    try:
+        with (folder / "info" / "alias").open(encoding="utf-8") as file:
+            return DatasetAlias.parse(file.read(1024).strip())
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
+        # A lost name must not hide a dataset: until it is renamed it goes by its id.
+        return DatasetAlias(None, folder.name)
+
+
+def _write_text(path: Path, text: str) -> None:
+    """Replaces a small file in one step."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
