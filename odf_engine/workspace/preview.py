@@ -21,7 +21,7 @@ from odf_engine.errors import BadData, NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 
-CACHE_BYTES: Final = 96 * 1024 * 1024
+CACHE_BYTES: Final = 48 * 1024 * 1024
 _OPEN_FILES: Final = 16
 _UNREADABLE: Final = (pa.ArrowException, OSError)
 _HINT: Final = "odf verify shows everything that is wrong"
