@@ -172,12 +172,28 @@ def _check_source(
     ddl = source.read.schema
     if ddl is None:
         return
-    from odf_engine.data.ddl import parse_ddl
-
     with _within("read.schema"):
-        columns = parse_ddl(ddl).names
+        columns = _columns(ddl, source, vocabulary)
     if source.preprocess is None:
-        _check_columns(columns, source.merge, vocabulary, [*keys, *(compared or ())])
+        _check_needed(columns, vocabulary, [*keys, *(compared or ())])
+
+
+def _columns(
+    ddl: Sequence[str],
+    source: model.SetPollingSource | model.AddPushSource,
+    vocabulary: model.DatasetVocabulary,
+) -> list[str]:
+    import pyarrow as pa
+
+    from odf_engine.data.ddl import parse_ddl
+    from odf_engine.data.slices import slice_schema
+
+    schema = parse_ddl(ddl)
+    if source.preprocess is None:  # else the query says what columns there will be
+        changelog = isinstance(source.merge, model.ChangelogStream | model.UpsertStream)
+        op = vocabulary.operation_type_column if changelog else None
+        slice_schema(pa.schema([field for field in schema if field.name != op]), vocabulary)
+    return schema.names
 
 
 def _check_fetch(fetch: model.FetchStep) -> None:
@@ -203,22 +219,7 @@ def _check_fetch(fetch: model.FetchStep) -> None:
         )
 
 
-def _check_columns(
-    columns: Sequence[str],
-    merge: model.MergeStrategy,
-    vocabulary: model.DatasetVocabulary,
-    needed: Sequence[str],
-) -> None:
-    reserved = {vocabulary.offset_column, vocabulary.system_time_column}
-    if not isinstance(merge, model.ChangelogStream | model.UpsertStream):
-        reserved.add(vocabulary.operation_type_column)
-    for column in columns:
-        if column in reserved:
-            raise InvalidSchema(
-                f"column '{column}' has the name of a system column",
-                where="read.schema",
-                hint="name it differently, or rename the system column with SetVocab",
-            )
+def _check_needed(columns: Sequence[str], vocabulary: model.DatasetVocabulary, needed: Sequence[str]) -> None:
     known = {column.lower() for column in (*columns, vocabulary.event_time_column)}
     for column in needed:
         if column.lower() not in known:

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Self
@@ -241,6 +241,9 @@ class Workspace:
                     f"{entry.alias} is read by " + ", ".join(readers),
                     hint="delete those first, or name them in the same command",
                 )
+            with suppress(OdfError):
+                if head := entry.dataset.head():
+                    self.index.forget(head)
             doomed = self._datasets / f".gone-{entry.id.multibase}"
             try:
                 (self._datasets / entry.id.multibase).rename(doomed)

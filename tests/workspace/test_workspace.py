@@ -189,6 +189,7 @@ def test_a_name_that_is_taken_is_refused_whatever_its_case(workspace: Workspace)
         (root("a", merge=model.Snapshot(["id"], [])), InvalidManifest, "no column to compare"),
         (root("a", merge=model.Ledger([])), InvalidManifest, "primary key"),
         (root("a", read=model.Csv(schema=["offset INT", "id INT"])), InvalidSchema, "system column"),
+        (root("a", read=model.Csv(schema=["id INT", "event_time INT"])), InvalidSchema, "event time"),
         (root("a", fetch=model.FilesGlob(" ")), InvalidManifest, "empty"),
         (root("a", fetch=model.FilesGlob("*", model.FromPath("(")), ), InvalidManifest, "regular expression"),
         (root("a", fetch=model.FilesGlob("*", model.FromPath("x"))), InvalidManifest, "no group"),
@@ -213,6 +214,20 @@ def test_a_renamed_system_column_frees_its_name(workspace: Workspace) -> None:
     vocab = model.SetVocab(offset_column="row")
     (entry,) = workspace.add([DatasetSnapshot("a", DatasetKind.Root, [vocab, *snapshot.metadata])])
     assert entry.dataset.state().vocabulary.offset_column == "row"
+
+
+def test_a_stream_of_changes_may_bring_its_operations(workspace: Workspace) -> None:
+    read = model.Csv(schema=["op TINYINT UNSIGNED", "id INT"])
+    workspace.add([root("a", read=read, merge=model.ChangelogStream(["id"]))])
+    with pytest.raises(InvalidSchema, match="'op'"):
+        workspace.add([root("b", read=read)])
+
+
+def test_a_preprocess_query_decides_the_columns(workspace: Workspace) -> None:
+    query = model.Sql("flink", query="SELECT offset AS row, id AS key FROM input")
+    read = model.Csv(schema=["offset INT", "id INT"])
+    (entry,) = workspace.add([root("a", read=read, preprocess=query, merge=model.Ledger(["key"]))])
+    assert entry.dataset.state().polling_source is not None
 
 
 def test_a_failure_while_writing_leaves_nothing(
@@ -347,8 +362,11 @@ def test_deleting_is_refused_while_another_dataset_reads_it(workspace: Workspace
     )
     with pytest.raises(OdfError, match="source is read by one, two"):
         workspace.delete(source)
+    head = source.dataset.head()
+    assert head and workspace.index.state(head)
     for entry in (one, two, source):
         workspace.delete(entry)
+    assert workspace.index.state(head) is None
     assert_no_trace(workspace, 0)
     with pytest.raises(NotFound):
         workspace.delete(source)
