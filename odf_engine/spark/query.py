@@ -1,0 +1,109 @@
+"""Queries that people wrote: one SELECT a step, over the views that they were given and no more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.errors import ParseException, PySparkException
+
+from odf_engine.errors import InvalidQuery
+from odf_engine.metadata.model import SqlQueryStep
+from odf_engine.spark.casts import identifier
+from odf_engine.spark.errors import QueryError, explain, translated
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def run_query(
+    session: SparkSession, views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]
+) -> DataFrame:
+    """The result of a query of one or more steps; nothing runs yet.
+
+    Every step sees the views and the steps before it by their aliases; the last one, which has no
+    alias, is the result.
+
+    Args:
+        session: the job's own, which the views belong to.
+        views: frames by the name that the query uses.
+        steps: in order.
+
+    Raises:
+        InvalidQuery: no single SELECT, a syntax error, an unknown name, types that do not go
+            together; with line and column (see :class:`odf_engine.spark.errors.QueryError`).
+    """
+    _check_aliases(views, steps)
+    known = list(views)
+    with translated():
+        for name, frame in views.items():
+            frame.createOrReplaceTempView(identifier(name))
+    for number, step in enumerate(steps, 1):
+        place = f"query step {number} of {len(steps)}" if len(steps) > 1 else "query"
+        frame = _step(session, step.query, place, known)
+        if step.alias is None:
+            return frame
+        with translated():
+            frame.createOrReplaceTempView(identifier(step.alias))
+        known.append(step.alias)
+    raise InvalidQuery("the query has no steps")
+
+
+def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> None:
+    *others, last = steps or [None]
+    if last is None:
+        raise InvalidQuery("the query has no steps", hint="write `query:` or `queries:`")
+    if last.alias is not None:
+        raise InvalidQuery(
+            f"the last step of the query has the alias `{last.alias}`, so nothing is the result",
+            hint="take its alias away",
+        )
+    taken = {name.lower() for name in views}
+    for number, step in enumerate(others, 1):
+        if step.alias is None:
+            raise InvalidQuery(
+                f"step {number} of the query has no alias, so later steps cannot see it",
+                hint="give it an `alias`; only the last step has none",
+            )
+        if step.alias.lower() in taken:
+            raise InvalidQuery(f"the alias `{step.alias}` of step {number} is taken", hint="choose another")
+        taken.add(step.alias.lower())
+
+
+def _step(session: SparkSession, query: str, place: str, known: Sequence[str]) -> DataFrame:
+    query = re.sub(r"(\s*;)+\s*\Z", "", query)
+    try:
+        _only_select(session, query, place)
+        return session.sql(query)
+    except PySparkException as error:
+        wrong = explain(error)
+        where = f"{place}, {wrong.where}" if isinstance(wrong, QueryError) and wrong.where else place
+        wrong.where = where
+        if wrong.hint is None and "no table or view" in wrong.message:
+            wrong.hint = f"the query sees {', '.join(f'`{name}`' for name in known)}"
+        raise wrong from error
+
+
+def _only_select(session: SparkSession, query: str, place: str) -> None:
+    """Lets pass what Spark's grammar calls a query; a command is refused by name.
+
+    Raises:
+        InvalidQuery: a command.
+        ParseException: a syntax error.
+    """
+    java_session: Any = session._jsparkSession
+    parser = java_session.sessionState().sqlParser()
+    try:
+        parser.parseQuery(query)
+    except ParseException as error:
+        try:
+            parser.parsePlan(query)
+        except ParseException:
+            raise error from None
+        verb = (re.findall(r"\w+", query) or ["it"])[0].upper()
+        raise InvalidQuery(
+            f"only a single SELECT is allowed, and this is {verb}",
+            where=place,
+            hint="a query gives rows; it cannot change settings, tables or files",
+        ) from None

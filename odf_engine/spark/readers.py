@@ -1,0 +1,239 @@
+"""Files as frames of Spark, with their rows in the order of the file and every value of its type.
+
+Nothing here is lenient: a row with too few or too many values, a value that does not fit its
+declared type, a null where NOT NULL was said stops the job with an error that says which. Columns of
+text are read as text first and then made their type (:mod:`odf_engine.spark.casts`), so that CSV
+and JSON agree about what a number or a date is.
+
+Each function reads one file, because Spark gives no promise about the order of several. Temporary
+copies and links go to ``scratch``, which must stay until the frame is done with.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import AnalysisException
+from pyspark.sql import types as st
+
+from odf_engine.errors import BadData, InvalidManifest, InvalidSchema
+from odf_engine.metadata.model import Csv, Json, NdJson
+from odf_engine.progress import Reporter
+from odf_engine.spark import casts
+from odf_engine.spark.casts import Formats
+from odf_engine.spark.errors import clean, translated
+from odf_engine.spark.frames import arrow_batches
+from odf_engine.spark.text import Dialect, linked, prepare
+from odf_engine.spark.types import spark_schema, spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ARROW_GUESSES: Final = (
+    pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")
+)  # fmt: skip
+_GUESSES: Final = tuple(spark_type(kind, "") for kind in _ARROW_GUESSES)
+
+
+def read_csv(
+    session: SparkSession,
+    path: Path,
+    step: Csv,
+    schema: pa.Schema | None,
+    *,
+    scratch: Path,
+    name: str | None = None,
+    reporter: Reporter | None = None,
+) -> DataFrame:
+    """A CSV file.
+
+    Columns of the schema go by position, whatever a header says. An empty value is null, quoted or
+    not, unless the step has a ``nullValue``: then that text is null and nothing else is. A doubled
+    quote within quotes is a quote; line ends may be quoted. Blank lines are skipped. Without a
+    schema all columns are STRING, or with ``inferSchema`` the first of BIGINT, DOUBLE, BOOLEAN,
+    DATE and TIMESTAMP that holds every value (numbers with leading zeros stay STRING).
+
+    Args:
+        session: of the job.
+        path: the file, uncompressed.
+        step: its dialect and formats; the schema in it is not looked at.
+        schema: the declared columns.
+        scratch: folder for temporary files.
+        name: how errors name the file; by default its name.
+        reporter: is asked whether to stop while the file is looked through.
+
+    Raises:
+        BadData: the file is not text, or a quote is never closed.
+        InvalidManifest: an option that makes no sense.
+        InvalidSchema: a type that CSV cannot hold.
+    """
+    dialect = _dialect(step)
+    formats = Formats.of(step.date_format, step.timestamp_format)
+    if schema is not None:
+        _only_scalars(schema)
+    text = prepare(
+        path, scratch, name=name or path.name, encoding=step.encoding, dialect=dialect, reporter=reporter
+    )
+    options = _csv_options(step, dialect, text.line_separator)
+    with translated(reporter):
+        reader = session.read.options(**options)
+        if schema is None:
+            frame = reader.csv(str(text.path))
+            return _guessed(frame, formats, reporter) if step.infer_schema else frame
+        frame = reader.schema(_all_text(schema)).csv(str(text.path))
+        return frame.selectExpr(*(casts.from_text(field, formats) for field in schema))
+
+
+def read_json(
+    session: SparkSession,
+    path: Path,
+    step: NdJson | Json,
+    schema: pa.Schema | None,
+    *,
+    scratch: Path,
+    name: str | None = None,
+    reporter: Reporter | None = None,
+) -> DataFrame:
+    """A file with one JSON object a line.
+
+    A key that is missing is null; keys that the schema does not name are left out. Numbers may be
+    written as strings. Without a schema Spark looks at the whole file: columns in alphabetical
+    order, dates and time stamps as STRING.
+
+    Raises:
+        BadData: the file is not text.
+        InvalidManifest: an option that makes no sense.
+        InvalidSchema: a type that Spark cannot hold.
+    """
+    formats = Formats.of(step.date_format, step.timestamp_format)
+    text = prepare(path, scratch, name=name or path.name, encoding=step.encoding, reporter=reporter)
+    reader = session.read.options(mode="FAILFAST", **_format_options(formats))
+    with translated(reporter):
+        if schema is None:
+            return reader.json(str(text.path))
+        held = [_json_field(field) for field in schema]
+        frame = reader.schema(st.StructType(held)).json(str(text.path))
+        return frame.selectExpr(
+            *(
+                casts.from_text(field, formats)
+                if isinstance(kind.dataType, st.StringType)
+                else casts.from_typed(field, kind.dataType)
+                for field, kind in zip(schema, held, strict=True)
+            )
+        )
+
+
+def read_parquet(
+    session: SparkSession,
+    path: Path,
+    schema: pa.Schema | None,
+    *,
+    scratch: Path,
+    name: str | None = None,
+    reporter: Reporter | None = None,
+) -> DataFrame:
+    """A Parquet file; the columns of the schema by name, in its order, as its types.
+
+    Raises:
+        BadData: it is not a Parquet file.
+        InvalidSchema: a column that the file does not have, or a type that does not fit.
+    """
+    name = name or path.name
+    try:
+        pq.read_schema(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise BadData(f"this is not a Parquet file: {error}", where=name) from None
+    with translated(reporter):
+        frame = session.read.parquet(str(linked(path, scratch, ".parquet")))
+        if schema is None:
+            return frame
+        return _projected(frame, schema, name)
+
+
+def _dialect(step: Csv) -> Dialect:
+    quote = '"' if step.quote is None else step.quote
+    escape = step.escape or quote
+    separator = "," if step.separator is None else step.separator.replace("\\t", "\t")
+    for option, value in (("quote", quote), ("escape", escape)):
+        if len(value) > 1 or not value.isascii():
+            raise InvalidManifest(f"`{option}` is '{value}', and has to be one ASCII character")
+    if not separator or separator in (quote, "\n", "\r"):
+        raise InvalidManifest(f"`separator` cannot be '{separator}'", hint="write one like ',' or ';'")
+    return Dialect(separator, quote, escape)
+
+
+def _only_scalars(schema: pa.Schema) -> None:
+    for field in schema:
+        if pa.types.is_nested(field.type):
+            raise InvalidSchema(
+                f"column `{field.name}` has the type {field.type}, which a CSV file cannot hold",
+                hint=f"declare `{field.name}` STRING and use from_json in the preprocess query",
+            )
+
+
+def _csv_options(step: Csv, dialect: Dialect, line_separator: str | None) -> dict[str, str | bool]:
+    ends: dict[str, str | bool] = {"lineSep": line_separator} if line_separator else {}
+    return {
+        "mode": "FAILFAST",
+        "header": bool(step.header),
+        "sep": dialect.separator,
+        "quote": dialect.quote,
+        "escape": dialect.escape,
+        "nullValue": step.null_value or "",
+        "ignoreLeadingWhiteSpace": False,
+        "ignoreTrailingWhiteSpace": False,
+        **ends,
+    }
+
+
+def _all_text(schema: pa.Schema) -> st.StructType:
+    spark_schema(schema)  # names a type that Spark cannot hold
+    return st.StructType([st.StructField(name, st.StringType()) for name in schema.names])
+
+
+def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter | None) -> DataFrame:
+    """The frame with every column of text as the first type that holds all its values."""
+    names = frame.columns
+    tests = [
+        f"coalesce(bool_and({casts.fits(name, kind, formats)}), false)" for name in names for kind in _GUESSES
+    ]
+    _, batches = arrow_batches(frame.selectExpr(*tests), reporter or Reporter(), progress=False)
+    answers = [column[0].as_py() for batch in batches for column in batch.columns]
+    fields = []
+    for i, name in enumerate(names):
+        fitting = answers[i * len(_GUESSES) : (i + 1) * len(_GUESSES)]
+        kind = next((kind for kind, fits in zip(_ARROW_GUESSES, fitting, strict=True) if fits), pa.string())
+        fields.append(pa.field(name, kind))
+    return frame.selectExpr(*(casts.from_text(field, formats) for field in fields))
+
+
+def _json_field(field: pa.Field) -> st.StructField:
+    """Scalars are read as text; Spark itself makes the values of nested and binary columns."""
+    kind = spark_type(field.type, field.name)
+    native = pa.types.is_nested(field.type) or isinstance(kind, st.BinaryType)
+    return st.StructField(field.name, kind if native else st.StringType())
+
+
+def _format_options(formats: Formats) -> dict[str, str]:
+    options = {"dateFormat": formats.date, "timestampFormat": formats.timestamp}
+    return {name: value for name, value in options.items() if value}
+
+
+def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
+    held = {field.name.lower(): field for field in frame.schema}
+    for field in schema:
+        if field.name.lower() not in held:
+            raise InvalidSchema(
+                f"the file has no column `{field.name}`",
+                where=name,
+                hint=f"its columns are {', '.join(f'`{other}`' for other in frame.columns)}",
+            )
+    try:
+        return frame.selectExpr(
+            *(casts.from_typed(field, held[field.name.lower()].dataType) for field in schema)
+        )
+    except AnalysisException as error:
+        raise InvalidSchema(f"a column cannot have its declared type: {clean(str(error))}", where=name) from None
