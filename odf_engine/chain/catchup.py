@@ -29,7 +29,6 @@ def catch_up(index: ChainIndex, read: Read, head: Multihash) -> None:
         ChainRuleViolated: the chain does not begin with a Seed, or its numbers have a gap.
     """
     missing, walked, fork = _walk_back(index, read, head)
-    nothing_missing = not missing
     if fork is None:
         state, base, keep = None, None, -1
     else:
@@ -42,7 +41,7 @@ def catch_up(index: ChainIndex, read: Read, head: Multihash) -> None:
             if not index.extend(base, keep, pending, state):
                 return
             base, keep, pending = state.head, state.sequence_number, []
-    if state is not None and (pending or nothing_missing):
+    if state is not None:
         index.extend(base, keep, pending, state)
 
 

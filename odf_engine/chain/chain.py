@@ -80,7 +80,8 @@ class Dataset:
         try:
             return self._blocks.read(str(block))  # how nearly all of them are named
         except NotFound:
-            name = find_name(self._blocks, block, self._refs.text(HEAD))
+            written = self._refs.text(HEAD) if block == self.head() else None
+            name = find_name(self._blocks, block, written)
         if name is None:
             raise NotFound(f"block {block} is missing", where=str(self._blocks.folder))
         return self._blocks.read(name)

@@ -14,8 +14,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-import msgspec
-
 from odf_engine.chain.rows import BlockRow, SliceRow, StoredBlock, block_row, slice_row
 from odf_engine.chain.state import ChainState, decode_state, encode_state
 from odf_engine.identity.multiformats import Multihash
@@ -357,7 +355,7 @@ def _fit(number: int) -> int:
 def _state(data: bytes) -> ChainState | None:
     try:
         return decode_state(data)
-    except (msgspec.MsgspecError, ValueError):
+    except ValueError:
         return None  # of another version of this program: it is folded again
 
 

@@ -136,9 +136,12 @@ def decode_state(data: bytes) -> ChainState:
     """The state that :func:`encode_state` wrote.
 
     Raises:
-        msgspec.MsgspecError: bytes of something else, or of another version of this program.
+        ValueError: bytes of something else, or of another version of this program.
     """
-    return _DECODER.decode(data)
+    try:
+        return _DECODER.decode(data)
+    except (msgspec.MsgspecError, InvalidIdentity, TypeError, AttributeError) as error:
+        raise ValueError("not the stored state of a chain") from error
 
 
 def fold(state: ChainState | None, block: MetadataBlock, block_hash: Multihash) -> ChainState:

@@ -1,0 +1,168 @@
+"""The folded state: what a chain amounts to, and its stored form."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from odf_engine.chain.state import ChainState, decode_state, encode_state, fold
+from odf_engine.errors import ChainRuleViolated
+from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
+    AddPushSource,
+    Append,
+    AttachmentEmbedded,
+    DataField,
+    DataSchema,
+    DisablePollingSource,
+    DisablePushSource,
+    Embedded,
+    ExecuteTransformInput,
+    ExtraAttributes,
+    Int32,
+    Json,
+    Opaque,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+    SetVocab,
+    Snapshot,
+)
+
+if TYPE_CHECKING:
+    from tests.chain.conftest import Chains
+
+
+def test_settings(chains: Chains) -> None:
+    polling, schema = chains.polling(merge=Snapshot(["a"])), chains.schema(pa.field("a", pa.int64()))
+    licence = SetLicense(short_name="CC", name="Creative Commons", website_url="https://x")
+    attachments = Embedded([AttachmentEmbedded("README.md", "# Ä")])
+    state = chains.state(
+        chains.root, polling, SetInfo("d", ["k"]), licence, SetAttachments(attachments), schema
+    )
+    assert (state.kind, state.dataset_id, state.blocks) == (chains.root.dataset_kind, chains.ids[0], 6)
+    assert (state.polling_source, state.schema, state.license) == (polling, schema.schema, licence)
+    assert (state.info, state.attachments) == (SetInfo("d", ["k"]), attachments)
+    assert state.vocabulary == DEFAULT_VOCABULARY
+    assert decode_state(encode_state(state)) == state
+
+
+def test_vocabulary_is_not_merged_with_older_ones(chains: Chains) -> None:
+    state = chains.state(chains.root, SetVocab(offset_column="o"), SetVocab(event_time_column="t"))
+    assert state.vocabulary.offset_column == "offset"
+    assert state.vocabulary.event_time_column == "t"
+
+
+def test_data(chains: Chains) -> None:
+    state = chains.state(chains.root, chains.schema())
+    event = chains.add_data(
+        state,
+        rows=10,
+        new_watermark=chains.day(3),
+        new_source_state=chains.source_state("a"),
+        new_checkpoint=chains.checkpoint(b"c"),
+    )
+    state = chains.follow(state, chains.block(state, event, system_time=chains.day(9)))
+    state = chains.follow(state, chains.block(state, chains.add_data(state, rows=5, new_checkpoint=None)))
+    assert (state.records, state.slices, state.data_size, state.last_offset) == (15, 2, 8, 14)
+    assert (state.watermark, state.last_data_time) == (chains.day(3), chains.day(9))
+    assert state.source_state == chains.source_state("a")
+    assert state.last_checkpoint is None
+    state = chains.follow(state, chains.block(state, SetInfo("x"), system_time=chains.day(10)))
+    assert (state.system_time, state.last_data_time) == (chains.day(10), chains.day(9))
+    assert decode_state(encode_state(state)) == state
+
+
+def test_a_source_state_belongs_to_its_source(chains: Chains) -> None:
+    state = chains.state(chains.root, chains.polling())
+    event = chains.add_data(state, new_source_state=chains.source_state("a"))
+    state = chains.follow(state, chains.block(state, event))
+    kept = chains.follow(state, chains.block(state, chains.polling(merge=Snapshot(["a"]))))
+    assert kept.source_state == chains.source_state("a")
+    for other in (chains.polling("https://example.com/b.csv"), DisablePollingSource()):
+        forgotten = chains.follow(state, chains.block(state, other))
+        assert forgotten.source_state is None
+        assert forgotten.data_source_state == chains.source_state("a")
+
+
+def test_a_manual_watermark_does_not_forget_the_source_state(chains: Chains) -> None:
+    state = chains.state(chains.root, chains.polling())
+    for event in (
+        chains.add_data(state, new_source_state=chains.source_state("a")),
+        chains.add_data(state, new_watermark=chains.day(1), new_source_state=None),
+    ):
+        state = chains.follow(state, chains.block(state, event))
+    assert state.source_state == chains.source_state("a")
+
+
+def test_push_sources(chains: Chains) -> None:
+    def push(name: str) -> AddPushSource:
+        return AddPushSource(source_name=name, read=Json(schema=["a INT"]), merge=Append())
+
+    state = chains.state(chains.root, push("a"), push("b"), DisablePushSource("a"))
+    assert state.push_sources == {"b": push("b")}
+    assert decode_state(encode_state(state)) == state
+
+
+def test_derivative(chains: Chains) -> None:
+    one, two = chains.ids[1], chains.ids[2]
+    state = chains.state(chains.derivative, chains.transform(one, two), chains.schema())
+    inputs = [ExecuteTransformInput(one, None, chains.hash("1"), None, 4), ExecuteTransformInput(two)]
+    event = chains.execute(state, inputs, new_data=chains.slice(0, 0))
+    state = chains.follow(state, chains.block(state, event))
+    assert state.inputs() == [one, two]
+    assert state.last_inputs == inputs
+    assert state.records == 1
+    assert decode_state(encode_state(state)) == state
+
+
+def test_inputs_that_are_no_ids_are_left_out(chains: Chains) -> None:
+    transform = chains.transform(chains.ids[1])
+    named = msgspec.structs.replace(transform.inputs[0], dataset_ref="cities")
+    strange = msgspec.structs.replace(transform, inputs=[named, *transform.inputs])
+    state = chains.state(chains.derivative)
+    state = fold(state, chains.block(state, strange), chains.hash("x"))
+    assert state.inputs() == [chains.ids[1]]
+
+
+def test_what_is_not_understood_counts_as_not_known(chains: Chains) -> None:
+    opaque: Any = Opaque("FetchStep", 77)
+    state = chains.state(chains.root, chains.polling())
+    state = chains.follow(state, chains.block(state, chains.polling(fetch=opaque)))
+    assert state.polling_source is None
+    assert state.not_understood == {"SetPollingSource": 2}
+    assert decode_state(encode_state(state)) == state
+    state = chains.follow(state, chains.block(state, chains.polling()))
+    assert state.polling_source == chains.polling()
+    assert state.not_understood == {}
+    state = chains.follow(state, chains.block(state, Opaque("MetadataEvent", 14)))
+    assert state.not_understood == {"event 14": 4}
+    assert state.blocks == 5
+
+
+def test_schemas_of_the_newer_kind(chains: Chains) -> None:
+    newer = DataSchema([DataField("a", Int32(), ExtraAttributes({"x": [1, {"y": None}]}))])
+    state = chains.state(chains.root, chains.schema(), SetDataSchema(odf_schema=newer))
+    assert (state.schema, state.odf_schema, state.has_schema) == (None, newer, True)
+    assert decode_state(encode_state(state)) == state
+
+
+def test_a_chain_without_a_seed_has_no_state(chains: Chains) -> None:
+    with pytest.raises(ChainRuleViolated) as caught:
+        fold(None, chains.block(None, SetInfo("x")), chains.hash("x"))
+    assert (caught.value.rule, caught.value.block) == ("seed-first", str(chains.hash("x")))
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"\x80", msgspec.msgpack.encode({"head": "f1620"})])
+def test_stored_states_that_are_none(data: bytes) -> None:
+    with pytest.raises(ValueError, match="not the stored state"):
+        decode_state(data)
+
+
+def test_states_are_small(chains: Chains) -> None:
+    state: ChainState = chains.state(chains.root, chains.schema())
+    assert len(encode_state(state)) < 1500

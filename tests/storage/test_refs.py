@@ -1,0 +1,92 @@
+"""References: read tolerantly, swapped only when they are what was expected."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import Conflict, MalformedBlock
+from odf_engine.identity.multiformats import Multihash, base58btc_encode
+from odf_engine.storage.refs import LocalRefs
+
+ONE, TWO = Multihash.sha3_256(b"1"), Multihash.sha3_256(b"2")
+
+
+@pytest.fixture
+def refs(tmp_path: Path) -> LocalRefs:
+    return LocalRefs(tmp_path / "refs")
+
+
+def test_swap(refs: LocalRefs) -> None:
+    assert refs.get("head") is None
+    refs.compare_and_set("head", None, ONE)
+    assert refs.get("head") == ONE
+    refs.compare_and_set("head", ONE, TWO)
+    assert (refs.folder / "head").read_bytes() == str(TWO).encode()  # and no newline
+    assert [path.name for path in refs.folder.iterdir()] == ["head"]
+
+
+@pytest.mark.parametrize("expected", [None, TWO])
+def test_a_reference_that_was_moved_stays(refs: LocalRefs, expected: Multihash | None) -> None:
+    refs.compare_and_set("head", None, ONE)
+    with pytest.raises(Conflict):
+        refs.compare_and_set("head", expected, TWO)
+    assert refs.get("head") == ONE
+
+
+@pytest.mark.parametrize(
+    "text",
+    [f"{ONE}\n", f" \t{ONE}\r\n", base58btc_encode(bytes(ONE)), "F" + str(ONE)[1:].upper()],
+)
+def test_what_others_write(refs: LocalRefs, text: str) -> None:
+    refs.folder.mkdir()
+    (refs.folder / "head").write_text(text)
+    assert refs.get("head") == ONE
+    assert refs.text("head") == text.strip()
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"f1620", b"\xff\xfe", b"f" * 100_000])
+def test_what_is_no_reference(refs: LocalRefs, content: bytes) -> None:
+    refs.folder.mkdir()
+    (refs.folder / "head").write_bytes(content)
+    with pytest.raises(MalformedBlock) as caught:
+        refs.get("head")
+    assert caught.value.where == str(refs.folder / "head")
+
+
+def test_only_one_of_many_wins(refs: LocalRefs, tmp_path: Path) -> None:
+    refs.compare_and_set("head", None, ONE)
+    won: list[Multihash] = []
+    start = threading.Barrier(8)
+
+    def swap(number: int) -> None:
+        mine = Multihash.sha3_256(bytes([number]))
+        start.wait()
+        try:
+            LocalRefs(tmp_path / "refs").compare_and_set("head", ONE, mine)
+        except Conflict:
+            return
+        won.append(mine)
+
+    threads = [threading.Thread(target=swap, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert won == [refs.get("head")]
+
+
+def test_the_lock_may_be_entered_again_and_keeps_others_out(
+    refs: LocalRefs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("odf_engine.storage.refs._LOCK_SECONDS", 0.05)
+    other = LocalRefs(tmp_path / "refs")
+    with refs.locked():
+        with refs.locked():
+            pass
+        refs.compare_and_set("head", None, ONE)
+        with pytest.raises(Conflict, match="lock"):
+            other.compare_and_set("head", ONE, TWO)
+    other.compare_and_set("head", ONE, TWO)
