@@ -1,0 +1,148 @@
+"""What the measurements share: made data, a worker to measure, and the table they print."""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+COLUMNS = (
+    "event_time TIMESTAMP", "id BIGINT NOT NULL", "device STRING", "region STRING", "temperature DOUBLE",
+    "humidity DOUBLE", "visits INT", "note STRING",
+)  # fmt: skip
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: "file:{file}"}}
+      read:
+        kind: Csv
+        header: true
+        schema: [{schema}]
+      merge: {{kind: Append}}
+"""
+
+
+def make_csv(path: Path, rows: int) -> None:
+    """Writes a CSV of eight columns, about 94 bytes a row; one note in ten is missing."""
+    step = 500_000
+    schema: pa.Schema | None = None
+    with path.open("wb") as file:
+        for first in range(0, rows, step):
+            table = _rows(first, min(step, rows - first))
+            schema = schema or table.schema
+            options = pyarrow.csv.WriteOptions(include_header=first == 0, quoting_style="none")
+            pyarrow.csv.write_csv(table, file, options)
+
+
+def _rows(first: int, count: int) -> pa.Table:
+    number = pa.array(range(first, first + count), pa.int64())
+
+    def modulo(by: int) -> pa.Array:
+        return pc.subtract(number, pc.multiply(pc.divide(number, by), by))
+
+    def text(prefix: str, values: pa.Array) -> pa.Array:
+        return pc.binary_join_element_wise(prefix, pc.cast(values, pa.string()), "")
+
+    millis = pc.add(pc.multiply(number, 1000), 1_700_000_000_000)
+    moments = pc.strftime(pc.cast(millis, pa.timestamp("ms", "UTC")), "%Y-%m-%dT%H:%M:%SZ")
+    note = pc.if_else(pc.equal(modulo(10), 3), None, text("reading nr ", modulo(977)))
+    return pa.table(
+        {
+            "event_time": moments,
+            "id": number,
+            "device": text("device-", modulo(20_000)),
+            "region": text("region-", modulo(13)),
+            "temperature": pc.divide(pc.cast(modulo(4_337), pa.float64()), 97.0),
+            "humidity": pc.divide(pc.cast(modulo(99_991), pa.float64()), 1024.0),
+            "visits": modulo(5_000),
+            "note": note,
+        }
+    )
+
+
+def make_dataset(workspace: Workspace, name: str, file: Path) -> DatasetEntry:
+    """A root dataset that appends this CSV."""
+    schema = ", ".join(f'"{column}"' for column in COLUMNS)
+    text = MANIFEST.format(name=name, file=file, schema=schema)
+    return workspace.add(read_manifests(text, name))[0]
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def median(work: Callable[[], object], times: int) -> float:
+    """Median of so many runs, in seconds."""
+    return statistics.median(timed(work) for _ in range(times))
+
+
+class Peaks:
+    """The largest resident memory of processes while they are watched, in MiB."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+        self.mib = dict.fromkeys(pids, 0.0)
+        self._stop = threading.Event()
+
+    @contextlib.contextmanager
+    def watch(self) -> Iterator[None]:
+        """Samples ten times a second."""
+        thread = threading.Thread(target=self._run, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(0.1):
+            for pid in self._pids:
+                with contextlib.suppress(OSError):
+                    status = Path(f"/proc/{pid}/status").read_text()
+                    line = next(
+                        (each for each in status.splitlines() if each.startswith("VmRSS")), "VmRSS: 0 kB"
+                    )
+                    self.mib[pid] = max(self.mib[pid], int(line.split()[1]) / 1024)
+
+
+def children(pid: int) -> list[int]:
+    """Processes that a process started."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += map(int, (task / "children").read_text().split())
+    return found
+
+
+def table(title: str, rows: Sequence[tuple[str, str, str, str]]) -> None:
+    """Prints rows of (what, measured, baseline, verdict)."""
+    head = ("what", "measured", "baseline", "ratio and goal")
+    widths = [max(len(row[at]) for row in (head, *rows)) for at in range(4)]
+    print(f"\n{title}")
+    for row in (head, tuple("-" * width for width in widths), *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def verdict(ratio: float, goal: float, at_most: bool = True) -> str:
+    """The ratio, the goal and whether it is met."""
+    met = ratio <= goal if at_most else ratio >= goal
+    return f"{ratio:.2f}x  (goal {'<=' if at_most else '>='} {goal}x: {'met' if met else 'NOT met'})"
