@@ -39,7 +39,8 @@ def stored_type(kind: pa.DataType) -> pa.DataType:
     if is_any_list(kind):
         return pa.list_(stored_type(kind.value_type))
     if types.is_struct(kind):
-        return pa.struct([pa.field(field.name, stored_type(field.type), field.nullable) for field in kind])
+        # NOT NULL is enforced for columns, not for members of structs.
+        return pa.struct([(field.name, stored_type(field.type)) for field in kind])
     return kind
 
 
@@ -82,8 +83,6 @@ def conform(array: pa.Array, target: pa.Field, row: int) -> pa.Array:
     if not target.nullable and array.null_count:
         place = pc.index(array.is_null(), True).as_py()
         raise BadData(f"column '{target.name}' has no value and is NOT NULL", where=f"row {row + place + 1}")
-    if array.type == target.type:
-        return array
     cast = _caster(array.type, target.type)
     if cast is None:
         raise InvalidSchema(
@@ -101,6 +100,8 @@ _Cast = Callable[[pa.Array], pa.Array]
 
 
 def _caster(source: pa.DataType, target: pa.DataType) -> _Cast | None:
+    if source == target:
+        return _valid_text if types.is_string(source) else lambda array: array
     if types.is_timestamp(source) and types.is_timestamp(target):
         return lambda array: _to_timestamp(array, target)
     if types.is_string(stored_type(source)) and target == UUID:
@@ -110,9 +111,9 @@ def _caster(source: pa.DataType, target: pa.DataType) -> _Cast | None:
         return lambda array: array.cast(pa.decimal128(20, 0)).cast(target)
     if not _related(source, target):
         return None
-    # Finer times may be cut (timestamps always are milliseconds here); nothing else may get lost.
-    nested = types.is_nested(target)
-    return lambda array: pc.cast(array, options=pc.CastOptions(target, allow_time_truncate=nested))
+    if types.is_nested(target):
+        return lambda array: _to_nested(array, target)
+    return lambda array: array.cast(target)
 
 
 def _related(source: pa.DataType, target: pa.DataType) -> bool:
@@ -147,10 +148,21 @@ def _is_number(kind: pa.DataType) -> bool:
     return types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind)
 
 
+def _valid_text(array: pa.Array) -> pa.Array:
+    array.validate(full=True)  # engines pass on bytes that are not UTF-8; other readers refuse them
+    return array
+
+
 def _to_timestamp(array: pa.Array, target: pa.DataType) -> pa.Array:
     if array.type.unit in _MS_DIGITS and target.unit == "ms" and _before_1970(array):
         array = pc.floor_temporal(array, unit="millisecond")  # a cast alone rounds these up
     return pc.cast(array, options=pc.CastOptions(target, allow_time_truncate=True))
+
+
+def _to_nested(array: pa.Array, target: pa.DataType) -> pa.Array:
+    # Arrow casts all items behind a slice, those outside of it too: copy what is inside first.
+    inside = array.filter(pa.repeat(True, len(array)))
+    return pc.cast(inside, options=pc.CastOptions(target, allow_time_truncate=True))
 
 
 def _before_1970(array: pa.Array) -> bool:
@@ -177,9 +189,17 @@ def _misfit(array: pa.Array, cast: _Cast, target: pa.Field, row: int) -> BadData
             start = middle
         except pa.ArrowInvalid:
             stop = middle
-    value = re.sub(r"\s+", " ", str(array[start].as_py()))
     return BadData(
-        f"column '{target.name}': the value '{value if len(value) <= 80 else value[:79] + '…'}'"
-        f" does not fit {type_ddl(target.type)}",
+        f"column '{target.name}': the value {_quoted(array[start])} does not fit {type_ddl(target.type)}",
         where=f"row {row + start + 1}",
     )
+
+
+def _quoted(value: pa.Scalar) -> str:
+    try:
+        text = re.sub(r"\s+", " ", str(value.as_py()))
+    except UnicodeDecodeError:
+        text = str(value.as_buffer().to_pybytes())
+    except (ValueError, OverflowError):  # a time that Python has no word for
+        text = str(value.cast(pa.int64()).as_py())
+    return f"'{text if len(text) <= 80 else text[:79] + '…'}'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
@@ -30,6 +30,19 @@ def check_event_time(name: str, kind: pa.DataType) -> None:
         raise InvalidSchema(
             f"the event time column '{name}' is {kind}, not a TIMESTAMP or DATE",
             hint="cast it in the preprocess query, or name another column in SetVocab.eventTimeColumn",
+        )
+
+
+def check_clash(name: str, system_columns: Sequence[str]) -> None:
+    """Data columns are named differently from system columns.
+
+    Raises:
+        InvalidSchema: this one is not.
+    """
+    if name.casefold() in [column.casefold() for column in system_columns]:
+        raise InvalidSchema(
+            f"column '{name}' clashes with the system column of that name",
+            hint="give it another name in the preprocess query, or change the vocabulary (SetVocab)",
         )
 
 
@@ -89,6 +102,7 @@ class SliceRows:
                 )
         for index, name in enumerate(schema.names):
             if index not in places:
+                check_clash(name, (self._offset, self._system_time))
                 raise InvalidSchema(
                     f"column '{name}' is not in the dataset's schema",
                     hint=f"the schema has: {', '.join(self._body.names)}",

@@ -19,12 +19,13 @@ from typing import Final, NamedTuple, Self
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow import types
 
-from odf_engine.data.conform import find_columns, stored_type
+from odf_engine.data.conform import stored_type
 from odf_engine.data.ddl import TIMESTAMP, UUID
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.row_groups import MAX_ROWS, row_groups
-from odf_engine.data.slice_rows import SliceRows, check_event_time
+from odf_engine.data.slice_rows import SliceRows, check_clash, check_event_time
 from odf_engine.data.value_bytes import decoded, plain_type, schema_bytes
 from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError
 from odf_engine.identity.multiformats import SHA3_256, Multihash
@@ -35,6 +36,7 @@ from odf_engine.progress import Reporter
 # Level 1 costs the time of snappy (the smaller file is hashed sooner) and saves a quarter of its size.
 _COMPRESSION: Final = "zstd"
 _COMPRESSION_LEVEL: Final = 1
+_SAMPLE: Final = 1 << 13
 
 
 class WrittenSlice(NamedTuple):
@@ -68,11 +70,7 @@ def slice_schema(
     system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     fields: list[pa.Field] = []
     for field in data_schema:
-        if field.name.casefold() in {name.casefold() for name in system}:
-            raise InvalidSchema(
-                f"column '{field.name}' clashes with the system column of that name",
-                hint="give it another name in the preprocess query, or change the vocabulary (SetVocab)",
-            )
+        check_clash(field.name, system)
         if field.name.casefold() == event_time.casefold():
             event_time_type = event_time_type or stored_type(field.type)
         else:
@@ -88,8 +86,11 @@ def slice_schema(
             *fields,
         ]
     )
-    folded = [name.casefold() for name in schema.names]
-    find_columns(schema.names, folded)  # raises for names that differ only in case
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if name.casefold() in seen:
+            raise InvalidSchema(f"columns '{seen[name.casefold()]}' and '{name}' have the same name")
+        seen[name.casefold()] = name
     schema_bytes(schema)  # raises for types that cannot be hashed
     return schema
 
@@ -127,14 +128,13 @@ def write_slice(
         OdfError: the file cannot be written, such as when the disk is full.
     """
     rows = SliceRows(schema, vocab, first_offset, system_time, fallback_event_time)
-    groups = row_groups(rows.conformed(batches, reporter))
-    first = next(groups, None)
+    complete = map(rows.complete, row_groups(rows.conformed(batches, reporter)))
+    first = next(complete, None)
     if first is None:
         return None
     with _Sink(path) as sink, LogicalHasher(rows.schema) as hasher:
-        with _writer(sink, rows.schema, vocab.offset_column) as writer:
-            for group in chain([first], groups):
-                batch = rows.complete(group)
+        with _writer(sink, first, vocab) as writer:
+            for batch in chain([first], complete):
                 hasher.update(batch)
                 writer.write_batch(_annotated(batch, writer.schema), row_group_size=MAX_ROWS)
                 reporter.amount(rows=rows.count, bytes=sink.size)
@@ -225,15 +225,15 @@ def _write_all(file: RawIOBase, data: bytes) -> None:
 
 
 @contextmanager
-def _writer(sink: _Sink, schema: pa.Schema, offset: str) -> Iterator[pq.ParquetWriter]:
+def _writer(sink: _Sink, first: pa.RecordBatch, vocab: DatasetVocabulary) -> Iterator[pq.ParquetWriter]:
     writer = pq.ParquetWriter(
         sink,
-        _annotated_schema(schema),
+        _annotated_schema(first.schema),
         version="2.6",
         compression=_COMPRESSION,
         compression_level=_COMPRESSION_LEVEL,
-        use_dictionary=_dictionary_columns(schema, offset),  # pyright: ignore[reportArgumentType]
-        column_encoding={offset: "DELTA_BINARY_PACKED"},
+        use_dictionary=_dictionary_columns(first, vocab),  # pyright: ignore[reportArgumentType]
+        column_encoding={vocab.offset_column: "DELTA_BINARY_PACKED"},
         store_schema=False,
     )
     try:
@@ -246,8 +246,21 @@ def _writer(sink: _Sink, schema: pa.Schema, offset: str) -> Iterator[pq.ParquetW
     writer.close()
 
 
-def _dictionary_columns(schema: pa.Schema, offset: str) -> list[str]:
-    return [name for name in schema.names if name != offset]
+def _dictionary_columns(first: pa.RecordBatch, vocab: DatasetVocabulary) -> list[str]:
+    """Columns worth a dictionary: where values repeat. For others it only costs time and space.
+
+    Decided by the first rows, which are the same however rows came in batches.
+    """
+    always = (vocab.operation_type_column, vocab.system_time_column)
+    return [
+        field.name
+        for field, column in zip(first.schema, first.columns, strict=True)
+        if field.name in always or (field.name != vocab.offset_column and _repeats(column[:_SAMPLE]))
+    ]
+
+
+def _repeats(column: pa.Array) -> bool:
+    return not types.is_nested(column.type) and len(column.unique()) * 2 <= len(column)
 
 
 def _annotated_schema(schema: pa.Schema) -> pa.Schema:

@@ -22,7 +22,7 @@ from odf_engine.data.kernels import pc
 from odf_engine.errors import InvalidSchema
 
 _UNITS: Final = {"s": 0, "ms": 1, "us": 2, "ns": 3}
-_PIECE_ROWS: Final = 1 << 15  # small enough for the caches, large enough to make calls cheap
+_PIECE_ROWS: Final = 1 << 16  # small enough for the caches, large enough to make calls cheap
 _PIECE_BYTES: Final = 64 << 20
 _NULL: Final = pa.scalar(b"\0", pa.large_binary())
 _EMPTY: Final = pa.scalar(b"", pa.large_binary())
@@ -169,7 +169,7 @@ def leaf_array(batch: pa.RecordBatch, path: tuple[int, ...]) -> pa.Array:
     """The leaf's values in a batch; null where it or any struct around it is null."""
     array = decoded(batch.column(path[0]))
     for index in path[1:]:
-        array = decoded(array.flatten()[index])
+        array = decoded(pc.struct_field(array, [index]))
     return array
 
 
@@ -267,8 +267,16 @@ def _lengths_and_values(array: pa.Array) -> tuple[pa.Array, pa.Array]:
     values = array.cast(pa.large_binary())
     lengths = pc.binary_length(values)
     if values.null_count:
-        values = pc.fill_null(values, _EMPTY)
+        values = _without_nulls(values, pc.sum(lengths).as_py() or 0)
     return _raw_cells(lengths, 8), values
+
+
+def _without_nulls(values: pa.Array, size: int) -> pa.Array:
+    """Large binary values with nothing in place of nulls; ``size`` is how long all valid ones are."""
+    buffers = values.buffers()
+    bare = pa.Array.from_buffers(values.type, len(values), [None, *buffers[1:]], 0, values.offset)
+    # Null slots are nearly always empty already, and then nothing needs to be copied.
+    return bare if _contents(bare).size == size else pc.fill_null(values, _EMPTY)
 
 
 def _interleaved(first: pa.Array, second: pa.Array) -> pa.Array:

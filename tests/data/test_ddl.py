@@ -1,0 +1,169 @@
+"""DDL schemas: every type, odd names, errors that say where."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odf_engine.data.ddl import parse_ddl, to_ddl
+from odf_engine.errors import InvalidSchema
+
+UTC_MS = pa.timestamp("ms", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("ddl", "kind"),
+    [
+        ("BOOLEAN", pa.bool_()),
+        ("bool", pa.bool_()),
+        ("TINYINT", pa.int8()),
+        ("SMALLINT", pa.int16()),
+        ("INT", pa.int32()),
+        ("Integer", pa.int32()),
+        ("BIGINT", pa.int64()),
+        ("TINYINT UNSIGNED", pa.uint8()),
+        ("SMALLINT UNSIGNED", pa.uint16()),
+        ("INT UNSIGNED", pa.uint32()),
+        ("bigint unsigned", pa.uint64()),
+        ("FLOAT", pa.float32()),
+        ("REAL", pa.float32()),
+        ("DOUBLE", pa.float64()),
+        ("DOUBLE PRECISION", pa.float64()),
+        ("DECIMAL", pa.decimal128(10, 0)),
+        ("DECIMAL(5)", pa.decimal128(5, 0)),
+        ("NUMERIC ( 38 , 10 )", pa.decimal128(38, 10)),
+        ("UUID", pa.binary(16)),
+        ("STRING", pa.string()),
+        ("TEXT", pa.string()),
+        ("VARCHAR", pa.string()),
+        ("VARCHAR(255)", pa.string()),
+        ("CHAR(2)", pa.string()),
+        ("BINARY", pa.binary()),
+        ("BINARY(20)", pa.binary(20)),
+        ("VARBINARY(20)", pa.binary()),
+        ("DATE", pa.date32()),
+        ("TIME", pa.time64("us")),
+        ("TIME(0)", pa.time32("ms")),
+        ("TIME(3)", pa.time32("ms")),
+        ("TIME(9)", pa.time64("ns")),
+        ("TIMESTAMP", UTC_MS),
+        ("TIMESTAMP(6)", UTC_MS),
+        ("TIMESTAMP WITH TIME ZONE", UTC_MS),
+        ("ARRAY<STRING>", pa.list_(pa.string())),
+        ("INT[]", pa.list_(pa.int32())),
+        ("ARRAY<ARRAY<INT[]>>", pa.list_(pa.list_(pa.list_(pa.int32())))),
+        ("STRUCT<a: INT, `b c` DATE>", pa.struct([("a", pa.int32()), ("b c", pa.date32())])),
+        ("ARRAY<STRUCT<a INT>>", pa.list_(pa.struct([("a", pa.int32())]))),
+    ],
+)
+def test_types(ddl: str, kind: pa.DataType) -> None:
+    assert parse_ddl([f"x {ddl}"]) == pa.schema([("x", kind)])
+    assert parse_ddl([f"x {ddl} NOT NULL"]) == pa.schema([pa.field("x", kind, nullable=False)])
+
+
+def test_the_example_of_the_specification() -> None:
+    text = """
+    registration_time TIMESTAMP(3),
+    registration_id UUID,
+    email STRING,
+    first_name STRING,
+    last_name STRING,
+    date_of_birth DATE,
+    """
+    names = ["registration_time", "registration_id", "email", "first_name", "last_name", "date_of_birth"]
+    assert parse_ddl([text]).names == names
+    assert parse_ddl(text.strip().splitlines()) == parse_ddl([text])
+
+
+def test_names_can_be_quoted() -> None:
+    schema = parse_ddl(["`a ``b``` INT", '"c ""d""" INT', "zip-code INT", "größe INT", "2020 INT"])
+    assert schema.names == ["a `b`", 'c "d"', "zip-code", "größe", "2020"]
+
+
+def test_comments_and_null_are_accepted() -> None:
+    assert parse_ddl(["x INT NULL COMMENT 'it''s, a number'"]) == pa.schema([("x", pa.int32())])
+
+
+@pytest.mark.parametrize(
+    ("ddl", "message", "hint"),
+    [
+        ("population INTT", "column 'population': unknown type INTT", "did you mean INT?"),
+        ("x MAP<STRING, INT>", "unknown type MAP", "types: BOOLEAN"),
+        ("x", "column 'x': the type is missing", "name STRING"),
+        ("", "a column name is missing", ""),
+        ("x INT y", "'y' is not expected", ""),
+        ("x INT) y", "not expected", ""),
+        ("`x INT", "cannot read", "quotes"),
+        ("x ARRAY<INT", "'>' is expected instead of the end", ""),
+        ("x ARRAY INT", "'<' is expected instead of 'INT'", ""),
+        ("x STRUCT<>", "at least one member", ""),
+        ("x STRUCT<a INT, A INT>", "'A' is defined twice", ""),
+        ("x DECIMAL(39)", "DECIMAL(39,0) is not possible", "1 to 38"),
+        ("x DECIMAL(5,6)", "DECIMAL(5,6) is not possible", "scale"),
+        ("x DECIMAL(a)", "a number is expected", ""),
+        ("x VARCHAR(1,2)", "too many numbers", ""),
+        ("x BINARY(0)", "not possible", ""),
+        ("x TIME(10)", "not possible", "0 to 9"),
+        ("x TIMESTAMP WITHOUT TIME ZONE", "'WITHOUT' is not expected", ""),
+        ("x INT NOT", "'NULL' is expected", ""),
+        ("x INT COMMENT", "COMMENT", ""),
+        ("x 'INT'", "is not a type", ""),
+        ("x INT, x INT", "'x' is defined twice", ""),
+        ("x " + "ARRAY<" * 5000, "nested too deeply", ""),
+        ("x INT" + "[]" * 5000, "nested too deeply", ""),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_errors_name_entry_and_column(ddl: str, message: str, hint: str) -> None:
+    with pytest.raises(InvalidSchema) as caught:
+        parse_ddl(["first STRING", ddl])
+    assert message in caught.value.message
+    assert hint in (caught.value.hint or "")
+    assert (caught.value.where or "").startswith("schema entry 2 '")
+    assert len(str(caught.value)) < 250
+
+
+def test_names_that_differ_in_case_only_are_the_same() -> None:
+    with pytest.raises(InvalidSchema, match="defined twice"):
+        parse_ddl(["City STRING", "city STRING"])
+
+
+_leaves = st.sampled_from(
+    [
+        *(pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64()),
+        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64(), pa.float32(), pa.float64()),
+        *(pa.string(), pa.binary(), pa.binary(16), pa.binary(3), pa.date32(), UTC_MS),
+        *(pa.time32("ms"), pa.time64("us"), pa.time64("ns"), pa.decimal128(38, 37)),
+    ]
+)
+_names = st.text(st.characters(blacklist_categories=("Cs",)), min_size=1, max_size=6)
+
+
+def _fields(types: st.SearchStrategy[pa.DataType]) -> st.SearchStrategy[list[pa.Field]]:
+    field = st.builds(pa.field, _names, types, st.booleans())
+    return st.lists(field, min_size=1, max_size=4, unique_by=lambda field: field.name.casefold())
+
+
+_types = st.recursive(_leaves, lambda types: st.builds(pa.list_, types) | _fields(types).map(pa.struct))
+
+
+@given(_fields(_types).map(pa.schema))
+def test_round_trip(schema: pa.Schema) -> None:
+    assert parse_ddl(to_ddl(schema)) == schema
+    assert parse_ddl([",\n".join(to_ddl(schema))]) == schema
+
+
+@given(st.lists(st.text(alphabet="ab ,<>()[]:`\"'STRUCTARRAYINT09\n\t", max_size=40), max_size=3))
+def test_any_text_parses_or_is_refused(entries: list[str]) -> None:
+    try:
+        schema = parse_ddl(entries)
+    except InvalidSchema:
+        return
+    assert parse_ddl(to_ddl(schema)) == schema
+
+
+def test_types_without_ddl_are_still_shown() -> None:
+    schema = pa.schema([("m", pa.map_(pa.string(), pa.int32())), ("l", pa.large_list(pa.large_string()))])
+    assert to_ddl(schema) == ["m MAP<STRING, INT32>", "l ARRAY<STRING>"]

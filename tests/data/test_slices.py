@@ -1,0 +1,554 @@
+"""Writing and reading slices: the schema, the file, both hashes, and what cannot be written."""
+
+from __future__ import annotations
+
+import errno
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from odf_engine.data import row_groups
+from odf_engine.data.ddl import parse_ddl
+from odf_engine.data.digest import digest_file, logical_hash
+from odf_engine.data.slices import WrittenSlice, read_batches, read_rows, slice_schema, write_slice
+from odf_engine.errors import BadData, Cancelled, InvalidSchema, NotFound, OdfError
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+
+VOCAB = DatasetVocabulary("offset", "op", "system_time", "event_time")
+NOW = Timestamp.parse("2024-05-01T10:00:00.123Z")
+FALLBACK = Timestamp.parse("2024-04-30T23:59:59Z")
+UTC_MS = pa.timestamp("ms", "UTC")
+
+
+def write(
+    batches: Sequence[pa.RecordBatch] | Iterator[pa.RecordBatch],
+    path: Path,
+    schema: pa.Schema,
+    *,
+    reporter: Reporter | None = None,
+    first_offset: int = 0,
+    vocab: DatasetVocabulary = VOCAB,
+) -> WrittenSlice | None:
+    return write_slice(
+        batches,
+        schema=schema,
+        vocab=vocab,
+        path=path,
+        first_offset=first_offset,
+        system_time=NOW,
+        fallback_event_time=FALLBACK,
+        reporter=reporter or Reporter(),
+    )
+
+
+def written(table: pa.Table, path: Path, *ddl: str, **rest: Any) -> WrittenSlice:
+    schema = slice_schema(parse_ddl(ddl) if ddl else table.schema, VOCAB)
+    result = write(table.to_batches(), path, schema, **rest)
+    assert result is not None
+    return result
+
+
+def rows_of(path: Path) -> list[dict[str, Any]]:
+    return [row for batch in read_batches(path) for row in batch.to_pylist()]
+
+
+# --- Schema --------------------------------------------------------------------------------------
+
+
+def test_system_columns_come_first_and_types_are_those_that_are_stored() -> None:
+    data = pa.schema(
+        [
+            pa.field("a", pa.large_string(), nullable=False),
+            ("Event_Time", pa.timestamp("us")),
+            ("b", pa.list_(pa.timestamp("ns", "Europe/Oslo"))),
+            ("c", pa.dictionary(pa.int32(), pa.string())),
+            ("d", pa.date64()),
+            ("e", pa.decimal256(20, 2)),
+            ("f", pa.time32("s")),
+            ("g", pa.uuid()),
+        ]
+    )
+    assert slice_schema(data, VOCAB) == pa.schema(
+        [
+            pa.field("offset", pa.uint64(), nullable=False),
+            pa.field("op", pa.uint8(), nullable=False),
+            pa.field("system_time", UTC_MS, nullable=False),
+            ("event_time", UTC_MS),
+            pa.field("a", pa.string(), nullable=False),
+            ("b", pa.list_(UTC_MS)),
+            ("c", pa.string()),
+            ("d", pa.date32()),
+            ("e", pa.decimal128(20, 2)),
+            ("f", pa.time32("ms")),
+            ("g", pa.binary(16)),
+        ]
+    )
+
+
+def test_the_event_time_may_be_a_date_and_columns_may_have_other_names() -> None:
+    vocab = DatasetVocabulary("o", "kind", "seen", "day")
+    schema = slice_schema(parse_ddl(["day DATE", "x INT"]), vocab)
+    assert schema.names == ["o", "kind", "seen", "day", "x"]
+    assert schema.field("day").type == pa.date32()
+    assert slice_schema(parse_ddl(["x INT"]), vocab, pa.date32()) == schema
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        (("offset", pa.int64()), "clashes"),
+        (("OP", pa.int64()), "clashes"),
+        (("System_Time", pa.int64()), "clashes"),
+        (("event_time", pa.int64()), "not a TIMESTAMP or DATE"),
+        (("A", pa.int64()), "same name"),
+        (("m", pa.map_(pa.string(), pa.int64())), "'m'"),
+        (("n", pa.null()), "'n'"),
+    ],
+)
+def test_schemas_that_no_slice_can_have(field: tuple[str, pa.DataType], words: str) -> None:
+    with pytest.raises(InvalidSchema, match=words):
+        slice_schema(pa.schema([("a", pa.int64()), field]), VOCAB)
+
+
+# --- Files ---------------------------------------------------------------------------------------
+
+
+def test_a_slice_reads_back_as_it_was_given(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "city": ["A", None, "C"],
+            "EVENT_TIME": pa.array([1000, None, 500], pa.timestamp("ms")),
+            "population": [1000, 2000, 3000],
+            "op": pa.array([0, None, 3], pa.int32()),
+        }
+    )
+    schema = slice_schema(parse_ddl(["city STRING", "population BIGINT"]), VOCAB)
+    result = write(table.to_batches(), tmp_path / "s", schema, first_offset=7)
+    assert result is not None
+    times = [Timestamp.from_ms(1000), FALLBACK, Timestamp.from_ms(500)]
+    assert rows_of(tmp_path / "s") == [
+        {
+            "offset": 7 + at,
+            "op": [0, 0, 3][at],
+            "system_time": NOW.to_datetime(),
+            "event_time": times[at].to_datetime(),
+            "city": ["A", None, "C"][at],
+            "population": (at + 1) * 1000,
+        }
+        for at in range(3)
+    ]
+    assert (result.rows, result.offset_interval.start, result.offset_interval.end) == (3, 7, 9)
+    assert (result.min_event_time, result.max_event_time) == (Timestamp.from_ms(500), FALLBACK)
+    assert result.size == (tmp_path / "s").stat().st_size
+    assert next(iter(read_batches(tmp_path / "s"))).schema.equals(schema)
+
+
+def test_the_first_slice_of_a_writer_has_the_golden_hash(tmp_path: Path) -> None:
+    # The vector `odf_writer_round1`: a dataset of another implementation, with its own column types.
+    schema = pa.schema(
+        [
+            ("offset", pa.int64()),
+            pa.field("op", pa.int32(), nullable=False),
+            pa.field("system_time", UTC_MS, nullable=False),
+            ("event_time", UTC_MS),
+            ("city", pa.string()),
+            ("population", pa.int64()),
+        ]
+    )
+    result = write_slice(
+        [pa.record_batch({"city": ["A", "B", "C"], "population": [1000, 2000, 3000]})],
+        schema=schema,
+        vocab=VOCAB,
+        path=tmp_path / "s",
+        first_offset=0,
+        system_time=Timestamp.parse("2010-01-01T12:00:00Z"),
+        fallback_event_time=Timestamp.parse("2000-01-01T12:00:00Z"),
+        reporter=Reporter(),
+    )
+    assert result is not None
+    assert str(result.logical_hash) == (
+        "f9680c001200bbcabb9bb3ac17295c539135e2bd152faccc98600d64fe14c90464cc42df6cc"
+    )
+
+
+def test_hashes_are_those_of_the_file(tmp_path: Path) -> None:
+    result = written(pa.table({"a": list(range(1000)), "b": [str(n) for n in range(1000)]}), tmp_path / "s")
+    found = digest_file(tmp_path / "s")
+    assert (found.logical_hash, found.physical_hash) == (result.logical_hash, result.physical_hash)
+    assert (found.size, found.rows) == (result.size, 1000)
+    assert result.physical_hash == Multihash.sha3_256((tmp_path / "s").read_bytes())
+
+
+_EVERY_TYPE: list[tuple[str, list[Any]]] = [
+    ("a BOOLEAN", [True, None]),
+    ("a TINYINT", [-128, None]),
+    ("a SMALLINT UNSIGNED", [65535, None]),
+    ("a INT", [-(2**31), None]),
+    ("a BIGINT UNSIGNED", [2**64 - 1, None]),
+    ("a FLOAT", [1.5, None]),
+    ("a DOUBLE", [-0.25, None]),
+    ("a DECIMAL(38,10)", [Decimal("-1.0000000001"), None]),
+    ("a DECIMAL(5,2)", [Decimal("999.99"), None]),
+    ("a STRING", ["é", None]),
+    ("a BINARY", [b"\0", None]),
+    ("a BINARY(3)", [b"abc", None]),
+    ("a UUID", [uuid.UUID(int=5).bytes, None]),
+    ("a DATE", [date(1969, 12, 31), None]),
+    ("a TIME(3)", [time(23, 59, 59, 999000), None]),
+    ("a TIME(6)", [time(23, 59, 59, 999999), None]),
+    ("a TIMESTAMP", [datetime(1969, 1, 1, tzinfo=UTC), None]),
+    ("a ARRAY<INT>", [[1, None], None]),
+    ("a ARRAY<ARRAY<STRING>>", [[["x"], None, []], None]),
+    ("a STRUCT<b: INT, c: STRUCT<d: STRING, e: ARRAY<DATE>>>", [{"b": 1, "c": {"d": "x", "e": None}}, None]),
+]
+
+
+@pytest.mark.parametrize(("ddl", "values"), _EVERY_TYPE, ids=[ddl for ddl, _ in _EVERY_TYPE])
+def test_every_type_keeps_its_values_and_its_hash(ddl: str, values: list[Any], tmp_path: Path) -> None:
+    schema = parse_ddl([ddl])
+    result = written(pa.table({"a": pa.array(values, schema.field("a").type)}), tmp_path / "s", ddl)
+    assert [row["a"] for row in rows_of(tmp_path / "s")] == values
+    assert digest_file(tmp_path / "s").logical_hash == result.logical_hash
+    read = next(iter(read_batches(tmp_path / "s")))
+    assert logical_hash([read], slice_schema(schema, VOCAB)) == result.logical_hash
+
+
+def test_the_footer_has_the_recommended_encodings_and_types(tmp_path: Path) -> None:
+    written(pa.table({"id": ["x"] * 50, "u": pa.array([bytes(16)] * 50, pa.binary(16))}), tmp_path / "s")
+    file = pq.ParquetFile(tmp_path / "s")
+    group = file.metadata.row_group(0)
+    columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
+    assert "DELTA_BINARY_PACKED" in columns["offset"].encodings
+    assert not columns["offset"].has_dictionary_page
+    for name in ("op", "system_time"):
+        assert "RLE_DICTIONARY" in columns[name].encodings
+        assert columns[name].has_dictionary_page
+    types = {column.name: (column.physical_type, str(column.logical_type)) for column in file.schema}
+    assert types["offset"] == ("INT64", "Int(bitWidth=64, isSigned=false)")
+    assert types["op"] == ("INT32", "Int(bitWidth=8, isSigned=false)")
+    utc = "Timestamp(isAdjustedToUTC=true, timeUnit=milliseconds, is_from_converted_type=false"
+    assert types["system_time"][0] == types["event_time"][0] == "INT64"
+    assert types["system_time"][1].startswith(utc)
+    assert types["event_time"][1].startswith(utc)
+    assert types["u"] == ("FIXED_LEN_BYTE_ARRAY", "UUID")
+    assert file.schema.column(0).max_definition_level == 0  # required
+    assert b"ARROW:schema" not in (file.metadata.metadata or {})
+
+
+def test_a_date_event_time_stays_a_date(tmp_path: Path) -> None:
+    days = pa.table({"event_time": pa.array([date(2020, 1, 2), None], pa.date32())})
+    result = written(days, tmp_path / "s")
+    assert [row["event_time"] for row in rows_of(tmp_path / "s")] == [date(2020, 1, 2), date(2024, 4, 30)]
+    assert result.max_event_time == Timestamp.parse("2024-04-30T00:00:00Z")
+    assert result.min_event_time == Timestamp.parse("2020-01-02T00:00:00Z")
+    column = pq.ParquetFile(tmp_path / "s").schema.column(3)
+    assert (column.physical_type, str(column.logical_type)) == ("INT32", "Date")
+
+
+def test_no_rows_make_no_file(tmp_path: Path) -> None:
+    schema = slice_schema(parse_ddl(["a INT"]), VOCAB)
+    empty = pa.record_batch({"a": pa.array([], pa.int32())})
+    assert write([], tmp_path / "s", schema) is None
+    assert write([empty, empty], tmp_path / "s", schema) is None
+    assert not (tmp_path / "s").exists()
+
+
+# --- The same rows, the same file ----------------------------------------------------------------
+
+
+def _cut(table: pa.Table, sizes: list[int]) -> list[pa.RecordBatch]:
+    batches: list[pa.RecordBatch] = []
+    at = 0
+    for size in [*sizes, table.num_rows]:
+        batches += table.slice(at, size).to_batches()
+        at += size
+    return batches
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(0, 40), max_size=8))
+def test_the_file_does_not_depend_on_the_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
+) -> None:
+    monkeypatch.setattr(row_groups, "_QUANTUM", 16)
+    monkeypatch.setattr(row_groups, "MAX_ROWS", 48)
+    monkeypatch.setattr(row_groups, "MAX_BYTES", 4500)
+    table = pa.table(
+        {
+            "n": [None if n % 7 == 0 else n for n in range(200)],
+            "s": ["x" * (n % 13) if n % 5 else None for n in range(200)],
+            "long": ["y" * (700 if n > 150 else 3) for n in range(200)],
+            "list": [[n] * (n % 4) if n % 3 else None for n in range(200)],
+            "struct": [{"a": n} if n % 3 else None for n in range(200)],
+        }
+    )
+    whole = written(table, tmp_path / "whole")
+    schema = slice_schema(table.schema, VOCAB)
+    cut = write(_cut(table, sizes), tmp_path / "cut", schema)
+    assert cut is not None
+    assert (cut.physical_hash, cut.logical_hash) == (whole.physical_hash, whole.logical_hash)
+    groups = pq.ParquetFile(tmp_path / "cut").metadata
+    counts = [groups.row_group(at).num_rows for at in range(groups.num_row_groups)]
+    assert counts[:3] == [48, 48, 48]
+    assert max(counts[4:]) < 10  # the long rows: a few to a group
+    assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
+
+
+def test_encodings_of_the_input_make_no_difference(tmp_path: Path) -> None:
+    plain = pa.table({"t": ["a", None, "b", "a"] * 10})
+    expected = written(plain, tmp_path / "s").physical_hash
+    for other in (
+        plain.cast(pa.schema([("t", pa.large_string())])),
+        plain.cast(pa.schema([("t", pa.string_view())])),
+        pa.table({"T": plain["t"].combine_chunks().dictionary_encode()}),
+    ):
+        assert written(other, tmp_path / "s", "t STRING").physical_hash == expected
+
+
+def test_offsets_go_on_through_all_row_groups(tmp_path: Path) -> None:
+    rows = row_groups.MAX_ROWS * 2 + 5
+    batch = pa.record_batch({"n": pa.array(range(rows))})
+    result = write([batch], tmp_path / "s", slice_schema(batch.schema, VOCAB), first_offset=10**12)
+    assert result is not None
+    assert result.offset_interval.end == 10**12 + rows - 1
+    assert pq.ParquetFile(tmp_path / "s").metadata.num_row_groups == 3
+    offsets = pq.read_table(tmp_path / "s", columns=["offset"])["offset"]
+    assert offsets.equals(pa.chunked_array([pa.array(range(10**12, 10**12 + rows), pa.uint64())]))
+
+
+# --- Values --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "ddl", "expected"),
+    [
+        (pa.array([255, None]), "a TINYINT UNSIGNED", [255, None]),
+        (pa.array([Decimal(2**64 - 1)], pa.decimal128(20, 0)), "a BIGINT UNSIGNED", [2**64 - 1]),
+        (pa.array([12345]), "a DECIMAL(7,2)", [Decimal("12345.00")]),
+        (pa.array([1.5], pa.float32()), "a DOUBLE", [1.5]),
+        (pa.array([3]), "a DOUBLE", [3.0]),
+        (pa.array([None, None]), "a STRING", [None, None]),
+        (pa.array([1_500], pa.time64("ns")), "a TIME(9)", [time(0, 0, 0, 1)]),
+        (pa.array([1_000], pa.time64("ns")), "a TIME(6)", [time(0, 0, 0, 1)]),
+        (pa.array([-1_500], pa.timestamp("us")), "a TIMESTAMP", [datetime(1969, 12, 31, 23, 59, 59, 998000, UTC)]),
+        (pa.array([1_999_999], pa.timestamp("ns", "Asia/Tokyo")), "a TIMESTAMP", [datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)]),
+        (pa.array(["00000000-0000-0000-0000-0000000000fF", None]), "a UUID", [bytes(15) + b"\xff", None]),
+        (pa.array([[1, 2]], pa.large_list(pa.int64())), "a ARRAY<TINYINT>", [[1, 2]]),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_are_cast_when_they_fit(
+    values: pa.Array, ddl: str, expected: list[Any], tmp_path: Path
+) -> None:
+    written(pa.table({"a": values}), tmp_path / "s", ddl)
+    read = [row["a"] for row in rows_of(tmp_path / "s")] if "TIME(9)" not in ddl else expected
+    assert read == expected
+
+
+def _bad_text() -> pa.Array:
+    return pa.Array.from_buffers(pa.string(), 2, pa.array([b"ok", b"\xff\xfe"]).buffers())
+
+
+@pytest.mark.parametrize(
+    ("values", "ddl", "words"),
+    [
+        (pa.array([1, 300]), "a TINYINT UNSIGNED", ["'300'", "TINYINT UNSIGNED"]),
+        (pa.array([1, -1]), "a BIGINT UNSIGNED", ["'-1'"]),
+        (pa.array([1.0, 1.5]), "a INT", ["'1.5'"]),
+        (pa.array([Decimal("1.0"), Decimal("2.5")]), "a INT", ["'2.5'"]),
+        (pa.array([1, 100000]), "a DECIMAL(5,2)", ["'100000'", "DECIMAL(5,2)"]),
+        (pa.array([0, 2**60 + 1]), "a DOUBLE", [str(2**60 + 1)]),
+        (pa.array([0, 1_500], pa.time64("us")), "a TIME(3)", ["00:00:00.001500"]),
+        (pa.array(["0" * 32, "no uuid"]), "a UUID", ["'no uuid'", "UUID"]),
+        (pa.array([b"abc", b"ab"]), "a BINARY(3)", ["BINARY(3)"]),
+        (pa.array([1, None]), "a INT NOT NULL", ["NOT NULL"]),
+        (pa.array([[1], [1, 300]]), "a ARRAY<TINYINT>", ["300"]),
+        (_bad_text(), "a STRING", [r"\xff\xfe", "STRING"]),
+        (pa.array([0, 2**62], pa.timestamp("s")), "a TIMESTAMP", ["TIMESTAMP"]),
+    ],
+    ids=str,
+)
+def test_a_value_that_does_not_fit_is_named_with_its_row(
+    values: pa.Array, ddl: str, words: list[str], tmp_path: Path
+) -> None:
+    good = pa.table({"a": values.slice(0, 1)})
+    batches = [*good.to_batches(), *good.to_batches(), *pa.table({"a": values}).to_batches()]
+    with pytest.raises(BadData) as caught:
+        write(batches, tmp_path / "s", slice_schema(parse_ddl([ddl]), VOCAB))
+    assert caught.value.where == "row 4"
+    for word in ["'a'", *words]:
+        assert word in caught.value.message
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"a": ["1"], "b": [1]}, "'a' is STRING.*BIGINT"),
+        ({"a": [1], "b": pa.array([1], pa.timestamp("s"))}, "'b' is TIMESTAMP"),
+        ({"a": [1]}, "'b'.*missing"),
+        ({"a": [1], "b": [1], "c": [1]}, "'c' is not in"),
+        ({"a": [1], "b": [1], "offset": [1]}, "'offset' clashes"),
+        ({"a": [1], "b": [1], "system_time": [1]}, "'system_time' clashes"),
+        ({"A": [1], "B": [1], "b ": [1]}, "'b ' is not in"),
+        ({"Aa": [1], "a": [1], "b": [1]}, "'Aa' is not in"),
+        ({"a": [1], "B": [1], "b": [1]}, "'B' is not in"),
+        ({"a": [{"x": 1}], "b": [1]}, "STRUCT"),
+    ],
+)
+def test_columns_must_be_those_of_the_schema(columns: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(InvalidSchema, match=words):
+        write(
+            [pa.record_batch(columns)],
+            tmp_path / "s",
+            slice_schema(parse_ddl(["a BIGINT", "b BIGINT"]), VOCAB),
+        )
+
+
+def test_a_column_there_twice_is_ambiguous(tmp_path: Path) -> None:
+    schema = slice_schema(parse_ddl(["ab BIGINT"]), VOCAB)
+    batch = pa.record_batch({"AB": [1], "aB": [2]})
+    with pytest.raises(InvalidSchema, match="'AB' and 'aB'"):
+        write([batch], tmp_path / "s", schema)
+    with pytest.raises(InvalidSchema, match="'AB' is not in"):
+        write([batch.rename_columns(["AB", "ab"])], tmp_path / "s", schema)
+
+
+def test_an_unknown_operation_is_refused(tmp_path: Path) -> None:
+    batch = pa.record_batch({"a": [1, 2], "op": [0, 4]})
+    with pytest.raises(BadData, match="4 is not an operation") as caught:
+        write([batch], tmp_path / "s", slice_schema(parse_ddl(["a BIGINT"]), VOCAB))
+    assert caught.value.where == "row 2"
+
+
+def test_an_event_time_beyond_all_years_is_refused(tmp_path: Path) -> None:
+    table = pa.table({"event_time": pa.array([2**60], pa.timestamp("ms"))})
+    with pytest.raises(BadData, match="event time"):
+        written(table, tmp_path / "s")
+    assert not (tmp_path / "s").exists()
+
+
+# --- When it is stopped --------------------------------------------------------------------------
+
+
+class _Stopping(Reporter):
+    """Cancels itself after the first amount it hears."""
+
+    amounts: list[tuple[int | None, int | None]]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.amounts = []
+
+    def amount(self, *, rows: int | None = None, bytes: int | None = None, **rest: int | None) -> None:
+        self.amounts.append((rows, bytes))
+        self.cancel()
+
+
+def _many(rows: int = 300_000) -> pa.Table:
+    return pa.table({"n": pa.array(range(rows))})
+
+
+def test_cancelling_removes_the_file(tmp_path: Path) -> None:
+    reporter = _Stopping()
+    with pytest.raises(Cancelled):
+        written(_many(), tmp_path / "s", reporter=reporter)
+    assert [rows for rows, _ in reporter.amounts] == [row_groups.MAX_ROWS]
+    assert not (tmp_path / "s").exists()
+
+
+def test_an_error_of_the_source_removes_the_file_and_passes_as_it_is(tmp_path: Path) -> None:
+    def source() -> Iterator[pa.RecordBatch]:
+        yield from _many().to_batches()
+        raise OSError(errno.ECONNRESET, "gone")
+
+    with pytest.raises(OSError, match="gone"):
+        write(source(), tmp_path / "s", slice_schema(_many().schema, VOCAB))
+    assert not (tmp_path / "s").exists()
+
+
+@pytest.mark.parametrize("call", [0, 3, 20])
+def test_a_full_disk_is_said_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    class Full(FileIO):
+        calls = 0
+
+        def write(self, data: Any) -> int:
+            Full.calls += 1
+            if Full.calls > call:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(data)
+
+    monkeypatch.setattr(Path, "open", lambda self, mode, buffering: Full(str(self), mode))
+    with pytest.raises(OdfError, match="disk is full") as caught:
+        written(_many(), tmp_path / "s")
+    assert caught.value.hint is not None
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(OdfError, match="cannot be written"):
+        written(_many(3), tmp_path / "absent" / "s")
+
+
+# --- Reading -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(row_groups, "_QUANTUM", 10)
+    monkeypatch.setattr(row_groups, "MAX_ROWS", 10)
+    written(pa.table({"n": list(range(35)), "u": pa.array([bytes(16)] * 35, pa.binary(16))}), tmp_path / "s")
+    return tmp_path / "s"
+
+
+@pytest.mark.parametrize(
+    ("start", "count"),
+    [(0, 5), (0, 35), (0, 99), (8, 4), (9, 1), (10, 10), (29, 6), (34, 1), (35, 5), (3, 0)],
+)
+def test_rows_by_number(grouped: Path, start: int, count: int) -> None:
+    table = read_rows(grouped, start, count)
+    assert table["n"].to_pylist() == list(range(35))[start : start + count]
+    assert table.schema.field("u").type == pa.binary(16)
+
+
+def test_only_the_row_groups_that_are_needed_are_read(grouped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[list[int]] = []
+    original: Callable[..., pa.Table] = pq.ParquetFile.read_row_groups
+
+    def spy(self: pq.ParquetFile, groups: list[int]) -> pa.Table:
+        read.append(groups)
+        return original(self, groups)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", spy)
+    read_rows(grouped, 12, 12)
+    assert read == [[1, 2]]
+
+
+def test_some_columns_only(grouped: Path) -> None:
+    batches = list(read_batches(grouped, ["n", "offset"]))
+    assert {name for batch in batches for name in batch.schema.names} == {"n", "offset"}
+    with pytest.raises(InvalidSchema, match="'absent'"):
+        list(read_batches(grouped, ["absent"]))
+
+
+def test_files_that_are_no_slices(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not Parquet, though long enough for a footer")
+    with pytest.raises(BadData, match="text"):
+        list(read_batches(tmp_path / "text"))
+    with pytest.raises(BadData, match="text"):
+        read_rows(tmp_path / "text", 0, 1)
+    with pytest.raises(NotFound):
+        read_rows(tmp_path / "absent", 0, 1)
