@@ -84,7 +84,9 @@ def slice_row(stored: StoredBlock) -> SliceRow | None:
 
 def summarise(event: Any) -> str:
     """One short line for people: what the event did, without its kind."""
-    text = " ".join(_words(event).split())
+    # Anybody may have written the event: what could steer a terminal is left out.
+    printable = "".join(char if char.isprintable() else " " for char in _words(event))
+    text = " ".join(printable.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 

@@ -131,7 +131,7 @@ def test_a_broken_rule_commits_nothing(chains: Chains, tmp_path: Path) -> None:
     assert (caught.value.rule, caught.value.block) == ("seed-once", "4")
     with pytest.raises(NothingChanged):
         dataset.commit([chains.add_data(dataset.state())], system_time=chains.day(1), expected_head=head)
-    with pytest.raises(ChainRuleViolated, match="clock|before"):
+    with pytest.raises(ChainRuleViolated, match="is before"):
         dataset.commit([SetInfo("x")], system_time=chains.day(-1), expected_head=head)
     with pytest.raises(UsageError):
         dataset.commit([], system_time=chains.day(1), expected_head=head)
@@ -287,10 +287,14 @@ def test_damaged_and_missing_blocks(chains: Chains, tmp_path: Path) -> None:
     good = path.read_bytes()
     for spoil in (lambda: path.write_bytes(good[:-1] + b"\xff"), path.unlink):
         spoil()
-        fresh = chains.dataset(dataset.folder)
-        for ask in (fresh.state, lambda: fresh.page(5), lambda: list(fresh.blocks()), lambda: fresh.block(2)):
+        for ask in (
+            Dataset.state,
+            lambda ds: ds.page(5),
+            lambda ds: list(ds.blocks()),
+            lambda ds: ds.block(2),
+        ):
             with pytest.raises((MalformedBlock, NotFound), match=str(victim)):
-                ask()
+                ask(chains.dataset(dataset.folder))
 
 
 def test_a_chain_that_is_none(chains: Chains, tmp_path: Path) -> None:
