@@ -207,39 +207,48 @@ class _Rows:
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return f"column '{name}' is {column.type}"
 
-    def _row(self, where: pa.Array, shift: int = 0) -> int:
-        return self._count + shift + pc.index(where, True).as_py()
+    def _row(self, where: pa.Array) -> int:
+        return self._count + pc.index(where, True).as_py()
 
     def _offsets(self, column: pa.Array) -> str | None:
-        column = column.cast(pa.int64())
+        if not types.is_integer(column.type):
+            return self._no_number(column)
         if not len(column):
             return None
-        previous = pa.concat_arrays([pa.array([self._next_offset - 1], pa.int64()), column[:-1]])
-        wrong = pc.not_equal(pc.subtract(column, previous), 1)
-        if not pc.any(wrong).as_py():
-            self._next_offset = column[-1].as_py() + 1
-            return None
-        at = pc.index(wrong, True).as_py()
-        return f"row {self._count + at} has offset {column[at]} where {previous[at].as_py() + 1} comes next"
+        if column[0].as_py() == self._next_offset:
+            wrong = pc.not_equal(pc.subtract(column[1:], column[:-1]), pa.scalar(1, column.type))
+            if not pc.any(wrong).as_py():
+                self._next_offset = column[-1].as_py() + 1
+                return None
+            at = pc.index(wrong, True).as_py() + 1
+        else:
+            at = 0
+        expected = column[at - 1].as_py() + 1 if at else self._next_offset
+        return f"row {self._count + at} has offset {column[at]} where {expected} comes next"
 
     def _ops(self, column: pa.Array) -> str | None:
-        column = column.cast(pa.int64())
+        if not types.is_integer(column.type):
+            return self._no_number(column)
         if not len(column):
             return None
-        wrong = pc.or_(pc.less(column, 0), pc.greater(column, _CORRECT_TO))
+        wrong = pc.invert(pc.is_in(column, pa.array(range(_CORRECT_TO + 1), column.type)))
         if pc.any(wrong).as_py():
             at = pc.index(wrong, True).as_py()
             return f"row {self._count + at} has operation {column[at]}, which is none of 0 to 3"
-        previous = pa.concat_arrays([pa.array([self._last_op or 0], pa.int64()), column[:-1]])
+        previous = pa.concat_arrays([pa.array([self._last_op or 0], column.type), column[:-1]])
         self._last_op = column[-1].as_py()
-        after = pc.equal(previous, _CORRECT_FROM)
-        broken = pc.not_equal(pc.equal(column, _CORRECT_TO), after)
+        after = pc.equal(previous, pa.scalar(_CORRECT_FROM, column.type))
+        broken = pc.not_equal(pc.equal(column, pa.scalar(_CORRECT_TO, column.type)), after)
         if not pc.any(broken).as_py():
             return None
         at = pc.index(broken, True).as_py()
         if after[at].as_py():
             return f"row {self._count + at} follows a -C and is no +C"
         return f"row {self._count + at} is a +C that does not follow a -C"
+
+    @staticmethod
+    def _no_number(column: pa.Array) -> str:
+        return f"the column is {column.type}, which is no integer"
 
     def _system_times(self, column: pa.Array) -> str | None:
         column = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())

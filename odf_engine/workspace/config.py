@@ -76,10 +76,6 @@ class Config(Settings, frozen=True):
         int,
         Meta(ge=2, le=3, description="version of new metadata blocks; 2 for older peers"),
     ] = 3
-    allowed_env: Annotated[
-        list[str],
-        Meta(description="variables that manifests may use as ${{ env.NAME }}; * is any text"),
-    ] = msgspec.field(default_factory=lambda: ["*"])
     spark: SparkConfig = SparkConfig()
     worker: WorkerConfig = WorkerConfig()
     fetch: FetchConfig = FetchConfig()
@@ -170,7 +166,7 @@ def get_value(config: Config, key: str) -> Any:
 def set_value(config: Config, key: str, text: str | None) -> Config:
     """A copy with this setting read from ``text``; None puts the default back.
 
-    Lists are given as ``a,b,c``; members of a mapping by their own key, such as ``spark.conf.NAME``.
+    Members of a mapping have keys of their own, such as ``spark.conf.NAME``.
 
     Raises:
         UsageError: there is no such key, or the value does not fit.
@@ -183,8 +179,6 @@ def set_value(config: Config, key: str, text: str | None) -> Config:
         group.pop(path[-1], None)
     elif isinstance(old, dict):
         raise UsageError(f"'{key}' is a mapping", hint=f"set one of its members: {key}.NAME")
-    elif isinstance(old, list):
-        group[path[-1]] = [part.strip() for part in text.split(",") if part.strip()]
     else:
         group[path[-1]] = text
     try:

@@ -340,7 +340,11 @@ LATE = 4_102_444_800_000  # in 2100
         ("slice-offset", lambda t: set_column(t, "offset", [0, 2, 1])),
         ("slice-offset", lambda t: set_column(t, "offset", [1, 2, 3])),
         ("slice-offset", lambda t: set_column(t, "offset", [0, None, 2])),
+        ("slice-offset", lambda t: set_column(t, "offset", [0, 1, 2**64 - 1])),
+        ("slice-offset", lambda t: set_column(t, "offset", ["0", "1", "2"], pa.string())),
         ("slice-rows", lambda t: t.slice(0, 2)),
+        ("slice-op", lambda t: set_column(t, "op", [0, 2**64 - 1, 0], pa.uint64())),
+        ("slice-op", lambda t: set_column(t, "op", [0, -1, 0], pa.int32())),
         ("slice-op", lambda t: set_column(t, "op", [0, 4, 0])),
         ("slice-op", lambda t: set_column(t, "op", [0, 3, 0])),
         ("slice-op", lambda t: set_column(t, "op", [0, 2, 0])),
@@ -408,9 +412,10 @@ def test_names_of_system_columns_are_those_of_the_vocabulary(empty: Any) -> None
 def test_interval_and_rows_must_agree(empty: Any) -> None:
     block = empty.data(["A", "B"])
     data = empty.dataset.block(block).block.event.new_data
-    wrong = msgspec.structs.replace(data, offset_interval=OffsetInterval(2, 5))
-    last = empty.block(AddData(prev_offset=1, new_data=wrong, new_watermark=LATER))
-    assert {("slice-rows", last.short), ("slice-offset", last.short)} <= set(found(check(empty)))
+    for start, end in ((2, 5), (5, 2), (0, 2**64 - 1), (2**64 - 1, 2**64 - 1)):
+        wrong = msgspec.structs.replace(data, offset_interval=OffsetInterval(start, end))
+        last = empty.block(AddData(prev_offset=1, new_data=wrong, new_watermark=LATER))
+        assert ("slice-rows", last.short) in found(check(empty))
 
 
 # --- Checkpoints -------------------------------------------------------------------------------

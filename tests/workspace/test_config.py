@@ -20,7 +20,6 @@ def test_a_written_file_reads_back_and_shows_defaults_as_comments(tmp_path: Path
     path = tmp_path / "config.yaml"
     config = set_value(Config(), "spark.driverMemory", "4g")
     config = set_value(config, "spark.conf.spark.sql.shuffle.partitions", "8")
-    config = set_value(config, "allowedEnv", "TOKEN, ODF_*")
     save(config, path)
     assert load(path) == config
     text = path.read_text()
