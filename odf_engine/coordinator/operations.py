@@ -52,17 +52,26 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
             return _verify(request, context, reporter)
 
 
+def warm_up() -> None:
+    """Imports what the first pull needs. Only once Spark has started: its modules import each other in
+    circles, which two threads must not do at the same time."""
+    import odf_engine.ingest.poll  # noqa: F401
+
+
 def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]:
-    from odf_engine.ingest.poll import pull
     from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.workspace import Workspace
 
     workspace = Workspace.find(explicit=context.folder)
     entry = workspace.resolve(request.dataset)
+    runtime = context.spark(reporter)
+
+    from odf_engine.ingest.poll import pull  # after Spark has started, see warm_up
+
     result = pull(
         workspace,
         entry,
-        context.spark(reporter),
+        runtime,
         reporter,
         fetch_uncacheable=request.fetch_uncacheable,
         set_watermark=None if request.set_watermark is None else Timestamp.parse(request.set_watermark),

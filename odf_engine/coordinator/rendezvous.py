@@ -20,11 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Final
 
 from odf_engine.errors import NotFound
-
-_MAX_ADDRESS: Final = 100  # the limit is 107 on Linux, 103 on macOS
 
 
 @cache
@@ -141,11 +138,8 @@ class Rendezvous:
 
     def _bind(self) -> tuple[socket.socket, Path]:
         self._pointer.unlink(missing_ok=True)
-        if len(os.fsencode(self._socket)) <= _MAX_ADDRESS:
-            try:
-                return _bind(self._socket), self._socket
-            except OSError:
-                pass  # a file system without sockets, such as some shared folders
+        with contextlib.suppress(OSError):  # too long a path, or a file system without sockets
+            return _bind(self._socket), self._socket
         name = hashlib.sha256(os.fsencode(self.odf)).hexdigest()[:20]
         path = _runtime_folder() / f"{name}.sock"
         server = _bind(path)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_engine.coordinator.jobs import Journal
-from odf_engine.coordinator.operations import Executor, execute
+from odf_engine.coordinator.operations import Executor, execute, warm_up
 from odf_engine.coordinator.protocol import (
     MAX_COMMAND_BYTES,
     PROTOCOL_VERSION,
@@ -48,7 +48,7 @@ STOP_PATIENCE: Final = 5.0
 """Seconds that jobs, and then Spark, get to end when the worker is stopped."""
 _LOOK_SECONDS: Final = 60.0
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("odf_engine.coordinator.worker")
 
 
 class Worker:
@@ -270,6 +270,11 @@ def start_spark(workspace: Path) -> Runtime:
     home = Workspace.find(explicit=workspace)
     runtime = SparkRuntime(home.config.spark, home.odf / "spark.log", home.odf / "cache")
     runtime.start()
+    try:
+        warm_up()
+    except BaseException:
+        runtime.stop()
+        raise
     return runtime
 
 

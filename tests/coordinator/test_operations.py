@@ -1,0 +1,72 @@
+"""What jobs do and what they give back: the entries of the commands' ``--json`` output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odf_engine.coordinator.operations import execute
+from odf_engine.coordinator.protocol import Pull, Verify
+from odf_engine.errors import NotFound
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: harbour/ports
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: FilesGlob, path: "ports/*.csv", cache: {kind: Forever}}
+      read: {kind: Csv, header: true, schema: ["name STRING", "ships INT"]}
+      merge: {kind: Append}
+"""
+
+
+class Context:
+    """No Spark at all: what is tested here must not ask for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def spark(self, reporter: Reporter):
+        raise AssertionError("Spark was asked for")
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> DatasetEntry:
+    workspace = Workspace.init(tmp_path / "home")
+    return workspace.add(read_manifests(MANIFEST, "ports.yaml"))[0]
+
+
+@pytest.fixture
+def context(tmp_path: Path, entry: DatasetEntry) -> Context:
+    return Context(tmp_path / "home")
+
+
+def test_verifying_a_sound_dataset(entry, context):
+    found = execute(Verify(str(entry.id)), context, Reporter())
+    blocks = found.pop("blocks")
+    assert blocks == entry.dataset.state().blocks
+    assert found == {"name": "harbour/ports", "valid": True, "slices": 0, "transforms": 0, "findings": []}
+
+
+def test_verifying_a_damaged_dataset(entry, context):
+    head = entry.dataset.head()
+    path = entry.dataset.folder / "blocks" / str(head)
+    path.write_bytes(path.read_bytes()[:-4] + b"oops")
+    found = execute(Verify(str(entry.id)), context, Reporter())
+    assert not found["valid"]
+    assert set(found["findings"][0]) == {"kind", "block", "message"}
+    assert str(head) in {finding["block"] for finding in found["findings"]}
+
+
+@pytest.mark.parametrize("request_type", [Pull, Verify])
+def test_a_dataset_that_is_gone(entry, context, request_type):
+    other = str(entry.id)[:-2] + ("00" if not str(entry.id).endswith("00") else "11")
+    with pytest.raises(NotFound):
+        execute(request_type(other), context, Reporter())
