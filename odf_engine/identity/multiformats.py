@@ -103,7 +103,7 @@ def multibase_decode(text: str) -> bytes:
             hint="known prefixes: " + " ".join(_DECODERS),
         )
     body = text[1:]
-    if len(text) > _MAX_TEXT or not body.isascii() or any(char.isspace() for char in body):
+    if len(text) > _MAX_TEXT or not body.isascii() or (body and body.split() != [body]):
         raise InvalidIdentity(f"'{_cut(text)}' is not a multibase value")
     try:
         return decoder(body)
