@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from odf_engine.spark.session import SparkRuntime
 
 
 @pytest.fixture(scope="session")
@@ -14,3 +19,18 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the shared vectors and data files are not here")
     return folder
+
+
+@pytest.fixture(scope="session")
+def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
+    """Spark, started once for all tests on two cores with little memory."""
+    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.settings import SparkOptions
+
+    folder = tmp_path_factory.mktemp("spark")
+    spark = SparkRuntime(
+        SparkOptions(master="local[2]", driver_memory="768m"), folder / "spark.log", folder / "cache"
+    )
+    spark.start()
+    yield spark
+    spark.stop()

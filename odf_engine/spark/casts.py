@@ -158,7 +158,9 @@ def _pattern(written: str | None) -> str | None:
     parts = []
     for percent, letter, literal in re.findall(r"(%)(?:[-.]?\d?)(.)|([^%]+)", written):
         if not percent:
-            parts.append("'" + literal.replace("'", "''") + "'" if re.search("[A-Za-z']", literal) else literal)
+            parts.append(
+                "'" + literal.replace("'", "''") + "'" if re.search("[A-Za-z']", literal) else literal
+            )
         elif letter in _STRFTIME:
             parts.append(_STRFTIME[letter])
         else:

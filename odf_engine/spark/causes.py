@@ -70,7 +70,9 @@ def _cause(thrown: Any) -> Cause:
         return Cause(kind, message)
     condition = str(thrown.getCondition() or "")
     parameters = dict(thrown.getMessageParameters())
-    return Cause(kind, message, condition, str(thrown.getSqlState() or ""), parameters, _fragment(thrown, message))
+    return Cause(
+        kind, message, condition, str(thrown.getSqlState() or ""), parameters, _fragment(thrown, message)
+    )
 
 
 def _fragment(thrown: Any, message: str) -> Fragment | None:

@@ -22,8 +22,9 @@ SEPARATOR: Final = "\x1f"
 
 _CODE: Final = re.compile(r"^\s*\[[A-Z_0-9.]+\]\s*")
 _TAIL: Final = re.compile(r"\s*(SQLSTATE: \w+|== (SQL|DataFrame)|Parse Mode:|; line \d+ pos).*", re.DOTALL)
-_ADVICE: Final = re.compile(r"\s*(If necessary,? set|To process malformed|Search path:|Verify the)[^.]*\.")
-_LONGEST: Final = 300
+_ADVICE: Final = re.compile(
+    r"\s*(If necessary,? set .*?bypass this error|Search path: .*?\]|Verify the .*?)\.", re.DOTALL
+)
 _WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
 
 
@@ -124,9 +125,9 @@ def clean(message: str) -> str:
     return shortened(line)
 
 
-def shortened(text: str) -> str:
-    """At most 300 characters, with an ellipsis where something was cut."""
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+def shortened(text: str, longest: int = 300) -> str:
+    """At most so many characters, with an ellipsis where something was cut."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def plain_name(text: str) -> str:
@@ -151,11 +152,10 @@ def _bad_row(cause: Cause) -> OdfError | None:
                 plain_name(found["fieldName"]), plain_name(found["dataType"]), found["fieldValue"]
             )
         case condition if condition.startswith("MALFORMED_RECORD_IN_PARSING"):
-            record = found["badRecord"]
-            return RejectedRow(f"a record cannot be read: {shortened(record)}", record=record)
+            return RejectedRow("a record is not what the schema says")
     if cause.kind.startswith("com.fasterxml.jackson"):
         return RejectedRow(
-            f"a line is not JSON: {shortened(cause.message.splitlines()[0])}",
+            f"a line is not JSON: {shortened(cause.message.splitlines()[0].partition(' (start marker')[0])}",
             hint="every line has to be one JSON object",
         )
     return None
@@ -189,7 +189,8 @@ def _article(kind: str) -> str:
 
 
 def _bad_query(cause: Cause) -> OdfError | None:
-    if not cause.state.startswith(("42", "0A", "21")) and "ParseException" not in cause.kind:
+    pattern = cause.condition.startswith(("INVALID_DATETIME_PATTERN", "INCONSISTENT_BEHAVIOR"))
+    if not (pattern or cause.state.startswith(("42", "0A", "21")) or "ParseException" in cause.kind):
         return None
     message, hint = _query_message(cause)
     fragment = cause.fragment
@@ -256,7 +257,8 @@ def _bad_value(cause: Cause) -> OdfError | None:
 def _exhausted(cause: Cause) -> OdfError | None:
     if cause.kind == "java.lang.OutOfMemoryError" or "OutOfMemory" in cause.condition:
         return SparkFailed(
-            "Spark ran out of memory", hint="raise it: `odf config set spark.driverMemory 4g`, then pull again"
+            "Spark ran out of memory",
+            hint="raise it: `odf config set spark.driverMemory 4g`, then pull again",
         )
     if "No space left on device" in cause.message:
         return SparkFailed("the disk is full", hint="make room and try again")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
 
-from odf_engine.errors import Cancelled
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import translated
 from odf_engine.spark.progress import Watcher
@@ -56,9 +55,7 @@ def arrow_batches(
     return schema, _run(frame, schema, reporter, progress)
 
 
-def _run(
-    frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool
-) -> Iterator[pa.RecordBatch]:
+def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool) -> Iterator[pa.RecordBatch]:
     reporter.check()
     with translated(reporter), _job(frame, reporter, progress):
         jvm: Any = frame.sparkSession._jvm

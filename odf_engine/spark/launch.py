@@ -199,7 +199,9 @@ def _properties(settings: Mapping[str, str]) -> str:
 
 
 def _escape(text: str) -> str:
-    return "".join(char if char.isascii() and (char.isalnum() or char in "._-/,[]*") else _unicode(char) for char in text)
+    return "".join(
+        char if char.isascii() and (char.isalnum() or char in "._-/,[]*") else _unicode(char) for char in text
+    )
 
 
 def _unicode(char: str) -> str:

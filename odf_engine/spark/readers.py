@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import types as st
 
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema
@@ -26,7 +26,8 @@ from odf_engine.spark import casts
 from odf_engine.spark.casts import Formats
 from odf_engine.spark.errors import clean, translated
 from odf_engine.spark.frames import arrow_batches
-from odf_engine.spark.text import Dialect, linked, prepare
+from odf_engine.spark.scans import Dialect
+from odf_engine.spark.text import linked, prepare
 from odf_engine.spark.types import spark_schema, spark_type
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def read_csv(
         InvalidSchema: a type that CSV cannot hold.
     """
     dialect = _dialect(step)
-    formats = Formats.of(step.date_format, step.timestamp_format)
+    formats = _formats(session, step)
     if schema is not None:
         _only_scalars(schema)
     text = prepare(
@@ -108,9 +109,11 @@ def read_json(
         InvalidManifest: an option that makes no sense.
         InvalidSchema: a type that Spark cannot hold.
     """
-    formats = Formats.of(step.date_format, step.timestamp_format)
-    text = prepare(path, scratch, name=name or path.name, encoding=step.encoding, reporter=reporter)
-    reader = session.read.options(mode="FAILFAST", **_format_options(formats))
+    formats = _formats(session, step)
+    text = prepare(
+        path, scratch, name=name or path.name, encoding=step.encoding, objects=True, reporter=reporter
+    )
+    reader = session.read.options(mode="FAILFAST", allowSingleQuotes=False, **_format_options(formats))
     with translated(reporter):
         if schema is None:
             return reader.json(str(text.path))
@@ -143,14 +146,34 @@ def read_parquet(
     """
     name = name or path.name
     try:
-        pq.read_schema(path)
+        footer = pq.read_metadata(path).schema
     except (pa.ArrowInvalid, OSError) as error:
         raise BadData(f"this is not a Parquet file: {error}", where=name) from None
     with translated(reporter):
-        frame = session.read.parquet(str(linked(path, scratch, ".parquet")))
+        try:
+            frame = session.read.parquet(str(linked(path, scratch, ".parquet")))
+        except AnalysisException as error:
+            raise InvalidSchema(f"Spark cannot read this file: {clean(str(error))}", where=name) from None
+        frame = _moments(frame, footer)
         if schema is None:
             return frame
         return _projected(frame, schema, name)
+
+
+def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
+    """Checked before anything is read: a wrong pattern would look like wrong data."""
+    formats = Formats.of(step.date_format, step.timestamp_format)
+    for option, pattern in (("dateFormat", formats.date), ("timestampFormat", formats.timestamp)):
+        if pattern is None:
+            continue
+        try:
+            session.sql(f"SELECT try_to_timestamp('', {casts.text(pattern)})").collect()
+        except PySparkException as error:
+            raise InvalidManifest(
+                f"`{option}` cannot be understood: {clean(str(error))}",
+                hint="write it like `yyyy-MM-dd HH:mm:ss`, or leave it out for ISO 8601",
+            ) from None
+    return formats
 
 
 def _dialect(step: Csv) -> Dialect:
@@ -222,6 +245,26 @@ def _format_options(formats: Formats) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
 
 
+def _moments(frame: DataFrame, footer: pq.ParquetSchema) -> DataFrame:
+    """Time stamps of nanoseconds, which come as numbers, as time stamps (cut to microseconds)."""
+    leaves = [footer.column(i) for i in range(len(footer))]
+    nanos = {
+        leaf.path
+        for leaf in leaves
+        if str(leaf.logical_type).startswith("Timestamp") and "nano" in str(leaf.logical_type)
+    }
+    if not nanos:
+        return frame
+    return frame.selectExpr(
+        *(
+            f"timestamp_micros(({column} - pmod({column}, 1000)) DIV 1000) AS {column}"
+            if name in nanos
+            else column
+            for name, column in ((name, casts.identifier(name)) for name in frame.columns)
+        )
+    )
+
+
 def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
     held = {field.name.lower(): field for field in frame.schema}
     for field in schema:
@@ -236,4 +279,6 @@ def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
             *(casts.from_typed(field, held[field.name.lower()].dataType) for field in schema)
         )
     except AnalysisException as error:
-        raise InvalidSchema(f"a column cannot have its declared type: {clean(str(error))}", where=name) from None
+        raise InvalidSchema(
+            f"a column cannot have its declared type: {clean(str(error))}", where=name
+        ) from None

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _LARGEST_LOG = 5_000_000
+_FORGOTTEN = ("reflect", "java_method", "try_reflect")
 
 
 class SparkRuntime:
@@ -109,7 +110,9 @@ class SparkRuntime:
         root = self._root
         if root is None or not self.alive:
             raise SparkFailed("Spark is not running", hint=f"the log is {self._log}")
-        return root.newSession()
+        session = root.newSession()
+        _forget_functions(session)
+        return session
 
     def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
         """Makes later starts faster: records the classes of a typical job, once for each Java.
@@ -218,6 +221,17 @@ class SparkRuntime:
             f"Spark {self._context.version} on {self._config.master}, "
             f"Java {self._java.full_version} ({self._java.origin}), {how}, ready in {seconds:.1f} s"
         )
+
+
+def _forget_functions(session: SparkSession) -> None:
+    """Takes away the functions that call any Java method: a query must only see its inputs."""
+    java: Any = session._jvm
+    java_session: Any = session._jsparkSession
+    registry = java_session.sessionState().functionRegistry()
+    option = java.scala.Option
+    for name in _FORGOTTEN:
+        identifier = java.org.apache.spark.sql.catalyst.FunctionIdentifier
+        registry.dropFunction(identifier(name, option.apply("builtin"), option.apply("system")))
 
 
 class _python_untouched:

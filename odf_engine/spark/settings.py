@@ -60,6 +60,9 @@ FIXED: Final[Mapping[str, str]] = {
     # Queries see the views they were given and nothing else.
     "spark.sql.catalogImplementation": "in-memory",
     "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.variable.substitute": "false",
+    # Time stamps of nanoseconds in Parquet come as numbers, and the reader makes moments of them.
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
     # Results leave as Arrow batches of bounded size, through a door without a limit on their sum.
     "spark.driver.maxResultSize": "0",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",

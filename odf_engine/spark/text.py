@@ -17,26 +17,12 @@ from typing import BinaryIO, Final
 
 from odf_engine.errors import BadData, InvalidManifest
 from odf_engine.progress import Reporter
+from odf_engine.spark.scans import Dialect, JsonScan, QuoteScan, Utf8Scan, not_text
 
 _CHUNK: Final = 4 << 20
 _LONGEST_RECORD: Final = 256 << 20
 _MARKS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
 """Characters that may end a record where line ends cannot; the first that a file lacks is taken."""
-
-
-@dataclass(frozen=True)
-class Dialect:
-    """How a CSV file is written; every part is one ASCII character, except the separator.
-
-    Attributes:
-        separator: between values.
-        quote: around values; empty where quotes mean nothing.
-        escape: before a quote within quotes; equal to ``quote`` where it is doubled instead.
-    """
-
-    separator: str = ","
-    quote: str = '"'
-    escape: str = '"'
 
 
 @dataclass(frozen=True)
@@ -59,6 +45,7 @@ def prepare(
     name: str,
     encoding: str | None = None,
     dialect: Dialect | None = None,
+    objects: bool = False,
     reporter: Reporter | None = None,
 ) -> Prepared:
     """Checks a file and gives it a form that Spark reads right.
@@ -68,11 +55,13 @@ def prepare(
         scratch: a folder for copies; whoever calls removes it after the job.
         name: how errors name the file.
         encoding: of the file, when it is not UTF-8.
-        dialect: for CSV; None where quotes do not matter.
+        dialect: for CSV.
+        objects: for one JSON object a line.
         reporter: is asked whether to stop.
 
     Raises:
-        BadData: bytes that are not text in this encoding, or a quote that is never closed.
+        BadData: bytes that are not text in this encoding, a quote that is never closed, a line that
+            is not one object.
         InvalidManifest: an encoding that nobody knows.
     """
     reporter = reporter or Reporter()
@@ -82,7 +71,15 @@ def prepare(
         copy = folder / "utf8.txt"
         _transcode(path, copy, codec, name, reporter)
         path = copy
-    if _look_through(path, dialect, name, check=codec.name == "utf-8", reporter=reporter) and dialect:
+    quotes = QuoteScan(dialect) if dialect is not None and dialect.quote else None
+    utf8 = Utf8Scan(path, name) if codec.name == "utf-8" else None
+    scans = [scan for scan in (utf8, quotes, JsonScan(name) if objects else None) if scan is not None]
+    for chunk in _chunks(path, reporter):
+        for scan in scans:
+            scan.feed(chunk)
+    for scan in scans:
+        scan.finish()
+    if dialect is not None and quotes is not None and quotes.found:
         marked = folder / "records.txt"
         return Prepared(marked, _mark_records(path, marked, dialect, name, reporter))
     return Prepared(linked(path, folder, ".txt"))
@@ -100,7 +97,8 @@ def _codec(encoding: str | None) -> codecs.CodecInfo:
         return codecs.lookup(encoding or "utf-8")
     except (LookupError, ValueError):
         raise InvalidManifest(
-            f"nobody knows the encoding '{encoding}'", hint="write it like `utf-8`, `latin1` or `windows-1251`"
+            f"nobody knows the encoding '{encoding}'",
+            hint="write it like `utf-8`, `latin1` or `windows-1251`",
         ) from None
 
 
@@ -120,78 +118,9 @@ def _transcode(path: Path, copy: Path, codec: codecs.CodecInfo, name: str, repor
                 text = decoder.decode(chunk, final=not chunk)
             except UnicodeDecodeError as error:
                 at = lines + chunk[: error.start].count(b"\n")
-                raise _not_text(codec.name, at, name) from None
+                raise not_text(codec.name, at, name) from None
             lines += text.count("\n")
             out.write(text.encode("utf-8", "surrogatepass"))
-
-
-def _look_through(
-    path: Path, dialect: Dialect | None, name: str, *, check: bool, reporter: Reporter
-) -> bool:
-    """Checks that a file is UTF-8; whether line ends may stand within quotes."""
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    scan = _QuoteScan(dialect) if dialect is not None and dialect.quote else None
-    offset = 0
-    for chunk in _chunks(path, reporter):
-        if check and (decoder.getstate()[0] or not chunk.isascii()):
-            _decode(decoder, chunk, offset, path, name)
-        if scan is not None:
-            scan.feed(chunk)
-        offset += len(chunk)
-    if check:
-        _decode(decoder, b"", offset, path, name)
-    return scan is not None and scan.found()
-
-
-def _decode(decoder: codecs.IncrementalDecoder, chunk: bytes, offset: int, path: Path, name: str) -> None:
-    pending = len(decoder.getstate()[0])
-    try:
-        decoder.decode(chunk, final=not chunk)
-    except UnicodeDecodeError as error:
-        at = offset - pending + error.start
-        with path.open("rb") as file:
-            before = file.read(at)
-        raise _not_text("utf-8", before.count(b"\n") + 1, name, before[:2] or error.object[:2]) from None
-
-
-def _not_text(encoding: str, line: int, name: str, start: bytes = b"") -> BadData:
-    hint = "set `encoding` in the read step, such as `windows-1252`"
-    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        hint = "it begins like UTF-16: set `encoding: utf-16` in the read step"
-    return BadData(f"bytes that are not {encoding.upper()} text", where=f"{name}, line {line}", hint=hint)
-
-
-class _QuoteScan:
-    """Finds out whether a line holds an odd number of quotes: only then may a line end be quoted."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._quote = dialect.quote.encode()
-        self._escape = dialect.escape.encode() if dialect.escape != dialect.quote else b""
-        self._others = bytes(set(range(256)) - set(self._quote) - {0x0A})
-        self._rest = b""
-        self._quotes = self._odd = self._lone = False
-
-    def feed(self, chunk: bytes) -> None:
-        """The next part of the file."""
-        if not self._lone and b"\r" in chunk:
-            # One that ends the chunk may belong to a line end: the rare false alarm costs little.
-            self._lone = chunk.count(b"\r") != chunk.count(b"\r\n")
-        if self._odd or (not self._rest and self._quote not in chunk):
-            return
-        self._quotes = True
-        lines, end, self._rest = (self._rest + chunk).rpartition(b"\n")
-        self._count(lines + end)
-
-    def found(self) -> bool:
-        """Whether line ends may stand within quotes, now that the file has ended."""
-        self._count(self._rest)
-        return self._odd or (self._lone and self._quotes)
-
-    def _count(self, lines: bytes) -> None:
-        if self._escape:
-            lines = lines.replace(self._escape * 2, b"").replace(self._escape + self._quote, b"")
-        left = lines.translate(None, self._others).replace(self._quote * 2, b"")
-        self._odd = self._odd or self._quote in left
 
 
 def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter) -> str:
@@ -200,10 +129,11 @@ def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, repor
     token = _token(dialect)
     lines = 1
     rest = b""
-    with target.open("wb") as out:
-        chunks = _chunks(source, reporter)
+    with source.open("rb") as file, target.open("wb") as out:
         while True:
-            chunk = next(chunks, b"")
+            reporter.check()
+            # What is left of a long record is looked at again: the more of it, the more at once.
+            chunk = file.read(max(_CHUNK, len(rest)))
             rest += chunk
             done = _mark_chunk(rest, token, mark, out, last=not chunk)
             lines += rest.count(b"\n", 0, done)
@@ -246,9 +176,7 @@ def _token(dialect: Dialect) -> re.Pattern[bytes]:
         inner = rb"[^" + quote + escape + rb"]|" + escape + rb".|" + quote * 2
     start = rb"(?:\A|(?<=[\r\n])|(?<=" + separator + rb")|(?<=\A\xef\xbb\xbf))" + quote
     body = rb"(?:" + inner + rb")*+"
-    return re.compile(
-        start + body + rb"(?:" + quote + rb"|(?P<open>\Z))|(?P<end>\r\n|\n|\r)", re.DOTALL
-    )
+    return re.compile(start + body + rb"(?:" + quote + rb"|(?P<open>\Z))|(?P<end>\r\n|\n|\r)", re.DOTALL)
 
 
 def _free_mark(path: Path, name: str, reporter: Reporter) -> bytes:
