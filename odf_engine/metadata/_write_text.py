@@ -15,8 +15,6 @@ from odf_engine.metadata.wire import layout_of
 
 # What may stand in YAML as it is; everything else is escaped (some readers even end lines at U+0085).
 _ORDINARY: Final = re.compile(r"[\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\U00010000-\U0010ffff]*")
-# A literal block would lose spaces at ends of lines, and takes those at its start for indentation.
-_NOT_LITERAL: Final = re.compile(r"\A\s|[ \t]+$", re.MULTILINE)
 # Text that readers of YAML 1.1 take for a day.
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
 
@@ -71,7 +69,7 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
     if not _ORDINARY.fullmatch(text):
         style = '"'
     elif "\n" in text:
-        style = '"' if _NOT_LITERAL.search(text) else "|"
+        style = "|"  # the dumper itself falls back to quotes where a literal block would lose spaces
     elif not isinstance(plain_value(text), str) or _DAY.fullmatch(text):
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -161,6 +161,9 @@ def test_missing_and_wrong_fields_are_named():
         "event.extra.entries",
         "its text is not a JSON object",
     )
+    assert event_error(3, lambda hand: hand.table(o0=hand.bytes(b"\xed\x01" + bytes(32)), i1=-1))[1] == (
+        "-1 is no DatasetKind"
+    )
     deep = "[" * 500 + "]" * 500
     assert event_error(1, lambda hand: hand.table(o6=hand.table(o0=hand.text(f'{{"a":{deep}}}'))))[1] == (
         "it nests too deeply"
@@ -254,6 +257,60 @@ def test_truncation_anywhere_is_malformed(vectors: list[dict[str, Any]]):
     raw = bytes.fromhex(vectors[2]["manifest_hex"])
     for size in range(len(raw)):
         assert broken(raw[:size])
+
+
+def _raw(root: int, *parts: tuple[str, int]) -> bytes:
+    """A buffer of 64 bytes: the root's offset, and numbers at their places."""
+    data = bytearray(64)
+    struct.pack_into("<I", data, 0, root)
+    for form, number in parts:
+        struct.pack_into("<" + form[0], data, int(form[1:]), number)
+    return bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("data", "problem"),
+    [
+        (_raw(0), "it leads to a place that cannot be"),
+        (_raw(3), "it leads to a place that cannot be"),
+        (_raw(65), "it leads to a place that cannot be"),
+        (_raw(62), "it leads past the end of the bytes"),
+        (_raw(4, ("i4", 8)), "its list of fields lies outside of the bytes"),
+        (_raw(4, ("i4", -60)), "it leads past the end of the bytes"),
+        (_raw(4, ("i4", -20), ("H24", 3), ("H26", 4)), "its list of fields has an impossible size"),
+        (_raw(4, ("i4", -20), ("H24", 5), ("H26", 4)), "its list of fields has an impossible size"),
+        (_raw(4, ("i4", -20), ("H24", 1000), ("H26", 4)), "its list of fields has an impossible size"),
+        (_raw(4, ("i4", -20), ("H24", 60), ("H26", 4)), "it leads past the end of the bytes"),
+        (_raw(4, ("i4", -20), ("H24", 4), ("H26", 3)), "it has an impossible size"),
+        (_raw(4, ("i4", -20), ("H24", 4), ("H26", 61)), "it has an impossible size"),
+        (_raw(4, ("i4", -20), ("H24", 6), ("H26", 8), ("H28", 2)), "it lies outside of its table"),
+        (_raw(4, ("i4", -20), ("H24", 6), ("H26", 8), ("H28", 5)), "it lies outside of its table"),
+    ],
+)
+def test_offsets_that_lead_nowhere(data: bytes, problem: str):
+    assert broken(data).message == problem
+
+
+def test_a_list_longer_than_the_bytes_is_refused_before_it_is_read():
+    hand = Hand()
+    keywords = hand.bytes(b"")  # a length with nothing behind it, where offsets are expected
+    data = bytearray(hand.block(8, hand.table(o1=keywords)))
+    error = None
+    for at in range(0, len(data), 4):  # whichever of these is the length
+        patched = bytes(data[:at]) + (2**30).to_bytes(4, "little") + bytes(data[at + 4 :])
+        try:
+            decode_block(patched)
+        except MalformedBlock as caught:
+            if caught.where == "event.keywords":
+                error = caught
+    assert error is not None
+    assert error.message == "it is longer than the bytes that are left"
+
+
+def test_attributes_are_written_compactly_and_sorted():
+    entries = {"b": 1, "a": {"d": [1, 2.5], "c": "é"}}
+    event = model.AddData(extra=model.ExtraAttributes(entries=entries))
+    assert '{"a":{"c":"é","d":[1,2.5]},"b":1}'.encode() in encode_table(event)
 
 
 def test_versions_to_write():

@@ -294,6 +294,21 @@ def test_names_since_the_renaming_of_schemas():
     assert "unknown field 'odfSchema'" in str(event_problem("kind: SetDataSchema\nodfSchema: {fields: []}"))
 
 
+def test_attributes_are_json():
+    def attributes(text: str) -> str:
+        return str(event_problem(f"kind: AddData\nextra: {{entries: {text}}}"))
+
+    event = read_event("kind: AddData\nextra: {entries: {a: [1, -2.5e3, true, null, 'x', {b: no}]}}", "e")
+    assert isinstance(event, model.AddData)
+    assert event.extra == model.ExtraAttributes(entries={"a": [1, -2500.0, True, None, "x", {"b": "no"}]})
+    assert "entries: expected an object, found a list" in attributes("[]")
+    assert "entries.a: .inf is no number that JSON knows" in attributes("{a: .inf}")
+    assert "entries.a[0]: .NaN is no number" in attributes("{a: [.NaN]}")
+    assert "the field 'a' is there twice" in attributes("{a: 1, a: 2}")
+    assert "expected text as a key, found the number 1" in attributes("{1: a}")
+    assert "nests too deeply" in attributes("{a: " + "[" * 70 + "]" * 70 + "}")
+
+
 def test_block_manifests_and_their_versions():
     content = "systemTime: 2020-01-01T12:00:00Z\nsequenceNumber: 0\nevent: {kind: setinfo}\n"
     block, version = read_block_manifest(content, "b")
