@@ -222,13 +222,9 @@ class JobQueue:
             if reporter.cancelled:  # most likely the way in which something noticed it
                 reporter.line(f"while it was cancelled: {_trace(error)}", "debug")
                 return JobState.cancelled, None, None
-            failure = _failure(error, job)
             if not isinstance(error, OdfError):
                 reporter.line(_trace(error), "debug")
-            where = f"{failure.where}: " if failure.where else ""
-            hint = f" ({failure.hint})" if failure.hint else ""
-            reporter.line(f"{where}{failure.message}{hint}", "error")
-            return JobState.failed, failure, None
+            return JobState.failed, _failure(error, job), None
 
     def _note(self, job_id: str, progress: Progress) -> None:
         try:

@@ -204,7 +204,8 @@ class _Session:
                 return Accepted(command.tag, command.job)
             case Subscribe():
                 status = self._host.status()
-                self._cursor = status.last_seq if command.since is None else command.since
+                since = status.last_seq if command.since is None else command.since
+                self._cursor = max(0, min(since, status.last_seq))  # a new journal may begin anew
                 self.wake.set()
                 return status
             case Ping():

@@ -166,9 +166,7 @@ class Worker:
         self._handle_signals()
         self._spark.start()
         _log.info("worker %s serves %s", os.getpid(), self.folder)
-        server = await asyncio.start_unix_server(
-            self._sessions.serve, sock=listening, limit=MAX_COMMAND_BYTES
-        )
+        server = await asyncio.start_unix_server(self._connected, sock=listening, limit=MAX_COMMAND_BYTES)
         idle = asyncio.create_task(self._end_when_idle())
         try:
             await self._stop.wait()
@@ -177,6 +175,10 @@ class Worker:
             self._stopping = True
             server.close()
             await self._wind_up()
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._last_command = time.monotonic()  # whoever comes is about to ask for something
+        await self._sessions.serve(reader, writer)
 
     async def _wind_up(self) -> None:
         _log.info("worker %s stops", os.getpid())

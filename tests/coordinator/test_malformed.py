@@ -48,29 +48,35 @@ def ask(address: str, data: bytes) -> list[bytes]:
     return received.splitlines()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        b"",
-        b"{}",
-        b"null",
-        b"[1, 2]",
-        b"\xff\xfe\x00",
-        b'{"type": "fly"}',
-        b'{"type": "submit"}',
-        b'{"type": "submit", "target": "a", "tag": "t", "request": {"type": "pull", "dataset": 7}}',
-        b'{"type": "submit", "target": "a", "tag": "t", "request": {"type": "burn", "dataset": "x"}}',
-        b'{"type": "subscribe", "since": "yesterday"}',
-        b'{"type": "cancel", "job": "\\u0000"}',
-        b"[" * 60_000,
-        b'{"type":' * 5_000,
-    ],
-)
-async def test_what_is_no_command_is_refused(address, line):
-    answers = [decode_event(answer) for answer in ask(address, line)]
-    assert isinstance(answers[0], Refused) and answers[0].error.message
-    assert answers[0].tag == ("t" if b'"t"' in line else "")
-    assert len(answers) == 2  # and the ping is answered
+NO_COMMANDS = [
+    b"",
+    b"{}",
+    b"null",
+    b"[1, 2]",
+    b"\xff\xfe\x00",
+    b'{"type": "fly"}',
+    b'{"type": "submit"}',
+    b'{"type": "submit", "target": "a", "tag": "t", "request": {"type": "pull", "dataset": 7}}',
+    b'{"type": "submit", "target": "a", "tag": "t", "request": {"type": "burn", "dataset": "x"}}',
+    b'{"type": "subscribe", "since": "yesterday"}',
+    b'{"type": "cancel", "job": "\\u0000"}',
+    b"[" * 60_000,
+    b'{"type":' * 5_000,
+]
+
+
+async def test_what_is_no_command_is_refused(address):
+    for line in NO_COMMANDS:
+        answers = [decode_event(answer) for answer in ask(address, line)]
+        assert isinstance(answers[0], Refused) and answers[0].error.message, line[:50]
+        assert answers[0].tag == ("t" if b'"t"' in line else "")
+        assert len(answers) == 2, line[:50]  # and the ping is answered
+
+
+async def test_a_journal_number_out_of_this_world(address):
+    for since in (-(10**30), -1, 10**9, 10**30):
+        answers = ask(address, json.dumps({"type": "subscribe", "since": since}).encode())
+        assert len(answers) == 2, since
 
 
 async def test_an_endless_line_is_cut_off(address):
