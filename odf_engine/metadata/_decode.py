@@ -101,7 +101,9 @@ class Reader:
             self._fail("it leads past the end of the bytes")
 
     def _fail(self, problem: str, hint: str | None = None) -> NoReturn:
-        where = "".join(self._path).removeprefix(".") or None
+        where = "".join(self._path).removeprefix(".")
+        if not where:  # nothing of it could be read: not damaged, but something else
+            raise MalformedBlock(f"these are not the bytes of a block or message: {problem}", hint=hint)
         raise MalformedBlock(problem, hint=hint, where=where)
 
     def _charge(self, cost: int) -> None:

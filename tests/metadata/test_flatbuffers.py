@@ -288,7 +288,7 @@ def _raw(root: int, *parts: tuple[str, int]) -> bytes:
     ],
 )
 def test_offsets_that_lead_nowhere(data: bytes, problem: str):
-    assert broken(data).message == problem
+    assert broken(data).message.endswith(problem)
 
 
 def test_a_list_longer_than_the_bytes_is_refused_before_it_is_read():
