@@ -19,7 +19,8 @@ from odf_engine.spark.launch import class_path
 _REVISION: Final = 1
 """Counts up when flags or the recorded job change, so that old archives are not used."""
 
-_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:aot=off")
+_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+_QUIET_AHEAD_OF_TIME: Final = ("-Xlog:aot=off", "-Xlog:cds=off")
 _BASE_SECONDS: Final = 120.0
 
 
@@ -69,7 +70,7 @@ def flags_to_use(java: Java, archive: Path | None) -> list[str]:
     if archive is None:
         return []
     if _ahead_of_time(java):
-        return [f"-XX:AOTCache={archive}", *_QUIET]
+        return [f"-XX:AOTCache={archive}", *_QUIET_AHEAD_OF_TIME]
     base = _base(archive)
     parts = [str(base), str(archive)] if base.exists() else [str(archive)]
     return [f"-XX:SharedArchiveFile={os.pathsep.join(parts)}", *_QUIET]
@@ -78,7 +79,7 @@ def flags_to_use(java: Java, archive: Path | None) -> list[str]:
 def flags_to_record(java: Java, archive: Path) -> list[str]:
     """Flags of Java to write an archive when it ends; see :func:`make_base`."""
     if _ahead_of_time(java):
-        return [f"-XX:AOTCacheOutput={archive}", *_QUIET]
+        return [f"-XX:AOTCacheOutput={archive}", *_QUIET_AHEAD_OF_TIME]
     base = _base(archive)
     shared = [f"-XX:SharedArchiveFile={base}"] if base.exists() else []
     return [*shared, f"-XX:ArchiveClassesAtExit={archive}", *_QUIET]

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import translated
-from odf_engine.spark.progress import Watcher
+from odf_engine.spark.progress import Watcher, java_spark
 from odf_engine.spark.types import arrow_schema
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _whole(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 def _job(frame: DataFrame, reporter: Reporter, progress: bool) -> Iterator[None]:
     """Runs what is started within as one group of jobs, watched and cancelled together."""
     context = frame.sparkSession.sparkContext
-    java_context: Any = context._jsc.sc()
+    java_context = java_spark(context)
     group = f"odf-{uuid.uuid4().hex}"
     over = threading.Event()
 

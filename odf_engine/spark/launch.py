@@ -8,6 +8,7 @@ itself when its standard input closes, so it never outlives the one that started
 from __future__ import annotations
 
 import os
+import string
 import struct
 import subprocess
 import time
@@ -74,6 +75,7 @@ _NOT_INHERITED: Final = (
     "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "JDK_JAVA_OPTIONS", "CLASSPATH",
 )  # fmt: skip
+_PLAIN: Final = frozenset(string.ascii_letters + string.digits + "._-/,[]*")
 _USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 

@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 _PERIOD_SECONDS: Final = 0.25
 
 
+def java_spark(context: SparkContext) -> Any:
+    """The context as Java knows it."""
+    java: Any = context._jsc
+    return java.sc()
+
+
 class Watcher(threading.Thread):
     """Asks Spark four times a second, so a short job is never asked about.
 
@@ -26,9 +32,7 @@ class Watcher(threading.Thread):
 
     def __init__(self, context: SparkContext, group: str, reporter: Reporter) -> None:
         super().__init__(name="spark-progress", daemon=True)
-        self._tracker = context.statusTracker()
-        java_context: Any = context._jsc.sc()
-        self._store = java_context.statusStore()
+        self._context = context
         self._group = group
         self._reporter = reporter
         self._over = threading.Event()
@@ -37,12 +41,15 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         """The thread itself; it ends when Spark's process does."""
+        told = (0, 0)
         while not self._over.wait(_PERIOD_SECONDS):
             try:
-                rows, size = self._amounts()
+                amounts = self._amounts()
             except (Py4JError, OSError):
                 return
-            self._reporter.amount(rows=rows, bytes=size)
+            if amounts != told:
+                told = amounts
+                self._reporter.amount(rows=told[0], bytes=told[1])
 
     def finish(self) -> None:
         """Ends the thread."""
@@ -52,8 +59,9 @@ class Watcher(threading.Thread):
     def _amounts(self) -> tuple[int, int]:
         """Rows and bytes read by all stages; what has ended is not asked about again."""
         running: list[tuple[int, int]] = []
-        for job in set(self._tracker.getJobIdsForGroup(self._group)) - self._ended:
-            info = self._tracker.getJobInfo(job)
+        tracker = self._context.statusTracker()
+        for job in set(tracker.getJobIdsForGroup(self._group)) - self._ended:
+            info = tracker.getJobInfo(job)
             if info is None:
                 continue
             stages = [self._stage(stage) for stage in info.stageIds if stage not in self._done]
@@ -66,7 +74,7 @@ class Watcher(threading.Thread):
     def _stage(self, stage: int) -> tuple[int, int] | None:
         """What a running stage has read; an ended one is noted instead."""
         try:
-            data = self._store.lastStageAttempt(stage)
+            data = java_spark(self._context).statusStore().lastStageAttempt(stage)
         except Py4JError:
             return None  # not yet begun, or skipped
         read = (int(data.inputRecords()), int(data.inputBytes()))

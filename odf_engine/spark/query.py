@@ -39,21 +39,20 @@ def run_query(
     with translated():
         for name, frame in views.items():
             frame.createOrReplaceTempView(identifier(name))
-    for number, step in enumerate(steps, 1):
-        place = f"query step {number} of {len(steps)}" if len(steps) > 1 else "query"
-        frame = _step(session, step.query, place, known)
-        if step.alias is None:
-            return frame
+    *others, last = steps
+    for number, step in enumerate(others, 1):
+        frame = _step(session, step.query, f"query step {number} of {len(steps)}", known)
         with translated():
-            frame.createOrReplaceTempView(identifier(step.alias))
-        known.append(step.alias)
-    raise InvalidQuery("the query has no steps")
+            frame.createOrReplaceTempView(identifier(str(step.alias)))
+        known.append(str(step.alias))
+    place = f"query step {len(steps)} of {len(steps)}" if others else "query"
+    return _step(session, last.query, place, known)
 
 
 def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> None:
-    *others, last = steps or [None]
-    if last is None:
+    if not steps:
         raise InvalidQuery("the query has no steps", hint="write `query:` or `queries:`")
+    *others, last = steps
     if last.alias is not None:
         raise InvalidQuery(
             f"the last step of the query has the alias `{last.alias}`, so nothing is the result",

@@ -11,6 +11,7 @@ copies and links go to ``scratch``, which must stay until the frame is done with
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 _ARROW_GUESSES: Final = (
     pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")
 )  # fmt: skip
+_NANOS: Final = re.compile("Timestamp.*nanoseconds")
 _GUESSES: Final = tuple(spark_type(kind, "") for kind in _ARROW_GUESSES)
 
 

@@ -7,6 +7,7 @@ is what starts that from a process that has other things to do.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -16,14 +17,23 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Final
 
+from odf_engine.progress import Reporter
 from odf_engine.spark import archive
 from odf_engine.spark.java import Java, find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
 
 _CALM_SECONDS: Final = 5.0
 _STEP_SECONDS: Final = 0.5
 _ROWS: Final = 2000
+_QUERIES: Final = (
+    "SELECT id, CAST(at AS TIMESTAMP) AS at, upper(name) AS name, price * 2 AS p FROM input WHERE id > 9",
+    "SELECT day, count(*) AS n, sum(price) AS price FROM input GROUP BY day ORDER BY day",
+    "SELECT l.id, r.name FROM input l JOIN input r ON l.id = r.id",
+)
 
 
 class Training(threading.Thread):
@@ -130,9 +140,55 @@ def _run_spark(java: Java, made: Path) -> None:
         runtime.stop()
 
 
-def typical_job(session: Any, scratch: Path) -> None:
-    """What people do first: read text, query it, take the rows out as Arrow batches."""
-    raise NotImplementedError
+def typical_job(session: SparkSession, scratch: Path) -> None:
+    """What people do first: read text and Parquet, query it, take the rows out as Arrow batches."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from odf_engine.metadata.model import Csv, NdJson, SqlQueryStep
+    from odf_engine.spark.query import run_query
+    from odf_engine.spark.readers import read_csv, read_json, read_parquet
+
+    rows = [
+        {
+            "id": i,
+            "at": f"2024-01-{i % 28 + 1:02}T10:00:00Z",
+            "day": "2024-01-31",
+            "price": i / 4,
+            "name": "a b",
+        }
+        for i in range(_ROWS)
+    ]
+    table = pa.Table.from_pylist(rows)
+    schema = pa.schema(
+        [
+            ("id", pa.int64()),
+            ("at", pa.timestamp("ms", "UTC")),
+            ("day", pa.date32()),
+            ("price", pa.decimal128(12, 2)),
+            ("name", pa.string()),
+        ]
+    )
+    lines, objects, parquet = (scratch / f"rows.{suffix}" for suffix in ("csv", "json", "parquet"))
+    lines.write_text("".join(",".join(map(str, row.values())) + "\n" for row in rows))
+    objects.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    pq.write_table(table, parquet)
+    frames = [
+        read_csv(session, lines, Csv(), schema, scratch=scratch),
+        read_json(session, objects, NdJson(), schema, scratch=scratch),
+        read_parquet(session, parquet, None, scratch=scratch),
+    ]
+    for frame in frames:
+        _take(frame)
+        for query in _QUERIES:
+            _take(run_query(session, {"input": frame}, [SqlQueryStep(query=query)]))
+
+
+def _take(frame: DataFrame) -> None:
+    from odf_engine.spark.frames import arrow_batches
+
+    for _ in arrow_batches(frame, Reporter())[1]:
+        pass
 
 
 def main() -> None:
