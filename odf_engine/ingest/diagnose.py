@@ -1,0 +1,250 @@
+"""Finding the line because of which a file could not be read.
+
+Spark says what was wrong, such as a column and its value, but not where. Then the file is read once
+more here, row by row, up to the row that Spark must have meant; the time for that is bounded.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
+
+from odf_engine.errors import BadData
+from odf_engine.progress import Reporter
+from odf_engine.spark.errors import RejectedRow
+
+_SECONDS: Final = 60.0
+_LONGEST_FIELD: Final = 1 << 28
+_SHOWN: Final = 120
+_CUT: Final = 200
+"""Spark's errors carry so many characters of a value."""
+_CONFLICT: Final = ("<<<<<<< ", "=======", ">>>>>>> ")
+_NO_VALUE: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A text file and how values stand in it.
+
+    Attributes:
+        path: the file.
+        name: what people call it.
+        columns: names of the columns in the order of the file, where that is known.
+        encoding: as Python names it.
+        header: the first row has names.
+        separator, quote, escape: of CSV; without a quote, quotes mean nothing.
+    """
+
+    path: Path
+    name: str
+    columns: tuple[str, ...] = ()
+    encoding: str = "utf-8-sig"
+    header: bool = False
+    separator: str = ","
+    quote: str = '"'
+    escape: str = '"'
+
+
+def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
+    """The rows of a CSV file that are not blank, each with the line where it begins, from 1.
+
+    Raises:
+        csv.Error: what cannot be read as CSV.
+        UnicodeDecodeError: bytes that the encoding does not know.
+    """
+    csv.field_size_limit(_LONGEST_FIELD)
+    with file.path.open(encoding=file.encoding, newline="") as lines:
+        reader = csv.reader(
+            lines,
+            delimiter=file.separator,
+            quotechar=file.quote or None,
+            quoting=csv.QUOTE_MINIMAL if file.quote else csv.QUOTE_NONE,
+            escapechar=file.escape if file.escape not in ("", file.quote) else None,
+            doublequote=file.escape in ("", file.quote),
+        )
+        line = 1
+        for row in reader:
+            if row:
+                yield line, row
+            line = reader.line_num + 1
+
+
+def explain_csv(error: BadData, file: TextFile, reporter: Reporter) -> BadData:
+    """The error with the place in the CSV file that it is about, as far as it can be found."""
+    meant = _csv_test(error, file)
+    if meant is None or len(file.separator) != 1:
+        return _named(error, file)
+    line, until = 0, monotonic() + _SECONDS
+    try:
+        for number, (line, row) in enumerate(csv_rows(file)):
+            if number % 1000 == 0:
+                reporter.check()
+                if monotonic() > until:
+                    break
+            if row[0].startswith(_CONFLICT):
+                return conflict(file.name, line, row[0])
+            if not (number == 0 and file.header) and meant(row):
+                return _placed(error, file, line, row)
+    except csv.Error as problem:
+        return BadData(f"is not CSV: {problem}", where=f"{file.name}: line {line + 1}")
+    return _named(error, file)
+
+
+def _csv_test(error: BadData, file: TextFile) -> Callable[[list[str]], bool] | None:
+    """Recognises the row that the error is about."""
+    if not isinstance(error, RejectedRow):
+        return None
+    if error.value is not None:
+        value = error.value
+        if error.column in file.columns:
+            at = file.columns.index(error.column)
+            return lambda row: len(row) > at and _same(row[at], value)
+        return lambda row: any(_same(text, value) for text in row)
+    if error.column in file.columns:
+        at = file.columns.index(error.column)
+        return lambda row: len(row) <= at or row[at] == ""
+    if file.columns and error.record is not None:
+        return lambda row: len(row) != len(file.columns)
+    return None
+
+
+def _same(text: str, value: str) -> bool:
+    return text == value or (len(value) >= _CUT and text.startswith(value))
+
+
+def _placed(error: BadData, file: TextFile, line: int, row: list[str]) -> BadData:
+    where = f"{file.name}: line {line}"
+    if not isinstance(error, RejectedRow) or (error.value is None and error.column is None):
+        values = "1 value" if len(row) == 1 else f"{len(row)} values"
+        return BadData(
+            f"{values} where there are {len(file.columns)} columns: {shown(file.separator.join(row))}",
+            where=where,
+            hint="check the row, and read.separator and read.quote in the manifest",
+        )
+    column = error.column
+    if column is None and error.value is not None:
+        at = next(at for at, text in enumerate(row) if _same(text, error.value))
+        column = file.columns[at] if at < len(file.columns) else None
+    where += f', column "{column}"' if column else ""
+    named = [text.casefold() for text in row] == [name.casefold() for name in file.columns]
+    if named and not file.header:
+        return _bad_value(error, where, "the line has the names of the columns: set read.header to true")
+    return _bad_value(error, where, None)
+
+
+def explain_json(error: BadData, file: TextFile, reporter: Reporter, *, lines: bool) -> BadData:
+    """The same for JSON lines; ``lines`` says that the lines are those of the file people know."""
+    until = monotonic() + _SECONDS
+    with file.path.open(encoding=file.encoding) as rows:
+        for number, line in enumerate(rows, 1):
+            if number % 1000 == 0:
+                reporter.check()
+                if monotonic() > until:
+                    break
+            where = f"{file.name}: line {number}" if lines else f"{file.name}: object {number}"
+            if (problem := _line_problem(line.strip(), where, error)) is not None:
+                return problem
+    return _named(error, file)
+
+
+def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
+    if not line:
+        return None
+    if line.startswith(_CONFLICT):
+        return conflict(*where.rsplit(": line ", 1), line)  # type: ignore[arg-type]
+    try:
+        row = json.loads(line, parse_int=_Number, parse_float=_Number)
+    except ValueError as problem:
+        at = f", column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else ""
+        reason = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
+        hint = "every line has to be one JSON object; for one document with an array use read.kind Json"
+        return BadData(f"is not JSON: {reason}: {shown(line)}", where=where + at, hint=hint)
+    if not isinstance(row, dict):
+        return BadData(f"is not a JSON object: {shown(line)}", where=where)
+    if not isinstance(error, RejectedRow):
+        return None
+    column = _json_column(row, error)
+    return _bad_value(error, f'{where}, column "{column}"', None) if column is not None else None
+
+
+class _Number(str):
+    """A number of JSON as its text."""
+
+
+def _json_column(row: dict[str, Any], error: RejectedRow) -> str | None:
+    """The column of the row that the error is about."""
+    if error.value is None:
+        found = error.column is not None and row.get(error.column) is None
+        return error.column if found else None
+    names = [error.column] if error.column is not None else list(row)
+    return next((name for name in names if _same(_json_text(row.get(name)), error.value)), None)
+
+
+def _json_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    # Nested values are compared loosely: Spark has them as it found them, white space and all.
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
+
+def _bad_value(error: BadData, where: str, hint: str | None) -> BadData:
+    """The error for a value, with its place."""
+    if not isinstance(error, RejectedRow) or error.value is None:
+        return BadData(error.message, where=where, hint=hint or error.hint)
+    wanted = error.wanted or "value of its type"
+    article = "an" if wanted[0] in "AEIOU" else "a"
+    hint = hint or _advice(error.value, wanted) or error.hint
+    message = f"'{shown(error.value)}' is not {article} {wanted}"
+    if error.where is not None:  # a place in the query that had to do with the value
+        message += f" ({error.where})"
+    return BadData(message, where=where, hint=hint)
+
+
+def _advice(value: str, wanted: str) -> str | None:
+    if value.strip().lower() in _NO_VALUE:
+        return f"if this stands for no value, set read.nullValue to '{value}'"
+    if wanted.startswith("DATE"):
+        return "if the column has dates of another form, set read.dateFormat, such as MM/dd/yyyy"
+    if wanted.startswith("TIMESTAMP"):
+        return "if the column has times of another form, set read.timestampFormat, such as MM/dd/yyyy HH:mm"
+    return None
+
+
+def conflict(name: str, line: int | str, text: str) -> BadData:
+    """The error for a file in which version control left a conflict."""
+    return BadData(
+        f"a version-control conflict mark stands in the data: {shown(text)}",
+        where=f"{name}: line {line}",
+        hint="resolve the conflict in the source, or leave this file out of fetch.path",
+    )
+
+
+def is_conflict(text: str) -> bool:
+    """Whether a line is a mark that version control leaves in a file."""
+    return text.startswith(_CONFLICT)
+
+
+def header_of(file: TextFile) -> tuple[int, list[str]]:
+    """The first row and its line; (0, []) when there is none."""
+    return next(islice(csv_rows(file), 1), (0, []))
+
+
+def shown(text: object) -> str:
+    """A text short enough for a message."""
+    line = re.sub(r"[\r\n]+", " ", str(text))
+    return line if len(line) <= _SHOWN else line[: _SHOWN - 1] + "…"
+
+
+def _named(error: BadData, file: TextFile) -> BadData:
+    """The error with the name of the file, when no place was found in it."""
+    where = file.name if error.where is None else f"{file.name}, {error.where}"
+    if error.where is not None and error.where.startswith(file.name):
+        return error
+    return BadData(error.message, where=where, hint=error.hint)

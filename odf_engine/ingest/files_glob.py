@@ -1,0 +1,161 @@
+"""Fetching the files that match a pattern, each once, one payload a file (FetchStep::FilesGlob).
+
+What was taken is remembered by the chain itself, so that a clone of the dataset goes on where this
+one stopped. Each file's block carries a source state of the kind ``odf/etag`` whose value is::
+
+    GREATEST <tab> HASH [<tab> NAME]
+
+``GREATEST`` is the greatest name taken so far, which is all that other readers look at: they go on
+with the names after it, and a tab sorts before every character of a name that goes on. ``HASH`` is
+the SHA2-256 multihash of the file that this block took, ``NAME`` its name where that is not the
+greatest one, for a file that came late. All states of the chain together are the list of what was
+taken; a state costs the same however long the list is. A value without a hash, as others write it,
+means that every name up to it was taken. The walk over the chain is remembered in ``info/`` of the
+dataset (:mod:`odf_engine.ingest.taken`), so that a pull reads new blocks only.
+
+A name is relative to the folder before the first wildcard: for ``data/*.csv`` the file's name.
+A taken file whose content changed later is not taken again, and the log warns of it; a forced pull
+takes it again. ``cache: Forever`` skips that look at files that were taken.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import re
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Final
+
+from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
+from odf_engine.identity.multiformats import SHA2_256, Multihash
+from odf_engine.ingest.event_time import from_path
+from odf_engine.ingest.fetch import ETAG, SOURCE_NAME, FetchContext, Payload, check_readable, stamp_of
+from odf_engine.ingest.taken import TakenFiles
+from odf_engine.metadata.model import FilesGlob, FromMetadata, FromPath, SourceOrdering, SourceState
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+
+_CHUNK: Final = 1 << 20
+_VALUE: Final = re.compile(r"(.*?)\t(f1220[0-9a-f]{64})(?:\t(.*))?", re.DOTALL)
+
+
+def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
+    """The files that were not taken yet, in the step's order.
+
+    Raises:
+        SourceUnavailable: nothing matches, and nothing was ever taken.
+        BadData: a name from which the event time cannot be read.
+        InvalidManifest: order by event time without a source of event times.
+    """
+    reporter = context.reporter
+    root, files = _matching(step.path, context.root)
+    taken = TakenFiles(context.dataset, read_state)
+    try:
+        if not files and not taken.any():
+            raise SourceUnavailable(
+                f"no file matches '{step.path}'",
+                where=str(root),
+                hint="relative paths start at the workspace's folder; check fetch.path in the manifest",
+            )
+        new = [name for name in files if not taken.has(name)]
+        reporter.line(f"{step.path}: {len(files):,} files, {len(new):,} of them new")
+        if step.cache is None:
+            changed = _changed(root, [name for name in files if taken.has(name)], taken, reporter)
+            if context.force:
+                new = sorted([*new, *changed])
+            for name in () if context.force else changed:
+                reporter.line(
+                    f"{name} was taken before and has another content now: it is not taken again"
+                    " (pull with --force to take it again)",
+                    "warning",
+                )
+        for number, name in enumerate(_ordered(step, root, new), 1):
+            reporter.check()
+            path = root / name
+            check_readable(path)
+            stamp = stamp_of(path)
+            digest = _hash(path, reporter)
+            greatest = max(name, taken.greatest() or name)
+            state = SourceState(SOURCE_NAME, ETAG, _value(greatest, name, digest))
+            reporter.line(f"file {path}, {stamp[1]:,} bytes")
+            reporter.amount(bytes=stamp[1], files=number, total_files=len(new))
+            yield Payload(path, name, state, _event_time(step, root, name), stamp)
+            # The caller came back, so the file's block is in the chain.
+            taken.add(name, digest)
+            taken.note_hash(name, stamp, digest)
+    finally:
+        taken.close()
+
+
+def read_state(value: str) -> tuple[str, str | None]:
+    """What a state's value says was taken: a name and its hash, or, without hash, all names up to it."""
+    match = _VALUE.fullmatch(value)
+    if match is None:
+        return value, None
+    return match[3] if match[3] is not None else match[1], match[2]
+
+
+def _value(greatest: str, name: str, digest: str) -> str:
+    return f"{greatest}\t{digest}" + ("" if name == greatest else f"\t{name}")
+
+
+def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
+    """The folder before the first wildcard, and the matching files' names relative to it, sorted."""
+    parts = PurePath(base / Path(pattern).expanduser()).parts
+    fixed = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    root = Path(*parts[:fixed])
+    names = glob.glob(str(Path(*parts[fixed:])), root_dir=root, recursive=True)
+    names = sorted(name for name in names if (root / name).is_file())
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise BadData("the file's name is not UTF-8", where=repr(name), hint="rename it") from None
+    return root, names
+
+
+def _ordered(step: FilesGlob, root: Path, names: list[str]) -> list[str]:
+    if step.order is not SourceOrdering.ByEventTime:
+        return names
+    if not isinstance(step.event_time, FromPath | FromMetadata):
+        raise InvalidManifest(
+            "order ByEventTime needs the event time of each file",
+            hint="set fetch.eventTime to FromPath or FromMetadata, or use order ByName",
+        )
+    return sorted(names, key=lambda name: (_event_time(step, root, name), name))
+
+
+def _event_time(step: FilesGlob, root: Path, name: str) -> Timestamp | None:
+    if isinstance(step.event_time, FromPath):
+        return from_path(step.event_time, name)
+    if isinstance(step.event_time, FromMetadata):
+        return Timestamp.from_ms((root / name).stat().st_mtime_ns // 1_000_000)
+    return None
+
+
+def _changed(root: Path, names: list[str], taken: TakenFiles, reporter: Reporter) -> list[str]:
+    """Those of the taken files that have another content than when they were taken."""
+    changed: list[str] = []
+    for name in names:
+        reporter.check()
+        before = taken.digest(name)
+        if before is None:
+            continue
+        stamp = stamp_of(root / name)
+        digest = taken.known_hash(name, stamp)
+        if digest is None:
+            digest = _hash(root / name, reporter)
+            taken.note_hash(name, stamp, digest)
+        if digest != before:
+            changed.append(name)
+    return changed
+
+
+def _hash(path: Path, reporter: Reporter) -> str:
+    hasher = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            reporter.check()
+            hasher.update(chunk)
+    return str(Multihash(SHA2_256, hasher.digest()))

@@ -1,0 +1,119 @@
+"""Rows in the order in which they get their offsets.
+
+What fits into memory is sorted here, which is faster than a sort in Spark and keeps rows that are
+equal in the order they came in. A larger result is passed on as it comes while it is in order; when
+it turns out not to be, it is computed again with a sort in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from odf_engine.data.kernels import pc
+
+from odf_engine.progress import Reporter
+from odf_engine.spark.frames import arrow_batches
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_IN_MEMORY: Final = 64 << 20
+_BATCH_ROWS: Final = 1 << 16
+
+
+class OutOfOrder(Exception):
+    """A large result was not in order after some of it had been passed on: ask again, with ``sort``."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """By which columns rows are sorted, ascending, nulls first.
+
+    Attributes:
+        keys: names of columns; without any, rows stay as they come.
+        extra: columns that only serve the order and are dropped.
+        passes: a large result may be passed on as it comes while it is in order.
+    """
+
+    keys: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    passes: bool = False
+
+
+Make = Callable[[bool], "DataFrame"]
+"""Makes the frame of the rows; with True sorted by Spark."""
+Step = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""What is done to each batch before it is sorted."""
+
+
+def in_order(
+    make: Make, order: Order, step: Step, reporter: Reporter, *, sort: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a frame in order.
+
+    Raises:
+        OutOfOrder: the result is large and not in order.
+    """
+    batches = map(step, arrow_batches(make(sort), reporter)[1])
+    if sort or not order.keys:
+        yield from (_without(batch, order.extra) for batch in batches)
+        return
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size > _IN_MEMORY:
+            break
+    else:
+        yield from _sorted(held, order)
+        return
+    if not order.passes or not _is_sorted(held, order.keys):
+        held.clear()
+        yield from in_order(make, order, step, reporter, sort=True)
+        return
+    yield from _passed_on(held, batches, order)
+
+
+def _sorted(held: list[pa.RecordBatch], order: Order) -> Iterator[pa.RecordBatch]:
+    if not held:
+        return
+    if not _is_sorted(held, order.keys):
+        table = pa.Table.from_batches(held)
+        held.clear()
+        keys = [(key, "ascending") for key in order.keys]
+        # The sort is stable.
+        table = table.take(pc.sort_indices(table, sort_keys=keys, null_placement="at_start"))
+        held = table.to_batches(max_chunksize=_BATCH_ROWS)
+    yield from (_without(batch, order.extra) for batch in held)
+
+
+def _passed_on(
+    held: list[pa.RecordBatch], batches: Iterator[pa.RecordBatch], order: Order
+) -> Iterator[pa.RecordBatch]:
+    before = held[-1]
+    held.reverse()
+    while held:
+        yield _without(held.pop(), order.extra)
+    for batch in batches:
+        if not _is_sorted([before.slice(before.num_rows - 1), batch], order.keys):
+            raise OutOfOrder
+        before = batch
+        yield _without(batch, order.extra)
+
+
+def _is_sorted(batches: list[pa.RecordBatch], keys: tuple[str, ...]) -> bool:
+    """Whether the rows are in order by one key; with several keys that is not looked at."""
+    if len(keys) != 1:
+        return False
+    column = pa.chunked_array([batch.column(keys[0]) for batch in batches]).combine_chunks()
+    if column.null_count:
+        return False
+    return len(column) < 2 or bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py())
+
+
+def _without(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
+    return batch.drop_columns(list(names)) if names else batch

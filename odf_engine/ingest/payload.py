@@ -1,0 +1,251 @@
+"""From one payload to one commit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.slices import WrittenSlice, write_slice
+from odf_engine.errors import BadData, NotFound
+from odf_engine.ingest.fetch import Payload
+from odf_engine.ingest.merge import Inputs, Merged, merge
+from odf_engine.ingest.ordering import OutOfOrder
+from odf_engine.ingest.prepare import prepare
+from odf_engine.ingest.preprocess import preprocess
+from odf_engine.ingest.read import Reading, read
+from odf_engine.ingest.shape import declared_schema, schema_for
+from odf_engine.metadata.model import AddData, DataSlice, MetadataEvent, SetDataSchema, SetPollingSource
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.spark.types import arrow_schema, spark_schema
+from odf_engine.workspace.config import Config
+from odf_engine.workspace.workspace import DatasetEntry
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SMALL: Final = 64 << 20
+"""A file of so many bytes at most may be sent to every executor."""
+
+
+class PayloadJob:
+    """Reads, merges and commits one payload.
+
+    ``run`` leaves the dataset either as it was, or with the payload's rows and source state in it.
+    """
+
+    def __init__(
+        self,
+        entry: DatasetEntry,
+        source: SetPollingSource,
+        payload: Payload,
+        session: SparkSession,
+        folder: Path,
+        config: Config,
+        reporter: Reporter,
+    ) -> None:
+        self._entry = entry
+        self._dataset = entry.dataset
+        self._source = source
+        self._payload = payload
+        self._session = session
+        self._folder = folder
+        self._config = config
+        self._reporter = reporter
+        self._state = entry.dataset.state()
+        self._system_time = max(Timestamp.now(), self._state.system_time)
+        self._event_time = payload.event_time or self._system_time
+        self._declared = declared_schema(self._state)
+        self._size = 0
+
+    def run(self) -> None:
+        """Does it.
+
+        Raises:
+            OdfError: nothing was committed.
+        """
+        begun = monotonic()
+        staged = self._dataset.staging_path("data")
+        try:
+            reading = self._read()
+            written, schema = (None, None) if reading is None else self._write(reading, staged)
+            self._payload.check_unchanged()
+            self._commit(written, schema, staged)
+        finally:
+            staged.unlink(missing_ok=True)
+        self._reporter.line(f"{self._payload.name}: done in {monotonic() - begun:.1f} s", "debug")
+
+    def _read(self) -> Reading | None:
+        payload, reporter = self._payload, self._reporter
+        if self._source.prepare:
+            reporter.phase("prepare")
+        prepared = prepare(self._source.prepare, payload.path, payload.name, self._folder, reporter)
+        self._size = prepared.path.stat().st_size
+        reporter.phase("read")
+        return read(self._session, self._source.read, prepared, self._folder, reporter)
+
+    def _write(self, reading: Reading, staged: Path) -> tuple[WrittenSlice | None, pa.Schema]:
+        """Everything that runs in Spark; errors get the place in the file that they are about."""
+        try:
+            result = preprocess(self._session, reading.frame, self._source.preprocess)
+            columns = reading.columns if self._source.preprocess is None else None
+            schema = schema_for(arrow_schema(result.schema), columns, self._declared, self._state.vocabulary)
+            with self._held(result) as rows:
+                self._reporter.phase("merge")
+                merged = merge(self._source.merge, self._inputs(rows, schema))
+                self._reporter.phase("write")
+                return self._write_slice(merged, schema, staged), schema
+        except BadData as error:
+            raise reading.explain(error) from error
+
+    @contextmanager
+    def _held(self, frame: DataFrame) -> Iterator[DataFrame]:
+        """Keeps a small result, which the merges by key ask for several times."""
+        if not getattr(self._source.merge, "primary_key", None) or self._size > _SMALL:
+            yield frame
+            return
+        frame = frame.persist()
+        try:
+            yield frame
+        finally:
+            frame.unpersist()
+
+    def _inputs(self, new: DataFrame, schema: pa.Schema) -> Inputs:
+        return Inputs(
+            session=self._session,
+            new=new,
+            schema=schema,
+            vocab=self._state.vocabulary,
+            history=self._history(schema),
+            event_time=self._event_time,
+            small=self._size <= _SMALL,
+            reporter=self._reporter,
+        )
+
+    def _history(self, schema: pa.Schema) -> DataFrame | None:
+        """All slices so far; only the merges by key look at them."""
+        if not getattr(self._source.merge, "primary_key", None):
+            return None
+        paths = [self._dataset.slice_path(row) for row in self._dataset.slices()]
+        if not paths:
+            return None
+        for path in paths:
+            if not path.exists():
+                raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify")
+        vocab = self._state.vocabulary
+        # Spark has no unsigned integers, and reads these columns best as what they are in the file.
+        plain = {vocab.offset_column: pa.int64(), vocab.operation_type_column: pa.int32()}
+        fields = [field.with_type(plain.get(field.name, field.type)) for field in schema]
+        reader = self._session.read.schema(spark_schema(pa.schema(fields)))
+        return reader.option("__globbing_paths__", "false").parquet(*map(str, paths))
+
+    def _write_slice(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
+        try:
+            return self._write_once(merged, schema, staged, sort=False)
+        except OutOfOrder:
+            self._reporter.line("the rows are not in the order of their event time: they are sorted")
+            return self._write_once(merged, schema, staged, sort=True)
+
+    def _write_once(
+        self, merged: Merged, schema: pa.Schema, staged: Path, *, sort: bool
+    ) -> WrittenSlice | None:
+        begun = monotonic()
+        last, state = self._state.last_offset, self._state
+        written = write_slice(
+            merged(
+                _Part(self._reporter, bytes=lambda read: {"bytes": read, "total_bytes": self._size}), sort
+            ),
+            schema=schema,
+            vocab=state.vocabulary,
+            path=staged,
+            first_offset=0 if last is None else last + 1,
+            system_time=self._system_time,
+            fallback_event_time=self._event_time,
+            reporter=_Part(self._reporter, rows=lambda rows: {"rows": rows}),
+        )
+        if written is None:
+            self._reporter.line(f"{self._payload.name}: no new rows")
+        else:
+            self._reporter.line(
+                f"{self._payload.name}: {written.rows:,} rows, {written.size:,} bytes"
+                f" in {monotonic() - begun:.1f} s"
+            )
+        return written
+
+    def _commit(self, written: WrittenSlice | None, schema: pa.Schema | None, staged: Path) -> None:
+        reporter, state = self._reporter, self._state
+        source_state = self._payload.state or state.source_state
+        if written is None and source_state == state.source_state:
+            reporter.line(f"{self._payload.name}: nothing changed")
+            return
+        reporter.phase("commit")
+        reporter.check()
+        events: list[MetadataEvent] = []
+        if written is not None and self._declared is None and schema is not None:
+            events.append(SetDataSchema(schema=encode_schema(schema)))
+        checkpoint = state.last_checkpoint
+        watermark = [time for time in (state.watermark, written and written.max_event_time) if time]
+        events.append(
+            AddData(
+                prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
+                prev_offset=state.last_offset,
+                new_data=_data_slice(written),
+                new_checkpoint=checkpoint,
+                new_watermark=max(watermark, default=None),
+                new_source_state=source_state,
+            )
+        )
+        head = self._dataset.commit(
+            events,
+            system_time=self._system_time,
+            expected_head=state.head,
+            data=staged if written is not None else None,
+            block_version=self._config.block_version,
+        )
+        rows = written.rows if written is not None else 0
+        reporter.line(f"{self._payload.name}: block {head}, {rows:,} rows")
+        reporter.committed(str(self._entry.id), str(head), "AddData", rows)
+
+
+def _data_slice(written: WrittenSlice | None) -> DataSlice | None:
+    if written is None:
+        return None
+    return DataSlice(
+        logical_hash=written.logical_hash,
+        physical_hash=written.physical_hash,
+        offset_interval=written.offset_interval,
+        size=written.size,
+    )
+
+
+class _Part(Reporter):
+    """Passes on one kind of amount only: Spark knows the bytes that were read, the slice its rows."""
+
+    def __init__(self, whole: Reporter, **amounts: Callable[[int], dict[str, int]]) -> None:
+        super().__init__()
+        self._whole = whole
+        self._amounts = amounts
+
+    def amount(self, **amounts: Any) -> None:
+        for name, said in self._amounts.items():
+            if amounts.get(name) is not None:
+                self._whole.amount(**said(amounts[name]))
+
+    def line(self, text: str, level: str = "info") -> None:
+        self._whole.line(text, level)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._whole.cancelled
+
+    def check(self) -> None:
+        self._whole.check()
+
+    def on_cancel(self, hook: Callable[[], None]) -> AbstractContextManager[None]:
+        return self._whole.on_cancel(hook)

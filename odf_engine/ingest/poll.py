@@ -1,0 +1,243 @@
+"""Pulling a root dataset: fetch, prepare, read, preprocess, merge, write, commit, until there is no more.
+
+What one fetch brings becomes at most one commit, with the rows and the source's state in one block, so
+that nothing is taken twice or lost. Everything temporary is in one folder of the workspace's cache,
+which goes when the pull ends, however it ends; a payload that failed is fetched anew by the next pull.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal
+
+from odf_engine.errors import OdfError, Unsupported
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.ingest.fetch import FetchContext, Payload, fetch
+from odf_engine.ingest.payload import PayloadJob
+from odf_engine.metadata.model import AddData, DatasetKind, FilesGlob, SetPollingSource
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.chain.chain import Dataset
+    from odf_engine.chain.state import ChainState
+    from odf_engine.spark.session import SparkRuntime
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+@dataclass(frozen=True)
+class PullResult:
+    """What a pull did.
+
+    Attributes:
+        status: whether anything was committed.
+        old_head, new_head: before and after; equal when nothing was committed.
+        blocks: how many were committed.
+        records: how many rows they added.
+    """
+
+    status: Literal["updated", "up-to-date"]
+    old_head: Multihash | None
+    new_head: Multihash | None
+    blocks: int
+    records: int
+
+
+def pull(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    *,
+    fetch_uncacheable: bool = False,
+    set_watermark: Timestamp | None = None,
+    force: bool = False,
+) -> PullResult:
+    """Brings a root dataset up to date with its source.
+
+    Args:
+        workspace: where relative paths start.
+        entry: the dataset.
+        runtime: a started Spark.
+        reporter: hears of phases, amounts and commits, and is asked whether to stop.
+        fetch_uncacheable: fetch a source again that cannot say whether it changed.
+        set_watermark: instead of polling, say up to when event time is complete.
+        force: fetch although the source says that nothing changed.
+
+    Raises:
+        Cancelled: what was committed until then stays.
+        OdfError: the pull failed; what was committed until then stays, and the next pull goes on there.
+    """
+    dataset = entry.dataset
+    before = dataset.state()
+    if before.kind is not DatasetKind.Root:
+        raise Unsupported(
+            f"{entry.alias} is a derivative dataset, and only root datasets can be pulled",
+            hint="pull the datasets that it reads",
+        )
+    if set_watermark is not None:
+        _set_watermark(workspace, entry, before, set_watermark, reporter)
+    elif _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
+        _poll(workspace, entry, runtime, reporter, force=force)
+    after = dataset.state()
+    return PullResult(
+        status="up-to-date" if after.head == before.head else "updated",
+        old_head=before.head,
+        new_head=after.head,
+        blocks=after.blocks - before.blocks,
+        records=after.records - before.records,
+    )
+
+
+def _has_news(
+    dataset: Dataset, state: ChainState, reporter: Reporter, *, fetch_uncacheable: bool, force: bool
+) -> bool:
+    """Whether it makes sense to ask the source."""
+    source = state.polling_source
+    if "SetPollingSource" in state.not_understood:
+        raise Unsupported(
+            "the polling source is of a kind that only a newer version understands",
+            where=f"block {state.not_understood['SetPollingSource']}",
+        )
+    if source is None:
+        reporter.line("the dataset has no polling source: there is nothing to pull")
+        return False
+    if force or isinstance(source.fetch, FilesGlob) or not _was_ingested(dataset, state):
+        return True
+    if getattr(source.fetch, "cache", None) is not None:
+        reporter.line("the source is cached forever, and was ingested already")
+        return False
+    if state.source_state is None and not fetch_uncacheable:
+        reporter.line(
+            "the source does not say whether it changed, and was ingested already: it is not fetched again"
+            " (pull with --fetch-uncacheable to fetch it)",
+            "warning",
+        )
+        return False
+    return True
+
+
+def _was_ingested(dataset: Dataset, state: ChainState) -> bool:
+    """Whether data came from the source as it is defined now."""
+    if state.source_state is not None:
+        return True
+    newest = dataset.page(1, kinds={"SetPollingSource", "AddData"})
+    return state.last_offset is not None and bool(newest) and newest[0].kind == "AddData"
+
+
+def _set_watermark(
+    workspace: Workspace, entry: DatasetEntry, state: ChainState, watermark: Timestamp, reporter: Reporter
+) -> None:
+    if state.watermark is not None and watermark <= state.watermark:
+        reporter.line(f"the watermark is {state.watermark} already")
+        return
+    reporter.phase("commit")
+    checkpoint = state.last_checkpoint
+    event = AddData(
+        prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
+        prev_offset=state.last_offset,
+        new_checkpoint=checkpoint,
+        new_watermark=watermark,
+        new_source_state=state.source_state,
+    )
+    head = entry.dataset.commit(
+        [event],
+        system_time=max(Timestamp.now(), state.system_time),
+        expected_head=state.head,
+        block_version=workspace.config.block_version,
+    )
+    reporter.line(f"watermark {watermark}")
+    reporter.committed(str(entry.id), str(head), "AddData", 0)
+
+
+def _poll(
+    workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime, reporter: Reporter, *, force: bool
+) -> None:
+    state = entry.dataset.state()
+    source = state.polling_source
+    assert isinstance(source, SetPollingSource)
+    with _errors_of_the_disk(workspace.odf), _job_folder(workspace.odf / "cache") as job:
+        context = FetchContext(
+            resolve=workspace.resolve_path,
+            root=workspace.folder,
+            dataset=entry.dataset,
+            state=None if force else state.source_state,
+            job=job,
+            config=workspace.config.fetch,
+            reporter=reporter,
+            force=force,
+        )
+        session = runtime.session()
+        with closing(_told(fetch(source.fetch, context), reporter)) as payloads:
+            for payload in payloads:
+                # A folder for each, so that files of the one before do not pile up.
+                with _inner_folder(job) as folder:
+                    PayloadJob(entry, source, payload, session, folder, workspace.config, reporter).run()
+
+
+def _told(payloads: Iterator[Payload], reporter: Reporter) -> Iterator[Payload]:
+    """The payloads, with the phase in which each is fetched."""
+    while True:
+        reporter.phase("fetch")
+        try:
+            payload = next(payloads)
+        except StopIteration:
+            return
+        yield payload
+        reporter.check()
+
+
+@contextmanager
+def _job_folder(cache: Path) -> Iterator[Path]:
+    """A folder of this pull; those of processes that died without cleaning up go."""
+    cache.mkdir(parents=True, exist_ok=True)
+    for old in cache.glob("pull-*"):
+        owner = old.name.split("-")[1]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and not _runs(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"pull-{os.getpid()}-", dir=cache))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _inner_folder(job: Path) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp(dir=job))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _errors_of_the_disk(where: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in _FULL
+        raise OdfError(
+            "the disk is full" if full else f"a file could not be read or written: {error.strerror or error}",
+            where=str(error.filename or where),
+            hint="free some space and pull again; nothing was committed" if full else "pull again",
+        ) from error

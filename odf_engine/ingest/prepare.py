@@ -1,0 +1,177 @@
+"""Prepare phase: unpacks what was fetched (specification: PrepStep).
+
+Every step reads a file and writes one into the job's folder, as a stream; what it unpacks is bounded,
+so that a small malicious archive cannot fill the disk.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import lzma
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from odf_engine.errors import BadData, Unsupported
+from odf_engine.metadata.model import CompressionFormat, Decompress, PrepStep
+from odf_engine.progress import Reporter
+
+_CHUNK: Final = 1 << 18
+_GZIP: Final = 31  # zlib's window bits for a gzip stream
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on unpacking: bytes in all, and how many times its packed size a file may become.
+
+    The ratio is looked at beyond ``ratio_from`` bytes only: small files may well be all zeros.
+    """
+
+    most_bytes: int = 256 << 30
+    most_ratio: int = 250
+    ratio_from: int = 256 << 20
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A file to be read, and what people call it."""
+
+    path: Path
+    name: str
+
+
+def prepare(
+    steps: Sequence[PrepStep] | None,
+    path: Path,
+    name: str,
+    job: Path,
+    reporter: Reporter,
+    limits: Limits | None = None,
+) -> Prepared:
+    """Runs the steps over a fetched file; without steps the file is taken as it is.
+
+    Raises:
+        BadData: not such an archive, cut short, damaged, beyond the limits, or without the entry asked for.
+        Unsupported: a step that executes a command.
+    """
+    limits = limits or Limits()
+    for number, step in enumerate(steps or ()):
+        if not isinstance(step, Decompress):
+            raise Unsupported(
+                "prepare steps of kind Pipe execute a command, which this version does not do",
+                hint="unpack with Decompress, or prepare the file before the pull",
+            )
+        target = job / f"prepared-{number}"
+        if step.format is CompressionFormat.Zip:
+            entry = _unzip(path, name, target, step.sub_path, reporter, limits)
+            name = f"{name}/{entry}"
+        else:
+            _gunzip(path, name, target, reporter, limits)
+            name = name.removesuffix(".gz")
+        reporter.line(f"unpacked {name}, {target.stat().st_size:,} bytes")
+        path = target
+    return Prepared(path, name)
+
+
+def _gunzip(path: Path, name: str, target: Path, reporter: Reporter, limits: Limits) -> None:
+    packed = path.stat().st_size
+    with path.open("rb") as source:
+        if source.read(2) != b"\x1f\x8b":
+            raise BadData("is not gzip", where=name, hint="remove the prepare step, or check what is fetched")
+        source.seek(0)
+        try:
+            _write(_gunzipped(source, name), target, packed, name, reporter, limits)
+        except zlib.error as error:
+            text = str(error).rpartition(": ")[2]
+            raise BadData(f"is damaged gzip: {text}", where=name, hint="fetch the file again") from None
+
+
+def _gunzipped(source: BinaryIO, name: str) -> Iterator[bytes]:
+    """The contents of one gzip member after the other; zero bytes after a member are padding."""
+    stream = None
+    data = source.read(_CHUNK)
+    while data:
+        if stream is None:
+            data = data.lstrip(b"\0")
+            stream = zlib.decompressobj(_GZIP) if data else None
+        if stream is not None:
+            yield stream.decompress(data, _CHUNK * 4)
+            data = stream.unconsumed_tail
+            if stream.eof:
+                data, stream = stream.unused_data, None
+        data = data or source.read(_CHUNK)
+    if stream is not None:
+        yield stream.flush()
+        if not stream.eof:
+            raise BadData("is gzip that was cut short", where=name, hint="fetch the whole file again")
+
+
+def _unzip(
+    path: Path, name: str, target: Path, sub_path: str | None, reporter: Reporter, limits: Limits
+) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entry = _choose(archive, sub_path, name, reporter)
+            if entry.flag_bits & 1:
+                raise BadData(f"the entry '{entry.filename}' is encrypted", where=name)
+            with archive.open(entry) as source:
+                chunks = iter(lambda: source.read(_CHUNK), b"")
+                _write(chunks, target, entry.compress_size, name, reporter, limits)
+            return entry.filename
+    except zipfile.BadZipFile as error:
+        raise BadData(
+            f"is not a sound zip archive: {error}", where=name, hint="fetch the file again"
+        ) from None
+    except (zlib.error, lzma.LZMAError, EOFError) as error:
+        raise BadData(f"is a damaged zip archive: {error}", where=name, hint="fetch the file again") from None
+    except (NotImplementedError, RuntimeError) as error:
+        raise BadData(f"is a zip archive that cannot be unpacked: {error}", where=name) from None
+
+
+def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str, reporter: Reporter) -> zipfile.ZipInfo:
+    files = [
+        entry
+        for entry in archive.infolist()
+        if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")
+    ]
+    names = ", ".join(entry.filename for entry in files[:10]) + (", …" if len(files) > 10 else "")
+    if not files:
+        raise BadData("the archive has no files", where=name)
+    if sub_path is None:
+        if len(files) > 1:
+            reporter.line(
+                f"{name} has {len(files)} files, the first is taken: {files[0].filename}", "warning"
+            )
+        return files[0]
+    found = [entry for entry in files if entry.filename == sub_path] or [
+        entry for entry in files if fnmatch.fnmatchcase(entry.filename, sub_path)
+    ]
+    if len(found) != 1:
+        problem = "no file" if not found else f"{len(found)} files"
+        raise BadData(
+            f"{problem} of the archive match subPath '{sub_path}'", where=name, hint=f"it has: {names}"
+        )
+    return found[0]
+
+
+def _write(
+    chunks: Iterable[bytes], target: Path, packed: int, name: str, reporter: Reporter, limits: Limits
+) -> None:
+    size = 0
+    with target.open("wb") as file:
+        for chunk in chunks:
+            reporter.check()
+            size += len(chunk)
+            if size > limits.most_bytes or (
+                size > limits.ratio_from and size > limits.most_ratio * max(packed, 1)
+            ):
+                raise BadData(
+                    f"unpacks to more than {size:,} bytes from {packed:,}: this looks like an archive bomb",
+                    where=name,
+                    hint="if it is not, unpack the file before the pull",
+                )
+            file.write(chunk)
+            reporter.amount(bytes=size)

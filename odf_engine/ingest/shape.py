@@ -1,0 +1,101 @@
+"""Which columns a slice has: from the first result, and ever after as the chain declares them."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.data.conform import find_columns, stored_type
+from odf_engine.data.ddl import type_ddl
+from odf_engine.data.slices import slice_schema
+from odf_engine.chain.state import ChainState
+from odf_engine.errors import InvalidSchema, Unsupported
+from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.spark.types import arrow_schema, spark_schema
+
+
+def declared_schema(state: ChainState) -> pa.Schema | None:
+    """The schema that the chain declares for slices; None before the first data.
+
+    Raises:
+        Unsupported: it is only there in the terms of a newer specification.
+    """
+    if state.schema is not None:
+        return decode_schema(state.schema)
+    if state.has_schema:
+        raise Unsupported(
+            "the dataset's schema is written in terms of a newer specification",
+            hint="its data can be read and verified, but not added to",
+        )
+    return None
+
+
+def schema_for(
+    result: pa.Schema, columns: pa.Schema | None, declared: pa.Schema | None, vocab: DatasetVocabulary
+) -> pa.Schema:
+    """The complete schema of the slice for a result.
+
+    Args:
+        result: columns as they come out of Spark.
+        columns: the same as the manifest declares them, when no query comes in between; Spark knows
+            fewer types, and nothing of NOT NULL.
+        declared: the dataset's schema, which the result has to have then.
+        vocab: names of the system columns.
+
+    Raises:
+        InvalidSchema: a clash with a system column, an event time that is no time, or columns that
+            are not those of the dataset; the message lists the differences.
+    """
+    _check_clashes(result, vocab)
+    source = columns if columns is not None else pa.schema([field.with_nullable(True) for field in result])
+    if declared is None:
+        return slice_schema(source, vocab)
+    _check_same(source, declared, vocab)
+    return declared
+
+
+def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
+    keys = ("offsetColumn", "operationTypeColumn", "systemTimeColumn")
+    names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    for key, name in zip(keys, names, strict=True):
+        for column in result.names:
+            if column.casefold() == name.casefold():
+                raise InvalidSchema(
+                    f"the data has a column '{column}', which is the name of a system column",
+                    hint=f"rename it in the preprocess query, or give the system column another name: "
+                    f"SetVocab with {key}",
+                )
+    for field in result:
+        if field.name.casefold() == vocab.event_time_column.casefold() and not (
+            pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_null(field.type)
+        ):
+            raise InvalidSchema(
+                f"the event time column '{field.name}' is {type_ddl(field.type)}, not TIMESTAMP or DATE",
+                hint=f"convert it in the preprocess query: CAST({field.name} AS TIMESTAMP), "
+                "or name another column in SetVocab.eventTimeColumn",
+            )
+
+
+def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
+    """Names and types have to be equal; the order and nullability of columns do not matter."""
+    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    wanted = pa.schema([field for field in declared if field.name not in system])
+    held = arrow_schema(spark_schema(wanted))  # the same columns as Spark has them
+    places = find_columns(source.names, wanted.names)
+    differences: list[str] = []
+    for field, in_spark, place in zip(wanted, held, places, strict=True):
+        if place is None:
+            if field.name != vocab.event_time_column:
+                differences.append(f"column '{field.name}' is missing")
+            continue
+        kind = source.field(place).type
+        if not (pa.types.is_null(kind) or stored_type(kind) == field.type or kind == in_spark.type):
+            differences.append(f"column '{field.name}' was {type_ddl(field.type)}, is {type_ddl(kind)}")
+    differences += [
+        f"column '{name}' is new" for place, name in enumerate(source.names) if place not in places
+    ]
+    if differences:
+        raise InvalidSchema(
+            "the columns are not those of the dataset: " + "; ".join(differences),
+            hint="give the dataset's columns in the preprocess query, or start a new dataset for the new form",
+        )

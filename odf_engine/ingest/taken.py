@@ -1,0 +1,144 @@
+"""Which files a dataset's chain says were taken: a cache of a walk over its blocks.
+
+``info/taken.sqlite`` of the dataset holds the names and hashes found up to a head. It is never more
+than a short cut: when it is missing, damaged, or its head is no more in the chain, the chain is read
+again. It also remembers the hash of a file by its modification time and size, so that files are not
+hashed again at every pull.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.ingest.fetch import ETAG, SOURCE_NAME
+from odf_engine.metadata.model import AddData, FilesGlob, SetPollingSource
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS taken (name TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS hashes (name TEXT PRIMARY KEY, mtime INTEGER, size INTEGER, digest TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+"""
+
+
+class TakenFiles:
+    """The files taken according to the newest blocks; :meth:`close` it.
+
+    ``parse`` reads the value of a source state: a name and its hash, or a name and None, which means
+    that every name up to it was taken.
+    """
+
+    def __init__(self, dataset: Dataset, parse: Callable[[str], tuple[str, str | None]]) -> None:
+        self._parse = parse
+        path = dataset.folder / "info" / "taken.sqlite"
+        path.parent.mkdir(exist_ok=True)
+        try:
+            self._open(path)
+            self._catch_up(dataset)
+        except sqlite3.DatabaseError:
+            with suppress(AttributeError):
+                self._db.close()
+            path.unlink(missing_ok=True)
+            self._open(path)
+            self._catch_up(dataset)
+
+    def close(self) -> None:
+        """Lets the file go."""
+        self._db.close()
+
+    def any(self) -> bool:
+        """Whether anything was ever taken."""
+        return bool(self._taken) or self._floor is not None
+
+    def has(self, name: str) -> bool:
+        """Whether this file was taken."""
+        return name in self._taken or (self._floor is not None and name <= self._floor)
+
+    def digest(self, name: str) -> str | None:
+        """The hash a file had when it was taken, if that is known."""
+        return self._taken.get(name)
+
+    def greatest(self) -> str | None:
+        """The greatest name that was taken."""
+        return self._greatest
+
+    def add(self, name: str, digest: str) -> None:
+        """A file was taken just now; its block is read from the chain at the next opening."""
+        self._taken[name] = digest
+        self._greatest = max(name, self._greatest or name)
+
+    def known_hash(self, name: str, stamp: tuple[int, int]) -> str | None:
+        """The hash of a file that still has this modification time and size."""
+        row = self._db.execute(
+            "SELECT digest FROM hashes WHERE name = ? AND mtime = ? AND size = ?", (name, *stamp)
+        ).fetchone()
+        return row[0] if row else None
+
+    def note_hash(self, name: str, stamp: tuple[int, int], digest: str) -> None:
+        """Remembers the hash of a file with this modification time and size."""
+        with self._db:
+            self._db.execute("REPLACE INTO hashes VALUES (?, ?, ?, ?)", (name, *stamp, digest))
+
+    def _open(self, path: Path) -> None:
+        self._db = sqlite3.connect(path, timeout=30)
+        self._db.execute("PRAGMA synchronous = OFF")  # a cache: rebuilt when damaged
+        self._db.executescript(_TABLES)
+        facts = dict(self._db.execute("SELECT name, value FROM facts"))
+        self._head: str | None = facts.get("head")
+        self._files_source = facts.get("files") == "yes"
+        self._floor: str | None = facts.get("floor")
+        self._taken: dict[str, str] = dict(self._db.execute("SELECT name, digest FROM taken"))
+
+    def _catch_up(self, dataset: Dataset) -> None:
+        """Reads the blocks since the head that was seen last."""
+        head = dataset.head()
+        if head is not None and str(head) != self._head:
+            self._walk(dataset, str(head))
+        names = [*self._taken, *([self._floor] if self._floor is not None else [])]
+        self._greatest = max(names, default=None)
+
+    def _walk(self, dataset: Dataset, head: str) -> None:
+        found: list[str] = []  # values of states, newest first
+        pending: list[str] = []  # the same, until the source they came from is met
+        files_source: bool | None = None
+        reached = False
+        for stored in dataset.blocks(newest_first=True):
+            if str(stored.hash) == self._head:
+                reached = True
+                break
+            event = stored.block.event
+            if isinstance(event, AddData):
+                state = event.new_source_state
+                if state is not None and (state.source_name, state.kind) == (SOURCE_NAME, ETAG):
+                    pending.append(state.value)
+            elif isinstance(event, SetPollingSource):
+                is_files = isinstance(event.fetch, FilesGlob)
+                files_source = is_files if files_source is None else files_source
+                found += pending if is_files else []
+                pending = []
+        if reached:
+            found += pending if self._files_source else []
+        else:
+            self._taken, self._floor = {}, None
+        self._store(found, head, self._files_source if files_source is None else files_source, reached)
+
+    def _store(self, found: list[str], head: str, files_source: bool, keep: bool) -> None:
+        for value in reversed(found):
+            name, digest = self._parse(value)
+            if digest is not None:
+                self._taken[name] = digest
+            elif self._floor is None or name > self._floor:
+                self._floor = name
+        facts = {"head": head, "files": "yes" if files_source else "no", "floor": self._floor}
+        with self._db:
+            if not keep:
+                self._db.execute("DELETE FROM taken")
+            names = {self._parse(value)[0] for value in found} & self._taken.keys()
+            rows = [(name, self._taken[name]) for name in names]
+            self._db.executemany("REPLACE INTO taken VALUES (?, ?)", rows)
+            self._db.executemany("REPLACE INTO facts VALUES (?, ?)", facts.items())
+        self._head, self._files_source = head, files_source

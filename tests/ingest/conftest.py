@@ -1,0 +1,100 @@
+"""A workspace, a reporter that remembers, and a web server, for tests of ingestion."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_engine.progress import Reporter
+from odf_engine.workspace.workspace import Workspace
+
+
+class Recorder(Reporter):
+    """Remembers what it was told; ``on_phase`` is called at each phase."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.phases: list[str] = []
+        self.lines: list[tuple[str, str]] = []
+        self.commits: list[tuple[str, int]] = []
+        self.amounts: dict[str, int] = {}
+        self.on_phase: Callable[[str], None] = lambda name: None
+        self.on_amount: Callable[[dict[str, int]], None] = lambda amounts: None
+
+    def phase(self, name: str) -> None:
+        self.phases.append(name)
+        self.on_phase(name)
+
+    def amount(self, **amounts: Any) -> None:
+        self.amounts.update({name: value for name, value in amounts.items() if value is not None})
+        self.on_amount(self.amounts)
+
+    def line(self, text: str, level: str = "info") -> None:
+        self.lines.append((level, text))
+
+    def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
+        self.commits.append((event, rows))
+
+    @property
+    def warnings(self) -> list[str]:
+        return [text for level, text in self.lines if level == "warning"]
+
+
+@pytest.fixture
+def reporter() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.init(tmp_path / "ws")
+
+
+class WebServer:
+    """Answers what ``answer`` writes; counts and keeps the requests."""
+
+    def __init__(self, server: ThreadingHTTPServer) -> None:
+        self._server = server
+        self.requests: list[BaseHTTPRequestHandler] = []
+        self.answer: Callable[[BaseHTTPRequestHandler], None] = lambda request: reply(request, 404)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+
+def reply(request: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
+    """Sends an answer; underscores in names of headers become dashes."""
+    request.send_response(status)
+    for name, value in headers.items():
+        request.send_header(name.replace("_", "-"), value)
+    if status != 304 and "Content_Length" not in headers:
+        request.send_header("Content-Length", str(len(body)))
+    request.end_headers()
+    request.wfile.write(body)
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            server.requests.append(self)
+            server.answer(self)
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    http.daemon_threads = True
+    server = WebServer(http)
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    yield server
+    http.shutdown()
+    http.server_close()
+    thread.join()

@@ -1,0 +1,213 @@
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.chain.index import ChainIndex
+from odf_engine.errors import InvalidManifest, SourceUnavailable
+from odf_engine.identity.refs import DatasetAlias
+from odf_engine.ingest.fetch import FetchContext, fetch
+from odf_engine.metadata.model import (
+    AddData,
+    Append,
+    Csv,
+    DatasetKind,
+    FilesGlob,
+    Forever,
+    FromMetadata,
+    FromPath,
+    SetPollingSource,
+    SourceOrdering,
+    SourceState,
+    Url,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.config import FetchConfig
+from odf_engine.workspace.workspace import Workspace
+from tests.ingest.conftest import Recorder
+
+STEP = FilesGlob("in/*.csv")
+
+
+class Glob:
+    """A dataset whose pulls take files and commit nothing but the source state."""
+
+    def __init__(self, workspace: Workspace, reporter: Recorder) -> None:
+        self.workspace = workspace
+        self.reporter = reporter
+        self.folder = workspace.folder / "in"
+        self.folder.mkdir()
+        source = SetPollingSource(fetch=STEP, read=Csv(), merge=Append())
+        self.dataset = workspace.dataset_new(DatasetAlias(None, "files"), DatasetKind.Root, [source]).dataset
+
+    def write(self, **files: str) -> None:
+        for name, text in files.items():
+            (self.folder / f"{name}.csv").write_text(text)
+
+    def pull(self, step: FilesGlob = STEP, *, force: bool = False, fail_at: str | None = None) -> list[str]:
+        state = self.dataset.state().source_state
+        context = FetchContext(
+            self.workspace.resolve_path, self.workspace.folder, self.dataset, state,
+            self.folder, FetchConfig(), self.reporter, force,
+        )  # fmt: skip
+        names = []
+        for payload in fetch(step, context):
+            if payload.name == fail_at:
+                break
+            names.append(payload.name)
+            self.commit(AddData(new_source_state=payload.state))
+        return names
+
+    def commit(self, event: object) -> None:
+        self.dataset.commit(
+            [event],  # type: ignore[list-item]
+            system_time=Timestamp.now(),
+            expected_head=self.dataset.head(),
+        )
+
+    def value(self) -> str:
+        state = self.dataset.state().source_state
+        assert state is not None
+        return state.value
+
+
+@pytest.fixture
+def files(workspace: Workspace, reporter: Recorder) -> Glob:
+    return Glob(workspace, reporter)
+
+
+def test_each_file_once_in_order(files: Glob) -> None:
+    files.write(b="2", a="1")
+    assert files.pull() == ["a.csv", "b.csv"]
+    name, digest = files.value().split("\t")
+    assert name == "b.csv"
+    assert digest.startswith("f1220")
+    assert files.pull() == []
+    files.write(c="3")
+    assert files.pull() == ["c.csv"]
+
+
+def test_a_late_file_with_an_earlier_name(files: Glob) -> None:
+    files.write(b="2", d="4")
+    files.pull()
+    files.write(a="1", c="3", e="5")
+    assert files.pull() == ["a.csv", "c.csv", "e.csv"]
+    assert files.pull() == []
+    files.write(aa="0")
+    assert files.pull() == ["aa.csv"]
+    # Whoever looks at the greatest name alone goes on after it.
+    assert files.value().startswith("e.csv\t")
+    assert files.value().endswith("\taa.csv")
+    assert files.value() < "e.csv.gz"
+
+
+def test_a_failed_file_is_fetched_again(files: Glob) -> None:
+    files.write(a="1", b="2", c="3")
+    assert files.pull(fail_at="b.csv") == ["a.csv"]
+    assert files.pull() == ["b.csv", "c.csv"]
+
+
+@pytest.mark.parametrize("harm", ["lost", "damaged", "kept"])
+def test_the_chain_alone_remembers(files: Glob, tmp_path: Path, harm: str) -> None:
+    files.write(b="2")
+    files.pull()
+    files.write(a="1")
+    files.pull()
+    clone = tmp_path / "clone"
+    shutil.copytree(files.dataset.folder, clone)
+    if harm == "lost":
+        shutil.rmtree(clone / "info")
+    elif harm == "damaged":
+        (clone / "info" / "taken.sqlite").write_bytes(b"no database" * 100)
+    files.dataset = Dataset(clone, ChainIndex(":memory:"))
+    files.write(c="3")
+    assert files.pull() == ["c.csv"]
+
+
+def test_a_history_that_was_taken_back(files: Glob) -> None:
+    files.write(a="1")
+    files.pull()
+    head = files.dataset.head()
+    files.write(b="2")
+    files.pull()
+    files.pull()  # this one has seen the block of b.csv
+    (files.dataset.folder / "refs" / "head").write_text(str(head))
+    files.dataset = Dataset(files.dataset.folder, ChainIndex(":memory:"))
+    assert files.pull() == ["b.csv"]
+
+
+def test_changed_content(files: Glob) -> None:
+    files.write(a="1", b="2")
+    files.pull()
+    files.write(a="changed")
+    assert files.pull() == []
+    assert files.reporter.warnings == [
+        "a.csv was taken before and has another content now: it is not taken again"
+        " (pull with --force to take it again)"
+    ]
+    assert files.pull(FilesGlob(STEP.path, cache=Forever())) == []
+    assert len(files.reporter.warnings) == 1
+    assert files.pull(force=True) == ["a.csv"]
+    assert files.pull() == []
+    assert len(files.reporter.warnings) == 1
+    # The same content with another time is no change.
+    os.utime(files.folder / "b.csv", (1, 1))
+    files.pull()
+    assert len(files.reporter.warnings) == 1
+
+
+def test_states_of_other_programs(files: Glob) -> None:
+    files.commit(AddData(new_source_state=SourceState("default", "odf/etag", "b.csv")))
+    files.write(a="1", b="2", c="3")
+    assert files.pull() == ["c.csv"]
+    assert files.value().startswith("c.csv\t")
+
+
+def test_states_of_another_source(files: Glob) -> None:
+    files.commit(SetPollingSource(fetch=Url("http://x.org"), read=Csv(), merge=Append()))
+    files.commit(AddData(new_source_state=SourceState("default", "odf/etag", "z.csv")))
+    files.commit(SetPollingSource(fetch=STEP, read=Csv(), merge=Append()))
+    files.write(a="1")
+    assert files.pull() == ["a.csv"]
+    # A wider pattern does not take again what was taken.
+    step = FilesGlob("in/*")
+    files.commit(SetPollingSource(fetch=step, read=Csv(), merge=Append()))
+    files.write(b="2")
+    assert files.pull(step) == ["b.csv"]
+    assert files.pull(step) == []
+
+
+def test_folders(files: Glob) -> None:
+    for folder in ("2023", "2024"):
+        (files.folder / folder).mkdir()
+        (files.folder / folder / "x.csv").write_text(folder)
+    (files.folder / "2024" / "folder.csv").mkdir()
+    assert files.pull(FilesGlob(f"{files.folder}/**/*.csv")) == ["2023/x.csv", "2024/x.csv"]
+
+
+def test_order_by_event_time(files: Glob) -> None:
+    pattern = FromPath(r"(\d+)", "ddMMyyyy")
+    files.write(x_01032024="", x_02012024="", x_03022023="")
+    step = FilesGlob(STEP.path, event_time=pattern, order=SourceOrdering.ByEventTime)
+    assert files.pull(step) == ["x_03022023.csv", "x_02012024.csv", "x_01032024.csv"]
+    files.write(y="", z="")
+    os.utime(files.folder / "y.csv", (2, 2))
+    os.utime(files.folder / "z.csv", (1, 1))
+    step = FilesGlob("in/[yz].csv", event_time=FromMetadata(), order=SourceOrdering.ByEventTime)
+    assert files.pull(step) == ["z.csv", "y.csv"]
+    files.write(w="")
+    with pytest.raises(InvalidManifest, match="ByEventTime"):
+        files.pull(FilesGlob("in/*", order=SourceOrdering.ByEventTime))
+
+
+def test_nothing_there(files: Glob) -> None:
+    with pytest.raises(SourceUnavailable, match=r"no file matches 'in/\*\.csv'"):
+        files.pull()
+    files.write(a="")
+    files.pull()
+    (files.folder / "a.csv").unlink()
+    assert files.pull() == []
