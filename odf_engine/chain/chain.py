@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from odf_engine.chain.catchup import catch_up
 from odf_engine.chain.index import ChainIndex, Folded, Position
@@ -28,13 +28,14 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block, encode_block
 from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataBlock, MetadataEvent
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.objects import LocalObjects, find_name
+from odf_engine.storage.objects import LocalObjects, find_name, sweep_folder
 from odf_engine.storage.refs import HEAD, LocalRefs
 
 __all__ = ["BlockRow", "Dataset", "SliceRow", "StoredBlock"]
 
 T = TypeVar("T")
-_ATTEMPTS = 5
+_ATTEMPTS: Final = 5
+_DAY: Final = 86_400.0
 
 
 class _New(NamedTuple):
@@ -211,6 +212,16 @@ class Dataset:
         self._newest = new[-1].folded.state
         self._remember(state, new)
         return self._newest.head
+
+    def sweep(self, untouched_for: float = _DAY) -> int:
+        """Removes files in the making that nobody has touched for so many seconds; how many there were.
+
+        They are what a killed process leaves behind. Zero seconds are right where it is known that
+        nobody is at work on the dataset.
+        """
+        with self._refs.locked():
+            folders = ("blocks", "refs", *self._objects)
+            return sum(sweep_folder(self.folder / name, untouched_for) for name in folders)
 
     def _expect(self, expected: Multihash | None) -> ChainState | None:
         head = self.head()

@@ -7,7 +7,7 @@ that are from a newer specification are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from odf_engine.chain import data_rules as data
@@ -15,6 +15,7 @@ from odf_engine.chain import setting_rules as setting
 from odf_engine.chain.snapshots import check_snapshot, normalise_event, normalise_transform
 from odf_engine.chain.state import ChainState
 from odf_engine.chain.violations import broken
+from odf_engine.errors import ChainRuleViolated
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
@@ -30,9 +31,9 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 
-__all__ = ["check_append", "check_snapshot", "normalise_event", "normalise_transform"]
+__all__ = ["check_append", "check_snapshot", "normalise_event", "normalise_transform", "violations"]
 
-Rule = Callable[[ChainState, MetadataBlock, Any], None]
+Rule = Callable[[Any, MetadataBlock, Any], None]  # state before the block, block, its event
 
 _ROOT_ONLY: Final = (SetPollingSource, AddPushSource, DisablePollingSource, DisablePushSource, AddData)
 _DERIVATIVE_ONLY: Final = (SetTransform, ExecuteTransform)
@@ -45,30 +46,32 @@ def check_append(state: ChainState | None, block: MetadataBlock) -> None:
         ChainRuleViolated: it may not; the error names the block and the rule.
         NothingChanged: it would change nothing.
     """
-    if state is None:
-        seed_first(block)
-        first_sequence_number(block)
-        return
-    for rule in _ALWAYS:
-        rule(state, block, block.event)
-    for rule in _BY_EVENT.get(type(block.event), ()):
-        rule(state, block, block.event)
+    for violation in violations(state, block):
+        raise violation
+
+
+def violations(state: ChainState | None, block: MetadataBlock) -> Iterator[ChainRuleViolated]:
+    """Every rule that ``block`` breaks, the one that a person wants to hear of first at the front."""
+    rules = _FIRST if state is None else (*_ALWAYS, *_BY_EVENT.get(type(block.event), ()))
+    for rule in rules:
+        try:
+            rule(state, block, block.event)
+        except ChainRuleViolated as violation:
+            yield violation
 
 
 # --- The first block ---------------------------------------------------------------------------
 
 
-def seed_first(block: MetadataBlock) -> None:
+def seed_first(state: None, block: MetadataBlock, event: Any) -> None:
     """The first block is a Seed and follows nothing."""
-    if not isinstance(block.event, Seed):
-        raise broken(
-            block, "seed-first", f"the first block has to be a Seed, this one is {kind_of(block.event)}"
-        )
+    if not isinstance(event, Seed):
+        raise broken(block, "seed-first", f"the first block has to be a Seed, this one is {kind_of(event)}")
     if block.prev_block_hash is not None:
         raise broken(block, "seed-first", "a Seed follows no other block, this one says it does")
 
 
-def first_sequence_number(block: MetadataBlock) -> None:
+def first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None:
     """Sequence numbers begin with 0."""
     if block.sequence_number != 0:
         raise broken(
@@ -126,6 +129,7 @@ def event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None
 
 
 # The order is that in which a person wants to hear of them: position first, then meaning.
+_FIRST: Final[tuple[Rule, ...]] = (seed_first, first_sequence_number)
 _ALWAYS: Final[tuple[Rule, ...]] = (seed_once, prev_block, sequence_number, system_time, event_fits_kind)
 _DATA: Final[tuple[Rule, ...]] = (
     data.not_empty,

@@ -101,12 +101,8 @@ def transform_input_refs(state: ChainState, block: MetadataBlock, event: SetTran
     if not event.inputs:
         raise broken(block, "transform-input-refs", "a transform needs at least one input")
     for item in event.inputs:
-        try:
-            DatasetId.parse(item.dataset_ref)
-        except InvalidIdentity:
-            raise broken(
-                block, "transform-input-refs", f"input '{item.dataset_ref}' is no id of a dataset"
-            ) from None
+        if not isinstance(_id_or_text(item.dataset_ref), DatasetId):
+            raise broken(block, "transform-input-refs", f"input '{item.dataset_ref}' is no id of a dataset")
         if not item.alias:
             raise broken(block, "transform-input-refs", f"input {item.dataset_ref} has no alias")
 
@@ -114,12 +110,19 @@ def transform_input_refs(state: ChainState, block: MetadataBlock, event: SetTran
 def transform_inputs_once(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
     """No input and no alias is there twice."""
     for what, values in (
-        ("input", [DatasetId.parse(item.dataset_ref) for item in event.inputs]),
+        ("input", [_id_or_text(item.dataset_ref) for item in event.inputs]),
         ("alias", [item.alias for item in event.inputs]),
     ):
         twice = repeated(values)
         if twice is not None:
             raise broken(block, "transform-inputs-once", f"{what} {twice} is there more than once")
+
+
+def _id_or_text(ref: str) -> DatasetId | str:
+    try:
+        return DatasetId.parse(ref)
+    except InvalidIdentity:
+        return ref  # which is the finding of another rule
 
 
 def polling_source_there(state: ChainState, block: MetadataBlock, event: DisablePollingSource) -> None:

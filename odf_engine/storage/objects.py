@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
@@ -154,6 +155,20 @@ class LocalObjects:
 
     def _missing(self, name: str) -> NotFound:
         return NotFound(f"object {name} is not in {self.folder}")
+
+
+def sweep_folder(folder: Path, untouched_for: float) -> int:
+    """Removes what a killed process left in the making in ``folder``; how many files that were."""
+    removed = 0
+    before = time.time() - untouched_for
+    for path in folder.glob(f"{STAGING_PREFIX}*"):
+        try:
+            if path.stat().st_mtime <= before:
+                path.unlink()
+                removed += 1
+        except FileNotFoundError:
+            continue  # its owner was quicker
+    return removed
 
 
 def make_folder(path: Path) -> None:

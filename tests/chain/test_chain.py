@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
@@ -186,6 +190,17 @@ def test_a_deleted_dataset_does_not_come_back(chains: Chains, tmp_path: Path) ->
     assert not (tmp_path / "ds").exists()
 
 
+def test_what_a_killed_process_left_is_swept(chains: Chains, tmp_path: Path) -> None:
+    dataset = chains.made(tmp_path / "ds", days=1)
+    before = files(dataset.folder)
+    staged = dataset.staging_path("data")
+    staged.write_bytes(b"rows")
+    (dataset.folder / "refs" / ".pending-x").write_text("f1620")
+    assert dataset.sweep() == 0  # somebody may be at work on them
+    assert dataset.sweep(untouched_for=0) == 2
+    assert files(dataset.folder) == before
+
+
 # --- Reading -----------------------------------------------------------------------------------
 
 
@@ -355,6 +370,30 @@ def test_the_head_is_set_back_and_goes_another_way(
     chains.grow(chains.dataset(dataset.folder), days=5)
     assert (dataset.state(), dataset.page(10_000), dataset.slices()) == truth(chains, dataset)
     assert dataset.state().schema == chains.schema().schema
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["grow", "elsewhere", "back"]), st.integers(1, 6)), max_size=8))
+def test_the_index_is_right_wherever_the_head_goes(chains: Chains, moves: list[tuple[str, int]]) -> None:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        mock.patch("odf_engine.chain.index.SNAPSHOT_EVERY", 3),
+        mock.patch("os.fsync", lambda descriptor: None),
+    ):
+        index = ChainIndex(Path(name) / "index.sqlite")
+        dataset = chains.made(Path(name) / "ds", days=2, index=index)
+        for move, amount in moves:
+            if move == "grow":
+                chains.grow(dataset, amount)
+            elif move == "elsewhere":
+                chains.grow(chains.dataset(dataset.folder), amount)
+            else:
+                back = dataset.block(max(0, dataset.state().sequence_number - amount)).hash
+                (dataset.folder / "refs" / "head").write_text(str(back))
+                if dataset.state().schema is None:
+                    dataset.commit([chains.schema()], system_time=chains.day(0), expected_head=back)
+            assert (dataset.state(), dataset.page(10_000), dataset.slices()) == truth(chains, dataset)
+        index.close()
 
 
 def test_two_histories_of_one_dataset(chains: Chains, tmp_path: Path, shared_index: ChainIndex) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -10,9 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_engine.chain.rules import check_append
-from odf_engine.chain.state import ChainState
+from odf_engine.chain.rows import summarise
+from odf_engine.chain.rules import check_append, violations
+from odf_engine.chain.state import ChainState, decode_state, encode_state, fold
 from odf_engine.errors import ChainRuleViolated, NothingChanged
+from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
@@ -440,3 +445,30 @@ def test_what_is_not_understood_is_not_judged(chains: Chains) -> None:
     derivative = chains.state(chains.derivative, strange)
     event = chains.execute(derivative, [ExecuteTransformInput(chains.ids[3])], new_watermark=chains.day(1))
     check_append(derivative, chains.block(derivative, event))
+
+
+def test_events_of_others_are_judged_without_stumbling(chains: Chains, shared: Path) -> None:
+    root = grown(chains, [("data", 2), ("watermark", 2), ("checkpoint", 1), ("poll", 1)])
+    derivative = chains.state(chains.derivative, chains.transform(chains.ids[1]), chains.schema(A))
+    for vector in json.loads((shared / "golden" / "blocks.json").read_text()):
+        event = decode_block(bytes.fromhex(vector["manifest_hex"])).block.event
+        assert len(summarise(event)) <= 100
+        for state in (None, root, derivative):
+            block = chains.block(state, event)
+            for violation in violations(state, block):
+                assert re.fullmatch(r"[a-z]+(-[a-z]+)*", violation.rule)
+            if state is not None:
+                after = fold(state, block, chains.hash(vector["name"]))
+                assert decode_state(encode_state(after)) == after
+
+
+def test_every_broken_rule_is_told(chains: Chains) -> None:
+    state = chains.state(chains.root, chains.schema(A))
+    wrong = chains.add_data(
+        state, prev_offset=3, new_data=chains.slice(9, 8), prev_checkpoint=chains.hash("x")
+    )
+    block = chains.block(state, wrong, sequence_number=7)
+    found = [violation.rule for violation in violations(state, block)]
+    expected = ["sequence-number", "prev-offset", "offset-sequence", "offset-interval", "prev-checkpoint"]
+    assert found == expected
+    assert refusal(state, block).rule == "sequence-number"
