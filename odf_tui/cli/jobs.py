@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from odf_engine.coordinator.client import Client, read_journal
-from odf_engine.coordinator.protocol import Job, LogLine
+from odf_engine.coordinator.protocol import Job, JobChanged, LogLine
 from odf_engine.errors import OdfError
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
@@ -108,10 +108,21 @@ def logs_verb(job: str, following: bool) -> None:
             seq = event.seq
             if isinstance(event, LogLine) and (event.level != "debug" or options_of().verbose):
                 sys.stdout.write(f"{event.time[11:19]} {event.level:7} {event.text}\n")
+            elif isinstance(event, JobChanged) and event.job.error is not None:
+                _print_failure(event.job)
         sys.stdout.flush()
         if final or not following:
             return
         time.sleep(0.25)
+
+
+def _print_failure(job: Job) -> None:
+    error = job.error
+    if error is not None:
+        where = f"{error.where}: " if error.where else ""
+        sys.stdout.write(f"{(job.ended or '')[11:19]} {job.state.value:7} {where}{error.message}\n")
+        if error.hint:
+            sys.stdout.write(f"{'':8} hint    {error.hint}\n")
 
 
 @verb("worker", example="odf worker status", json=True)
