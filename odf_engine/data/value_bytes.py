@@ -281,13 +281,17 @@ def _without_nulls(values: pa.Array, size: int) -> pa.Array:
 
 def _interleaved(first: pa.Array, second: pa.Array) -> pa.Array:
     # Taking from the two laid end to end is much faster than joining them element by element.
-    return pa.concat_arrays([first, second]).take(_zip_indices(len(first)))
+    count = len(first)
+    # 0, count, 1, count + 1, …: each pair of 32-bit numbers is made as one of 64 bits.
+    pairs = pc.add(_even_pairs()[:count], count << 32)
+    places = pa.Array.from_buffers(pa.int32(), 2 * count, [None, pairs.buffers()[1]])
+    return pc.take(pa.concat_arrays([first, second]), places, boundscheck=False)
 
 
-@lru_cache(maxsize=4)
-def _zip_indices(count: int) -> pa.Array:
-    """0, count, 1, count + 1, …"""
-    return pa.array([index for row in range(count) for index in (row, count + row)], pa.int64())
+@lru_cache(maxsize=1)
+def _even_pairs() -> pa.Array:
+    """(0, 0), (1, 1), (2, 2), …"""
+    return pc.multiply(pa.array(range(_PIECE_ROWS), pa.int64()), (1 << 32) + 1)
 
 
 def _contents(cells: pa.Array) -> pa.Buffer:

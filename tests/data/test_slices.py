@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from io import FileIO
 from pathlib import Path
@@ -329,6 +329,10 @@ def test_offsets_go_on_through_all_row_groups(tmp_path: Path) -> None:
     assert offsets.equals(pa.chunked_array([pa.array(range(10**12, 10**12 + rows), pa.uint64())]))
 
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
 # --- Values --------------------------------------------------------------------------------------
 
 
@@ -343,8 +347,8 @@ def test_offsets_go_on_through_all_row_groups(tmp_path: Path) -> None:
         (pa.array([None, None]), "a STRING", [None, None]),
         (pa.array([1_500], pa.time64("ns")), "a TIME(9)", [time(0, 0, 0, 1)]),
         (pa.array([1_000], pa.time64("ns")), "a TIME(6)", [time(0, 0, 0, 1)]),
-        (pa.array([-1_500], pa.timestamp("us")), "a TIMESTAMP", [datetime(1969, 12, 31, 23, 59, 59, 998000, UTC)]),
-        (pa.array([1_999_999], pa.timestamp("ns", "Asia/Tokyo")), "a TIMESTAMP", [datetime(1970, 1, 1, 0, 0, 0, 1000, UTC)]),
+        (pa.array([-1_500], pa.timestamp("us")), "a TIMESTAMP", [_EPOCH - 2 * _MILLISECOND]),
+        (pa.array([1_999_999], pa.timestamp("ns", "Asia/Tokyo")), "a TIMESTAMP", [_EPOCH + _MILLISECOND]),
         (pa.array(["00000000-0000-0000-0000-0000000000fF", None]), "a UUID", [bytes(15) + b"\xff", None]),
         (pa.array([[1, 2]], pa.large_list(pa.int64())), "a ARRAY<TINYINT>", [[1, 2]]),
     ],
