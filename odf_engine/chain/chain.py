@@ -206,7 +206,7 @@ class Dataset:
         except OSError as error:
             raise OdfError(
                 f"the dataset cannot be written: {error.strerror or error}",
-                where=error.filename or str(self.folder),
+                where=str(error.filename or self.folder),
                 hint="nothing was committed; free some space or check the permissions, then try again",
             ) from error
         self._newest = new[-1].folded.state

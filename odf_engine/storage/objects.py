@@ -106,6 +106,10 @@ class LocalObjects:
             return self.path(name).open("rb")
         except (FileNotFoundError, NotADirectoryError):
             raise self._missing(name) from None
+        except OSError as error:
+            raise NotFound(
+                f"object {name} cannot be read: {error.strerror}", where=str(self.folder)
+            ) from error
 
     def path(self, name: str) -> Path:
         """Where the object of this name is, or would be."""

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock
+from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock, NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.storage.objects import STAGING_PREFIX, make_folder, sync_folder
 
@@ -32,12 +32,19 @@ class LocalRefs:
         self._depth = 0
 
     def text(self, name: str) -> str | None:
-        """What the reference says, without white space around it; None when there is none."""
+        """What the reference says, without white space around it; None when there is none.
+
+        Raises:
+            NotFound: the file is there and cannot be read.
+        """
         try:
             with (self.folder / name).open("rb") as file:
                 raw = file.read(_LONGEST)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:
+            where = str(self.folder / name)
+            raise NotFound(f"the reference '{name}' cannot be read: {error.strerror}", where=where) from error
         return raw.decode("ascii", "replace").strip(" \t\r\n\v\f")
 
     def get(self, name: str) -> Multihash | None:

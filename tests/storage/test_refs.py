@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.errors import Conflict, MalformedBlock
+from odf_engine.errors import Conflict, MalformedBlock, NotFound
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.storage.refs import LocalRefs
 
@@ -90,3 +90,9 @@ def test_the_lock_may_be_entered_again_and_keeps_others_out(
         with pytest.raises(Conflict, match="lock"):
             other.compare_and_set("head", ONE, TWO)
     other.compare_and_set("head", ONE, TWO)
+
+
+def test_a_reference_that_cannot_be_read(refs: LocalRefs) -> None:
+    (refs.folder / "head").mkdir(parents=True)
+    with pytest.raises(NotFound, match="cannot be read"):
+        refs.get("head")
