@@ -5,7 +5,7 @@ The floors below are imported when the first job needs them, so that the worker 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -105,6 +105,16 @@ def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, 
             for finding in report.findings
         ],
     }
+
+
+def tidy(folder: Path, datasets: Iterable[str]) -> None:
+    """Removes what a killed worker left half-written in these datasets (ids); nobody may work on them."""
+    from odf_engine.workspace.workspace import Workspace
+
+    wanted = set(datasets)
+    for entry in Workspace(folder).datasets():
+        if str(entry.id) in wanted:
+            entry.dataset.sweep(untouched_for=0)
 
 
 def _text(value: object) -> str | None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_engine.coordinator.jobs import Journal
-from odf_engine.coordinator.operations import Executor, execute, warm_up
+from odf_engine.coordinator.operations import Executor, execute, tidy, warm_up
 from odf_engine.coordinator.protocol import (
     MAX_COMMAND_BYTES,
     PROTOCOL_VERSION,
@@ -160,8 +160,11 @@ class Worker:
         self._stop = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
         self._queue = JobQueue(self._journal, self, self._executor, self._max_jobs, self._journal_lost)
-        for job in self._journal.interrupt_open_jobs():
+        interrupted = self._journal.interrupt_open_jobs()
+        for job in interrupted:
             _log.warning("job %s was interrupted: an earlier worker ended before it", job.id)
+        if interrupted:
+            tidy(self.folder, [job.dataset for job in interrupted])
         self._journal.prune()
         self._handle_signals()
         self._spark.start()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import pyarrow as pa
@@ -210,23 +210,13 @@ class _Integrity:
     def _rules(self, block_hash: Multihash, block: MetadataBlock) -> None:
         if isinstance(block.event, Seed):
             self._identity(block_hash, block.event)
-        if self._state is None:
-            if self._lost_settings:
-                return  # not the first block: that one is lost
-            self._rule(block_hash, lambda: rules.check_append(None, block))
-            return
-        state = self._state
-        # One by one, because check_append stops at the first that is broken.
-        for rule in (*rules._ALWAYS, *rules._BY_EVENT.get(type(block.event), ())):
-            self._rule(block_hash, lambda rule=rule: rule(state, block, block.event))
-
-    def _rule(self, block_hash: Multihash, check: Any) -> None:
+        if self._state is None and self._lost_settings:
+            return  # not the first block: that one is lost
         try:
-            check()
-        except ChainRuleViolated as error:
-            lost = error.rule in _CARRIED and self._lost_data
-            if not lost and not (error.rule in _FROM_SETTINGS and self._lost_settings):
-                self._find(str(block_hash), error.rule, error.message)
+            for violation in rules.violations(self._state, block):
+                lost = violation.rule in _CARRIED and self._lost_data
+                if not lost and not (violation.rule in _FROM_SETTINGS and self._lost_settings):
+                    self._find(str(block_hash), violation.rule, violation.message)
         except OdfError:
             return  # a rule that stumbles over what another rule has found
 
