@@ -1,0 +1,174 @@
+"""What goes wrong in real life: bad files, tampering, a person who changes his mind, a worker that dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Odf, Ran, run_odf
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: "file:{name}.csv"}}
+      read:
+        kind: Csv
+        header: true
+        schema: ["id BIGINT NOT NULL", "amount DOUBLE", "note STRING"]
+      merge: {{kind: Append}}
+"""
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A workspace of its own for this module, with one worker."""
+    folder = tmp_path_factory.mktemp("trial")
+    run_odf("init", cwd=folder)
+    yield folder
+    run_odf("worker", "stop", cwd=folder)
+
+
+@pytest.fixture
+def odf_here(trial: Path) -> Odf:
+    def run(*arguments: str, input: str | bytes | None = None, **environment: str) -> Ran:
+        return run_odf(*arguments, cwd=trial, input=input, **environment)
+
+    return run
+
+
+def add(trial: Path, name: str, text: str) -> None:
+    (trial / f"{name}.csv").write_text(text)
+    added = run_odf("add", "-", cwd=trial, input=MANIFEST.format(name=name))
+    assert added.code == 0, added.err
+
+
+def head_of(trial: Path, name: str) -> str:
+    return run_odf("show", name, "--json", cwd=trial).json["head"]
+
+
+def test_a_value_that_does_not_fit(trial: Path, odf_here: Odf) -> None:
+    add(trial, "wrong", "id,amount,note\n1,2.5,fine\n2,many,not fine\n")
+    head = head_of(trial, "wrong")
+    ran = odf_here("pull", "wrong")
+    assert ran.code == 1
+    assert "line 3" in ran.err
+    assert "amount" in ran.err
+    assert "many" in ran.err
+    assert "Traceback" not in ran.err + ran.out
+    assert head_of(trial, "wrong") == head
+    assert odf_here("list", "--json").json[0]["status"] == "failed"
+    (entry,) = odf_here("pull", "wrong", "--json").json
+    assert (entry["status"], entry["blocks"]) == ("failed", 0)
+    assert "many" in entry["error"]["message"]
+    # Mended, the next pull takes everything.
+    (trial / "wrong.csv").write_text("id,amount,note\n1,2.5,fine\n2,7,fine too\n")
+    (entry,) = odf_here("pull", "wrong", "--json").json
+    assert list(entry) == ["name", "status", "old_head", "new_head", "blocks", "records", "error"]
+    assert (entry["status"], entry["records"], entry["error"]) == ("updated", 2, None)
+    assert entry["old_head"] == head
+    (entry,) = odf_here("pull", "wrong", "--json").json
+    assert (entry["status"], entry["records"]) == ("up-to-date", 0)
+
+
+def test_a_file_that_is_not_there(trial: Path, odf_here: Odf) -> None:
+    add(trial, "absent", "id,amount,note\n")
+    (trial / "absent.csv").unlink()
+    ran = odf_here("pull", "absent")
+    assert ran.code == 1
+    assert "absent.csv" in ran.err
+
+
+def test_verification_finds_tampering(trial: Path, odf_here: Odf) -> None:
+    add(trial, "honest", "id,amount,note\n1,2.5,a\n2,3.5,b\n")
+    assert odf_here("pull", "honest").code == 0
+    assert odf_here("verify", "honest").code == 0
+    folder = Path(odf_here("path", "honest").out.strip())
+    (slice_,) = (folder / "data").iterdir()
+    data = bytearray(slice_.read_bytes())
+    data[len(data) // 2] ^= 1
+    slice_.write_bytes(data)
+    ran = odf_here("verify", "honest", "--json")
+    assert ran.code == 3
+    assert ran.json["valid"] is False
+    assert "slice-physical-hash" in {finding["kind"] for finding in ran.json["datasets"][0]["findings"]}
+    assert "NOT VALID" in odf_here("verify", "honest").out
+
+
+def large(rows: int) -> str:
+    lines = (
+        f"{number},{number / 7:.6f},a note that is here to make the file long {number}"
+        for number in range(rows)
+    )
+    return "id,amount,note\n" + "\n".join(lines) + "\n"
+
+
+def start_pull(trial: Path, name: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "odf_tui", "pull", name, "--json"],
+        cwd=trial, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def wait_for_phase(odf: Odf, target: str, phases: set[str]) -> str:
+    """The id of the running job on ``target``, once it is in one of the phases."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for job in odf("jobs", "--json").json:
+            running = job["target"] == target and job["state"] == "running"
+            if running and job["progress"].get("phase") in phases:
+                return job["id"]
+        time.sleep(0.05)
+    raise AssertionError("the job never got there")
+
+
+def test_interrupting_a_pull_cancels_it(trial: Path, odf_here: Odf) -> None:
+    add(trial, "long", large(2_000_000))
+    head = head_of(trial, "long")
+    process = start_pull(trial, "long")
+    wait_for_phase(odf_here, "long", {"write"})
+    process.send_signal(signal.SIGINT)
+    began = time.monotonic()
+    out, _ = process.communicate(timeout=30)
+    assert time.monotonic() - began < 10  # two seconds are meant; the machine may be busy
+    assert process.returncode == 130
+    assert json.loads(out)[0]["status"] == "failed"
+    assert head_of(trial, "long") == head
+    folder = Path(odf_here("path", "long").out.strip())
+    assert not list((folder / "data").iterdir())
+    assert not list((trial / ".odf" / "cache").glob("pull-*/*"))
+
+
+def test_a_killed_worker_leaves_interrupted_jobs_and_a_whole_dataset(trial: Path, odf_here: Odf) -> None:
+    if not (trial / "long.csv").exists():
+        add(trial, "long", large(2_000_000))
+    head = head_of(trial, "long")
+    worker = odf_here("worker", "start", "--json").json["status"]["pid"]
+    process = start_pull(trial, "long")
+    job = wait_for_phase(odf_here, "long", {"write"})
+    os.kill(worker, signal.SIGKILL)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 1, err
+    assert "Traceback" not in err.decode()
+    assert (
+        next(each for each in odf_here("jobs", "--json").json if each["id"] == job)["state"] == "interrupted"
+    )
+    assert head_of(trial, "long") == head
+    (trial / "long.csv").write_text(large(100))
+    (entry,) = odf_here("pull", "long", "--json").json
+    assert entry["records"] == 100
+    folder = Path(odf_here("path", "long").out.strip())
+    assert len(list((folder / "data").iterdir())) == 1
+    assert odf_here("verify", "long").code == 0
