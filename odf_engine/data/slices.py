@@ -162,7 +162,6 @@ class _Sink:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._dropping = False
         self.hasher = sha3_256()
         self.size = 0
         self.closed = False
@@ -192,16 +191,11 @@ class _Sink:
             ) from error
 
     def write(self, data: bytes) -> int:
-        if not self._dropping:
-            with self._errors():
-                _write_all(self._file, data)
-            self.hasher.update(data)
-            self.size += len(data)
+        with self._errors():
+            _write_all(self._file, data)
+        self.hasher.update(data)
+        self.size += len(data)
         return len(data)
-
-    def drop(self) -> None:
-        """Ignores what is written from now on."""
-        self._dropping = True
 
     def sync(self) -> None:
         """Returns when the file is safe on the disk."""
@@ -239,8 +233,7 @@ def _writer(sink: _Sink, first: pa.RecordBatch, vocab: DatasetVocabulary) -> Ite
     try:
         yield writer
     except BaseException:
-        sink.drop()  # closing the writer would write a footer
-        with suppress(Exception):
+        with suppress(Exception):  # the file goes away, whatever else it gets
             writer.close()
         raise
     writer.close()

@@ -226,8 +226,10 @@ def test_every_type_keeps_its_values_and_its_hash(ddl: str, values: list[Any], t
     assert logical_hash([read], slice_schema(schema, VOCAB)) == result.logical_hash
 
 
-def test_the_footer_has_the_recommended_encodings_and_types(tmp_path: Path) -> None:
-    written(pa.table({"id": ["x"] * 50, "u": pa.array([bytes(16)] * 50, pa.binary(16))}), tmp_path / "s")
+@pytest.mark.parametrize("rows", [1, 50])
+def test_the_footer_has_the_recommended_encodings_and_types(tmp_path: Path, rows: int) -> None:
+    table = pa.table({"id": ["x"] * rows, "u": pa.array([bytes(16)] * rows, pa.binary(16))})
+    written(table, tmp_path / "s")
     file = pq.ParquetFile(tmp_path / "s")
     group = file.metadata.row_group(0)
     columns = {group.column(at).path_in_schema: group.column(at) for at in range(group.num_columns)}
@@ -303,8 +305,25 @@ def test_the_file_does_not_depend_on_the_batches(
     groups = pq.ParquetFile(tmp_path / "cut").metadata
     counts = [groups.row_group(at).num_rows for at in range(groups.num_row_groups)]
     assert counts[:3] == [48, 48, 48]
-    assert max(counts[4:]) < 10  # the long rows: a few to a group
+    assert max(counts[4:]) <= 6  # the long rows: a few to a group
     assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
+
+
+def test_no_limit_makes_groups_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = pa.table(
+        {"s": ["x" * (n % 3) if n % 10 else None for n in range(60)], "b": [n % 2 == 0 for n in range(60)]}
+    )
+    without_bitmap = pa.table(table.slice(4, 4).to_pydict()).to_batches()
+    pieces = [*table.slice(0, 4).to_batches(), *without_bitmap, *_cut(table.slice(8), [3, 5, 1, 20])]
+    monkeypatch.setattr(row_groups, "_QUANTUM", 4)
+    for limit in range(20, 90):
+        monkeypatch.setattr(row_groups, "MAX_BYTES", limit)
+        whole, cut = (
+            [group.num_rows for group in row_groups.row_groups(batches)]
+            for batches in (table.to_batches(), pieces)
+        )
+        assert whole == cut
+        assert sum(whole) == 60
 
 
 def test_encodings_of_the_input_make_no_difference(tmp_path: Path) -> None:
