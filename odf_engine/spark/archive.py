@@ -20,7 +20,7 @@ _REVISION: Final = 1
 """Counts up when flags or the recorded job change, so that old archives are not used."""
 
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
-_QUIET_AHEAD_OF_TIME: Final = ("-Xlog:aot=off", "-Xlog:cds=off")
+_QUIET_AHEAD_OF_TIME: Final = ("-Xlog:aot*=off", "-Xlog:cds*=off")
 _BASE_SECONDS: Final = 120.0
 
 

@@ -32,6 +32,12 @@ _STRFTIME: Final = {
     "f": "SSSSSS", "p": "a", "b": "MMM", "B": "MMMM", "a": "EEE", "A": "EEEE", "j": "DDD",
     "z": "xx", "Z": "VV", "F": "yyyy-MM-dd", "T": "HH:mm:ss", "%": "%",
 }  # fmt: skip
+_UNSIGNED: Final = {
+    pa.uint8(): "TINYINT UNSIGNED",
+    pa.uint16(): "SMALLINT UNSIGNED",
+    pa.uint32(): "INT UNSIGNED",
+    pa.uint64(): "BIGINT UNSIGNED",
+}
 _BOUNDS: Final = {pa.uint8(): 255, pa.uint16(): 65535, pa.uint32(): 2**32 - 1, pa.uint64(): 2**64 - 1}
 
 
@@ -70,7 +76,7 @@ def from_text(field: pa.Field, formats: Formats) -> str:
         return _finished(column, field)
     sql = kind.simpleString()
     value = _bounded(field, _parsed(column, kind, sql, formats))
-    return _finished(_or_error(column, column, field.name, sql, value), field)
+    return _finished(_or_error(column, column, field, sql, value), field)
 
 
 def fits(name: str, kind: st.DataType, formats: Formats) -> str:
@@ -101,7 +107,7 @@ def from_typed(field: pa.Field, held: st.DataType) -> str:
     if isinstance(held, st.FractionalType) and isinstance(kind, st.IntegralType | st.DecimalType):
         value = f"if({value} = {column}, {value}, NULL)"
     value = _bounded(field, value)
-    return _finished(_or_error(column, f"CAST({column} AS STRING)", field.name, sql, value), field)
+    return _finished(_or_error(column, f"CAST({column} AS STRING)", field, sql, value), field)
 
 
 def _parsed(column: str, kind: st.DataType, sql: str, formats: Formats) -> str:
@@ -136,8 +142,9 @@ def _bounded(field: pa.Field, value: str) -> str:
     return value if largest is None else f"if({value} BETWEEN 0 AND {largest}, {value}, NULL)"
 
 
-def _or_error(column: str, shown: str, name: str, kind: str, value: str) -> str:
-    message = text(SEPARATOR.join((MARK, name, kind.upper(), "")))
+def _or_error(column: str, shown: str, field: pa.Field, sql: str, value: str) -> str:
+    kind = _UNSIGNED.get(field.type, sql.upper())
+    message = text(SEPARATOR.join((MARK, field.name, kind, "")))
     failed = f"raise_error(concat({message}, left({shown}, {_SHOWN})))"
     return f"if({column} IS NULL, NULL, coalesce({value}, {failed}))"
 

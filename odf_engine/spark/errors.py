@@ -130,6 +130,11 @@ def shortened(text: str, longest: int = 300) -> str:
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
+def lowered(sentence: str) -> str:
+    """A sentence as it stands after a colon."""
+    return sentence[:1].lower() + sentence[1:]
+
+
 def plain_name(text: str) -> str:
     """A name as Spark quotes it in messages, without the quotes around the whole."""
     return text.strip("'\"")
@@ -229,7 +234,7 @@ def _query_message(cause: Cause) -> tuple[str, str | None]:
             return f"there is no function {name}", (
                 "write windows as `window(event_time, '1 day')`, as Spark does" if window else None
             )
-    return clean(cause.message), None
+    return lowered(clean(cause.message)), None
 
 
 def _bad_value(cause: Cause) -> OdfError | None:
@@ -245,9 +250,9 @@ def _bad_value(cause: Cause) -> OdfError | None:
         error = RejectedRow(message, value=value.strip("'"), wanted=wanted)
         error.hint = "use `try_cast` in the query where such values shall become NULL"
     else:
-        message, _, advice = clean(cause.message).partition(". ")
-        error = RejectedRow(message[:1].lower() + message[1:])
-        error.hint = advice.replace("Use ", "use ", 1) if advice.startswith("Use ") else None
+        first, *more = clean(cause.message).split(". ")
+        error = RejectedRow(lowered(first))
+        error.hint = next((lowered(advice) for advice in more if advice.startswith("Use ")), None)
     if fragment is not None:
         error.where = f"query, line {fragment.line}, column {fragment.column}"
         error.message += f", in `{shortened(fragment.text)}`" if fragment.text else ""

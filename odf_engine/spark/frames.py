@@ -12,7 +12,9 @@ from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import pyarrow as pa
+from py4j.protocol import Py4JError, Py4JJavaError
 
+from odf_engine.errors import InvalidSchema
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import translated
 from odf_engine.spark.progress import Watcher, java_spark
@@ -47,30 +49,51 @@ def arrow_batches(
         The schema (see :func:`odf_engine.spark.types.arrow_schema`) and the batches, none empty.
 
     Raises:
-        InvalidSchema: a column of a type that has no place in Arrow batches.
+        InvalidSchema: a type that has no place in Arrow batches, or two columns of one name.
         BadData, InvalidQuery, Cancelled, SparkFailed: while iterating.
     """
     with translated():
         schema = arrow_schema(frame.schema)
+    _check_names(schema)
     return schema, _run(frame, schema, reporter, progress)
+
+
+def _check_names(schema: pa.Schema) -> None:
+    known: set[str] = set()
+    for name in schema.names:
+        if name.lower() in known:
+            raise InvalidSchema(
+                f"the result has two columns `{name}`", hint="give one of them another name with AS"
+            )
+        known.add(name.lower())
 
 
 def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool) -> Iterator[pa.RecordBatch]:
     reporter.check()
     with translated(reporter), _job(frame, reporter, progress):
-        jvm: Any = frame.sparkSession._jvm
-        serve = getattr(getattr(jvm, "PythonRDD", None), "toLocalIteratorAndServe", None)
-        frame_in_java: Any = frame._jdf
-        if serve is None or not hasattr(frame_in_java, "toArrowBatchRdd"):
+        served = _serve(frame)
+        if served is None:
             yield from _whole(frame, schema)
             return
-        port, secret, server = serve(frame_in_java.toArrowBatchRdd(), True)
-        with _Partitions(port, secret, server) as partitions:
+        with _Partitions(*served) as partitions:
             for data in partitions:
                 reporter.check()
                 batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
                 if batch.num_rows:
                     yield batch
+
+
+def _serve(frame: DataFrame) -> tuple[int, str, Any] | None:
+    """Opens the inner door of Spark through which Arrow batches leave; None where it has gone."""
+    java: Any = frame.sparkSession._jvm
+    frame_in_java: Any = frame._jdf
+    try:
+        port, secret, server = java.PythonRDD.toLocalIteratorAndServe(frame_in_java.toArrowBatchRdd(), True)
+    except Py4JError as error:
+        if "does not exist" in str(error) and not isinstance(error, Py4JJavaError):
+            return None
+        raise
+    return port, secret, server
 
 
 def _whole(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -124,6 +124,7 @@ def launch(
     log: Path,
     flags: Sequence[str] = (),
     extra_class_path: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
     """Starts the process and returns at once; :func:`connect` waits until it listens.
 
@@ -135,6 +136,7 @@ def launch(
         log: where everything that the process prints is appended.
         flags: further flags of the virtual machine, such as those for an archive.
         extra_class_path: folders and jars after Spark's own.
+        environment: variables beside those of this process.
     """
     scratch = folder / "tmp"
     scratch.mkdir()
@@ -163,7 +165,7 @@ def launch(
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
-            env=_environment(folder / "gateway"),
+            env={**_environment(folder / "gateway"), **(environment or {})},
             process_group=0,
         )
 

