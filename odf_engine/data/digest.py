@@ -158,7 +158,7 @@ def _batches(path: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]
             magic = file.read(6)
             file.seek(0)
             if magic[:4] == b"PAR1":
-                parquet = pq.ParquetFile(file)
+                parquet = pq.ParquetFile(file, pre_buffer=False)
                 yield parquet.schema_arrow, parquet.iter_batches(_READ_ROWS)
             elif magic == b"ARROW1":
                 reader = pa.ipc.open_file(file)

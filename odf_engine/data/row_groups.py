@@ -13,52 +13,41 @@ from odf_engine.data.value_bytes import decoded, is_any_list
 
 MAX_ROWS: Final = 1 << 17  # a preview decodes a whole row group to show a few rows
 MAX_BYTES: Final = 64 << 20
-_QUANTUM: Final = 1 << 13
 
 
 def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of at most ``MAX_ROWS`` rows or about ``MAX_BYTES``.
+    """The same rows in batches that end with the row that makes them ``MAX_ROWS`` rows or ``MAX_BYTES``.
 
-    Where they are cut depends on the rows alone, not on how they came.
+    Where they end depends on the rows alone, not on how they came.
     """
     group: list[pa.RecordBatch] = []
-    rows = size = 0
-    for quantum in _quanta(batches):
-        for part in _halves(quantum):
-            part_size = _content_size(part)
-            if group and (rows + part.num_rows > MAX_ROWS or size + part_size > MAX_BYTES):
-                yield _joined(group)
-                group, rows, size = [], 0, 0
+    rows = bits = 0
+    for batch in batches:
+        while batch.num_rows:
+            count = _rows_until(batch, MAX_ROWS - rows, 8 * MAX_BYTES - bits)
+            part, batch = batch.slice(0, count), batch.slice(count)
             group.append(part)
-            rows, size = rows + part.num_rows, size + part_size
+            rows, bits = rows + count, bits + _bits(part)
+            if rows >= MAX_ROWS or bits >= 8 * MAX_BYTES:
+                yield _joined(group)
+                group, rows, bits = [], 0, 0
     if group:
         yield _joined(group)
 
 
-def _quanta(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of exactly ``_QUANTUM`` rows; the last may have fewer."""
-    waiting: list[pa.RecordBatch] = []
-    missing = _QUANTUM
-    for batch in batches:
-        at = 0
-        while at < batch.num_rows:
-            part = batch.slice(at, missing)
-            waiting.append(part)
-            at, missing = at + part.num_rows, missing - part.num_rows
-            if not missing:
-                yield _joined(waiting)
-                waiting, missing = [], _QUANTUM
-    if waiting:
-        yield _joined(waiting)
-
-
-def _halves(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows > 1 and _content_size(batch) > MAX_BYTES:
-        half = batch.num_rows // 2
-        yield from _halves(batch.slice(0, half))
-        yield from _halves(batch.slice(half))
-    else:
-        yield batch
+def _rows_until(batch: pa.RecordBatch, rows: int, bits: int) -> int:
+    """How many rows it takes to have so many rows or bits; all of them if they are too few."""
+    most = min(rows, batch.num_rows)
+    if _bits(batch.slice(0, most)) < bits:
+        return most
+    least = 1
+    while least < most:
+        middle = (least + most) // 2
+        if _bits(batch.slice(0, middle)) < bits:
+            least = middle + 1
+        else:
+            most = middle
+    return most
 
 
 def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
@@ -67,19 +56,20 @@ def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
-def _content_size(batch: pa.RecordBatch) -> int:
-    return sum(_array_size(column) for column in batch.columns)
+def _bits(batch: pa.RecordBatch) -> int:
+    return sum(_array_bits(column) for column in batch.columns)
 
 
-def _array_size(array: pa.Array) -> int:
-    # Not nbytes: that depends on how an array is sliced and whether it has room for nulls.
+def _array_bits(array: pa.Array) -> int:
+    # Adds up exactly over slices, unlike nbytes: that depends on how an array is cut and whether it has
+    # room for nulls.
     array = decoded(array)
     kind = array.type
     if types.is_struct(kind):
-        return sum(_array_size(child) for child in array.flatten())
+        return sum(_array_bits(child) for child in array.flatten())
     if is_any_list(kind):
-        return 4 * len(array) + _array_size(array.flatten())
+        return 32 * len(array) + _array_bits(array.flatten())
     try:
-        return len(array) * kind.bit_width // 8
+        return len(array) * kind.bit_width
     except ValueError:  # no fixed width: text or binary
-        return 4 * len(array) + (pc.sum(pc.binary_length(array)).as_py() or 0)
+        return 32 * len(array) + 8 * (pc.sum(pc.binary_length(array)).as_py() or 0)

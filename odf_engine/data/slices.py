@@ -316,7 +316,8 @@ def _opened(path: Path, columns: list[str] | None) -> Iterator[pq.ParquetFile]:
     if not path.is_file():
         raise NotFound(f"there is no file {path}")
     try:
-        with pq.ParquetFile(path) as file:
+        # Buffering ahead would hold the whole file in memory.
+        with pq.ParquetFile(path, pre_buffer=False) as file:
             missing = [name for name in columns or () if name not in file.schema_arrow.names]
             if missing:
                 raise InvalidSchema(f"the slice has no column '{missing[0]}'", where=str(path))
