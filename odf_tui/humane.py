@@ -1,0 +1,91 @@
+"""Numbers, times and foreign text as people read them on a terminal."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from rich.cells import cell_len, set_cell_size
+
+# Control characters would drive the terminal, and direction overrides would make text lie: each
+# becomes a visible sign. C0 has pictures of its own; the rest becomes a replacement character.
+_VISIBLE: Final = {
+    **{code: 0x2400 + code for code in range(0x20)},
+    0x7F: 0x2421,
+    **dict.fromkeys(range(0x80, 0xA0), 0xFFFD),
+    **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), 0xFFFD),
+}
+
+
+def plain(text: str) -> str:
+    """One line of text that is safe to show: no control characters."""
+    return text if text.isascii() and text.isprintable() else text.translate(_VISIBLE)
+
+
+def count(number: int | None) -> str:
+    """A number with separators, such as ``12 480``."""
+    return "" if number is None else f"{number:,}".replace(",", " ")
+
+
+def short_count(number: int) -> str:
+    """A number in at most five cells, such as ``12.5k``."""
+    if number < 10_000:
+        return str(number)
+    value = float(number)
+    for unit in "kMG":
+        value /= 1000
+        if value < 999.5:
+            return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
+    return f"{value / 1000:.1f}T"
+
+
+def size(number: int | None) -> str:
+    """Bytes, such as ``1.2 MB``."""
+    if number is None:
+        return ""
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.95 or (unit == "B" and value < 1000):
+            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+def elapsed(seconds: float) -> str:
+    """A length of time, such as ``3.2 s`` or ``1 m 04 s``."""
+    if seconds < 1:
+        return f"{max(seconds, 0) * 1000:.0f} ms"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(int(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} m {rest:02d} s"
+    return f"{minutes // 60} h {minutes % 60:02d} m"
+
+
+def moment(rfc3339: str | None) -> str:
+    """A time in UTC to the minute, such as ``2024-03-01 14:02``; a bare day for midnight."""
+    if not rfc3339:
+        return ""
+    day, _, time = rfc3339.partition("T")
+    return day if time.startswith("00:00:00") and time.strip("0:.Z") == "" else f"{day} {time[:5]}"
+
+
+def clip(text: str, width: int) -> str:
+    """``text`` in exactly ``width`` cells, cut with an ellipsis or filled with blanks."""
+    if width <= 0:
+        return ""
+    if cell_len(text) > width:
+        return set_cell_size(text, width - 1) + "…"
+    return set_cell_size(text, width)
+
+
+def shorten(text: str, width: int) -> str:
+    """``text`` in at most ``width`` cells, cut in its middle: the ends of names tell most."""
+    if cell_len(text) <= width:
+        return text
+    if width < 5:
+        return clip(text, width)
+    tail = (width - 1) // 2
+    return set_cell_size(text, width - 1 - tail) + "…" + text[-tail:]

@@ -1,0 +1,120 @@
+"""What the parts of the workstation tell each other: small facts, never widgets or engine objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from textual.message import Message
+
+from odf_engine.coordinator.protocol import Event, Job, JournalEvent
+from odf_tui.state import BlockLine, DatasetRow, Detail
+
+if TYPE_CHECKING:
+    from odf_tui.widgets.data import Opened
+
+
+@dataclass
+class DatasetsRead(Message):
+    """The workspace was read; ``error`` says why it could not be."""
+
+    rows: list[DatasetRow]
+    error: str = ""
+
+
+@dataclass
+class DetailRead(Message):
+    """What is known of a dataset was read."""
+
+    dataset: str
+    detail: Detail | None
+    error: str = ""
+
+
+@dataclass
+class BlocksRead(Message):
+    """Some blocks were read; ``text`` is the filter they match."""
+
+    dataset: str
+    blocks: list[BlockLine]
+    text: str = ""
+    error: str = ""
+
+
+@dataclass
+class BlocksWanted(Message):
+    """The block explorer shows blocks that it does not have."""
+
+    dataset: str
+    limit: int
+    before: int | None
+    text: str = ""
+
+
+@dataclass
+class RowsOpened(Message):
+    """The rows of a dataset can be shown."""
+
+    dataset: str
+    opened: Opened | None
+    error: str = ""
+
+
+@dataclass
+class LogRead(Message):
+    """The journal of a job was read."""
+
+    job: str
+    events: Sequence[JournalEvent]
+    error: str = ""
+
+
+@dataclass
+class JobsRead(Message):
+    """The jobs were read, as they stand at a journal number."""
+
+    jobs: list[Job]
+    last_seq: int
+    error: str = ""
+
+
+@dataclass
+class TextRead(Message):
+    """A block (by its number) or a dataset (None) was read as text."""
+
+    dataset: str
+    sequence_number: int | None
+    text: str
+    error: str = ""
+
+
+@dataclass
+class ThemeSaved(Message):
+    """A theme was remembered, or could not be."""
+
+    name: str
+    error: str = ""
+
+
+@dataclass
+class EventsArrived(Message):
+    """A batch of events from the worker, at most four a second."""
+
+    events: list[Event]
+
+
+@dataclass
+class WorkerChanged(Message):
+    """The connection to the worker: ``starting``, ``connected`` or ``gone``, and why."""
+
+    state: str
+    detail: str = ""
+
+
+@dataclass
+class Notice(Message):
+    """Something to tell the person: in the line of hints, until the next one or for some seconds."""
+
+    text: str
+    style: str = "good"

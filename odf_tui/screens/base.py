@@ -1,0 +1,182 @@
+"""What the workbench is made of: four panes, two lines below them, and which of them can be seen.
+
+The screen is put together from three files: this one, ``hearing.py`` (what it learns) and ``verbs.py``
+(what it does).
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Final, cast
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Container
+from textual.geometry import Size
+from textual.screen import Screen
+from textual.widgets import Input
+
+from odf_engine.coordinator.protocol import Job, WorkerStatus
+from odf_tui import actions
+from odf_tui.actions import PANES, Situation
+from odf_tui.events import Follower
+from odf_tui.reads import Reads
+from odf_tui.state import DatasetRow, Health, JobBook, Source
+from odf_tui.widgets.blocks import BlocksPane
+from odf_tui.widgets.data import DataPane
+from odf_tui.widgets.graph import DatasetsPane, GraphView
+from odf_tui.widgets.jobs import JobsPane
+from odf_tui.widgets.pane import Pane
+from odf_tui.widgets.status import HintLine, StatusLine
+
+if TYPE_CHECKING:
+    from odf_tui.workstation import Workstation
+
+Early = Future[tuple[list[DatasetRow], tuple[list[Job], int]]]
+
+CARD_SIZE: Final = Size(38, 11)
+
+
+class Parts(Screen[None]):
+    """Panes and lines.
+
+    Attributes:
+        source: the engine.
+        early: datasets and jobs, read while Textual was being imported.
+        book: the jobs.
+        rows, healths: the datasets, and how they are.
+        pane: the pane that has the keys.
+        worker_state, worker_status: the connection, and what the worker last said of itself.
+    """
+
+    def __init__(self, source: Source, early: Early | None = None) -> None:
+        super().__init__()
+        self.source = source
+        self.early = early
+        self.book = JobBook()
+        self.reads = Reads(self, source)
+        self.follower = Follower(source, self.post_message, lambda: self.book.last_seq)
+        self.rows: list[DatasetRow] = []
+        self.healths: dict[str, Health] = {}
+        self.pane = PANES[0]
+        self.worker_state = "starting"
+        self.worker_status: WorkerStatus | None = None
+
+    def compose(self) -> ComposeResult:
+        """Panes, filter, status, hints."""
+        with Container(id="panes"):
+            yield DatasetsPane("datasets")
+            yield BlocksPane("blocks")
+            yield DataPane("data")
+            yield JobsPane("jobs", self.book)
+        yield StatusLine(self.source.folder.name or str(self.source.folder))
+        yield HintLine()
+        line = Input(id="filter", compact=True, placeholder="only what holds these letters")
+        line.cursor_blink = False
+        line.display = False
+        yield line
+
+    @property
+    def station(self) -> Workstation:
+        """The application."""
+        return cast("Workstation", self.app)
+
+    @property
+    def graph(self) -> GraphView:
+        """The graph of datasets."""
+        return self.query_one(GraphView)
+
+    @property
+    def datasets_pane(self) -> DatasetsPane:
+        """Pane 1."""
+        return self.query_one(DatasetsPane)
+
+    @property
+    def blocks_pane(self) -> BlocksPane:
+        """Pane 2."""
+        return self.query_one(BlocksPane)
+
+    @property
+    def data_pane(self) -> DataPane:
+        """Pane 3."""
+        return self.query_one(DataPane)
+
+    @property
+    def jobs_pane(self) -> JobsPane:
+        """Pane 4."""
+        return self.query_one(JobsPane)
+
+    def situation(self) -> Situation:
+        """What the guards of actions look at."""
+        row = self.graph.row
+        up = "filter" if self.query_one("#filter").display or self.front.filter else ""
+        up = up or ("zoom" if self.has_class("-zoomed") else "") or ("pane" if self.pane != PANES[0] else "")
+        return Situation(
+            pane=self.pane,
+            dataset=row,
+            dataset_job=None if row is None else self.book.open_of(row.id),
+            block=self.blocks_pane.view.block,
+            job=self.jobs_pane.view.job,
+            has_rows=self.data_pane.table is not None,
+            open_jobs=len(self.book.open()),
+            pullable=sum(not row.derivative and not row.missing for row in self.rows),
+            worker=self.worker_state,
+            up=up,
+        )
+
+    def show_hints(self) -> None:
+        """Keys for the situation."""
+        self.query_one(HintLine).show(actions.hints(self.situation()))
+
+    def notify_line(self, text: str, style: str = "good") -> None:
+        """Tells something in the line of hints."""
+        self.query_one(HintLine).tell(text, style)
+
+    # --- Focus ---
+
+    @property
+    def front(self) -> Pane:
+        """The pane that has the keys."""
+        return self.query_one(f"#{self.pane}", Pane)
+
+    def go_to(self, name: str) -> None:
+        """Gives the keys to a pane."""
+        pane = self.query_one(f"#{name}", Pane)
+        self.pane = name
+        if pane.display is False or not pane.size:
+            pane.add_class("-front")  # a hidden widget cannot have the focus
+        self.set_focus(pane, scroll_visible=False)
+        self.arrange_panes()
+
+    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
+        """Another pane has the keys."""
+        if event.widget.id in PANES:
+            self.pane = event.widget.id
+            self.arrange_panes()
+
+    def on_resize(self) -> None:
+        """The panes have other sizes."""
+        self.arrange_panes()
+
+    def arrange_panes(self) -> None:
+        """Says which panes are shown when there is no room for all: see the style sheet."""
+        for name in PANES:
+            pane = self.query_one(f"#{name}")
+            pane.set_class(name == self.pane, "-front")
+            if self.pane != PANES[0]:
+                pane.set_class(name == self.pane, "-lower")
+        if not self.query(".-lower"):
+            self.query_one("#data").add_class("-lower")
+        self.make_room_for_card()
+        self.show_hints()
+
+    def make_room_for_card(self) -> None:
+        """The card stands beside the graph, or below it, or nowhere: where the graph leaves it the room."""
+        pane, need = self.datasets_pane, self.graph.size_needed
+        if not self.rows:
+            pane.card.display = False
+            return
+        beside = pane.size.width - need.width >= CARD_SIZE.width or pane.size.width >= 3 * CARD_SIZE.width
+        below = pane.size.height - max(need.height, 2) >= CARD_SIZE.height
+        pane.card.display = beside or below
+        self.query_one("#home").set_class(below and not beside, "-below")

@@ -1,0 +1,352 @@
+"""What each action does: a method ``do_<id>`` for every line of ``actions.ACTIONS``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from textual.widgets import Input
+
+from odf_engine.coordinator.protocol import Job, Pull, Request, Verify
+from odf_engine.errors import OdfError
+from odf_tui import actions
+from odf_tui.actions import PANES, Action, key_name
+from odf_tui.humane import count
+from odf_tui.messages import Notice, TextRead
+from odf_tui.screens.adding import AddDialog
+from odf_tui.screens.base import Parts
+from odf_tui.screens.dialogs import Choice, Confirm, Picker, Reader, record_spans, yaml_spans
+
+
+class Verbs(Parts):
+    """The part of the workbench that acts."""
+
+    # --- From keys to actions ---
+
+    def action_press(self, key: str) -> None:
+        """A key was pressed."""
+        self.press(key)
+
+    def press(self, key: str) -> None:
+        """Does what a key means here."""
+        action = actions.find(key, self.pane)
+        if action is not None:
+            self.perform(action)
+
+    def perform(self, action: Action) -> None:
+        """Does something, or says why it makes no sense now."""
+        why = action.guard(self.situation())
+        if why is not None:
+            self.notify_line(why, "warn")
+            return
+        getattr(self, f"do_{action.id}")()
+
+    # --- Moving about ---
+
+    def _move(self, move: str) -> None:
+        self.front.move(move)
+
+    def do_down(self) -> None:
+        """Next."""
+        self._move("down")
+
+    def do_above(self) -> None:
+        """Previous."""
+        self._move("above")
+
+    def do_left(self) -> None:
+        """Left."""
+        self._move("left")
+
+    def do_right(self) -> None:
+        """Right."""
+        self._move("right")
+
+    def do_first(self) -> None:
+        """First."""
+        self._move("first")
+
+    def do_last(self) -> None:
+        """Last."""
+        self._move("last")
+
+    def do_page_down(self) -> None:
+        """Page down."""
+        self._move("page_down")
+
+    def do_page_up(self) -> None:
+        """Page up."""
+        self._move("page_up")
+
+    def do_pane_1(self) -> None:
+        """Datasets."""
+        self.go_to(PANES[0])
+
+    def do_pane_2(self) -> None:
+        """Blocks."""
+        self.go_to(PANES[1])
+
+    def do_pane_3(self) -> None:
+        """Rows."""
+        self.go_to(PANES[2])
+
+    def do_pane_4(self) -> None:
+        """Jobs."""
+        self.go_to(PANES[3])
+
+    def do_next_pane(self) -> None:
+        """The next pane."""
+        self._close_filter_line()
+        self.go_to(PANES[(PANES.index(self.pane) + 1) % len(PANES)])
+
+    def do_previous_pane(self) -> None:
+        """The pane before."""
+        self._close_filter_line()
+        self.go_to(PANES[PANES.index(self.pane) - 1])
+
+    def do_zoom(self) -> None:
+        """One pane alone, and back."""
+        self.toggle_class("-zoomed")
+        self.arrange_panes()
+
+    def do_up(self) -> None:
+        """Leaves the innermost thing: the filter, the zoom, the pane."""
+        if self.query_one("#filter").display or self.front.filter:
+            self._close_filter_line()
+            self.query_one("#filter", Input).value = ""
+            self.front.set_filter("")
+        elif self.has_class("-zoomed"):
+            self.do_zoom()
+        else:
+            self.go_to(PANES[0])
+        self.show_hints()
+
+    # --- Filter ---
+
+    def do_filter(self) -> None:
+        """Opens the line to type a filter in."""
+        line = self.query_one("#filter", Input)
+        self.query_one("#hints").display = False
+        line.display = True
+        line.value = self.front.filter
+        line.focus()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """The filter works while it is typed."""
+        if event.input.id == "filter" and event.input.display:
+            self.front.set_filter(event.value.strip())
+
+    def on_input_submitted(self) -> None:
+        """The filter stays."""
+        self._close_filter_line()
+
+    def _close_filter_line(self) -> None:
+        line = self.query_one("#filter", Input)
+        if line.display:
+            line.display = False
+            self.query_one("#hints").display = True
+            self.go_to(self.pane)
+
+    # --- Jobs ---
+
+    def do_pull(self) -> None:
+        """Pulls the selected dataset."""
+        row = self.graph.row
+        if row is not None:
+            self._submit([(Pull(dataset=row.id), row.name)])
+
+    def do_pull_all(self) -> None:
+        """Pulls all root datasets that are not being pulled."""
+        busy = {job.dataset for job in self.book.open() if job.kind == "pull"}
+        wanted = [row for row in self.rows if not row.derivative and not row.missing and row.id not in busy]
+        self._submit([(Pull(dataset=row.id), row.name) for row in wanted])
+
+    def do_verify(self) -> None:
+        """Verifies the selected dataset."""
+        row = self.graph.row
+        if row is not None:
+            self._submit([(Verify(dataset=row.id), row.name)])
+
+    def _submit(self, requests: Sequence[tuple[Request, str]]) -> None:
+        async def submit() -> None:
+            try:
+                link = await self.follower.link()
+                for request, target in requests:
+                    await link.submit(request, target)
+            except OdfError as error:
+                hint = f" – {error.hint}" if error.hint else ""
+                self.post_message(Notice(f"{error}{hint}", "bad"))
+
+        kind = type(requests[0][0]).__name__.lower() if requests else "pull"
+        what = requests[0][1] if len(requests) == 1 else f"{count(len(requests))} datasets"
+        self.notify_line(f"{kind} {what}: handed to the worker")
+        self.run_worker(submit(), group="commands")
+
+    def do_cancel(self) -> None:
+        """Asks, then cancels the selected job, or that of the selected dataset."""
+        situation = self.situation()
+        job = situation.job if situation.pane == "jobs" else None
+        job = job if job is not None and not job.state.final else situation.dataset_job
+        if job is None:
+            return
+        question = f"Cancel {job.kind} {job.target}?"
+        self.app.push_screen(Confirm(question, "What it has committed stays."), partial(self._cancel, job))
+
+    def _cancel(self, job: Job, yes: bool | None) -> None:
+        async def cancel() -> None:
+            try:
+                await (await self.follower.link()).cancel(job.id)
+            except OdfError as error:
+                self.post_message(Notice(str(error), "bad"))
+
+        if yes:
+            self.run_worker(cancel(), group="commands")
+
+    def do_restart(self) -> None:
+        """Starts the worker again."""
+        self.follower.restart()
+
+    # --- Texts ---
+
+    def do_open_dataset(self) -> None:
+        """Everything about the dataset."""
+        row = self.graph.row
+        if row is not None:
+            self.reads.dataset_text(row.id)
+
+    def do_open_block(self) -> None:
+        """A block as YAML."""
+        view = self.blocks_pane.view
+        if view.block is not None:
+            self.reads.block_text(view.dataset, view.block.sequence_number)
+
+    def show_text(self, message: TextRead) -> None:
+        """Shows a text that was read; in the same dialog when one is open."""
+        name = next((row.name for row in self.rows if row.id == message.dataset), message.dataset)
+        number = message.sequence_number
+        title = name if number is None else f"{name} · block {number}"
+        lines = yaml_spans(message.text)
+        if isinstance(self.app.screen, Reader):
+            self.app.screen.show(title, lines)
+            return
+        step = None if number is None else self._step_block
+        self.app.push_screen(Reader(title, lines, partial(self.copy_text, "text"), step))
+
+    def _step_block(self, by: int) -> None:
+        """The next newer (1) or older (-1) block."""
+        view = self.blocks_pane.view
+        view.go(view.cursor - by)
+        self.do_open_block()
+
+    def do_open_row(self) -> None:
+        """A row, a line for each column."""
+        table = self.data_pane.table
+        record = table.record() if table is not None else None
+        if table is None or record is None:
+            return
+        title = f"row {count(table.cursor_row + 1)}"
+        self.app.push_screen(Reader(title, record_spans(record), partial(self.copy_text, "row")))
+
+    def do_open_job(self) -> None:
+        """The whole log of a job."""
+        job = self.jobs_pane.view.job
+        if job is None:
+            return
+        lines = self.jobs_pane.log_lines()
+        title = f"{job.kind} {job.target} · {job.state.value}"
+        self.app.push_screen(Reader(title, lines, partial(self.copy_text, "log")))
+
+    def do_job_dataset(self) -> None:
+        """Selects the job's dataset in the graph."""
+        job = self.jobs_pane.view.job
+        if job is not None:
+            self.select_dataset(job.dataset)
+
+    def select_dataset(self, dataset: str) -> None:
+        """Selects a dataset, and shows it even if the filter hid it."""
+        pane = self.datasets_pane
+        if pane.filter and all(row.id != dataset for row in pane.shown):
+            pane.set_filter("")
+        self.go_to(PANES[0])
+        pane.view.select(dataset)
+
+    # --- Copying, finding, helping ---
+
+    def do_copy(self) -> None:
+        """Copies what is selected in the pane."""
+        found = self.front.copied()
+        if found is None:
+            self.notify_line("nothing is selected here", "warn")
+        else:
+            self.copy_text(*found)
+
+    def copy_text(self, what: str, text: str) -> None:
+        """Copies, and says by which way."""
+        self.notify_line(f"{what}: {self.station.copy(text)}")
+
+    def do_palette(self) -> None:
+        """Finds an action or a dataset."""
+        situation = self.situation()
+        choices = [_choice(action) for action in actions.valid(situation) if action.id != "palette"]
+        choices += [Choice(f"dataset {row.id}", f"go to {row.name}", remark="dataset") for row in self.rows]
+        choices += [
+            Choice(f"theme {name}", f"colour theme {name}", remark="theme")
+            for name in self.station.theme_names
+        ]
+        self.app.push_screen(Picker("Find", choices, typing=True), self._picked)
+
+    def do_help(self) -> None:
+        """The keys that are valid now."""
+        choices = [_choice(action) for action in actions.valid(self.situation()) if action.id != "help"]
+        title = f"Keys in {self.front.label}  (move with h j k l, g G, arrows, page up and down)"
+        self.app.push_screen(Picker(title, choices, typing=False), self._picked)
+
+    def _picked(self, picked: str | None) -> None:
+        kind, _, name = (picked or "").partition(" ")
+        if kind == "dataset":
+            self.select_dataset(name)
+        elif kind == "theme":
+            self._set_theme(name)
+        elif kind:
+            self.perform(actions.BY_ID[kind])
+
+    # --- The rest ---
+
+    def do_add(self) -> None:
+        """Adds datasets from a manifest."""
+        self.app.push_screen(AddDialog(self.source), self._added)
+
+    def _added(self, ids: list[str] | None) -> None:
+        if not ids:
+            return
+        self.graph.selected = ids[0]  # selected once it is there
+        self.notify_line(f"added {count(len(ids))} dataset{'' if len(ids) == 1 else 's'}: p pulls")
+        self.reads.datasets()
+
+    def do_refresh(self) -> None:
+        """Reads everything again."""
+        self.seen = ("", "")
+        self.book.logs.clear()
+        self.reads.jobs()
+        self.reads.datasets()
+        self.notify_line("read again")
+
+    def do_next_theme(self) -> None:
+        """The next theme."""
+        names = self.station.theme_names
+        at = names.index(self.app.theme) if self.app.theme in names else -1
+        self._set_theme(names[(at + 1) % len(names)])
+
+    def _set_theme(self, name: str) -> None:
+        if self.station.use_theme(name):
+            self.notify_line(f"theme {name}")
+            self.reads.save_theme(name)
+            self.run_worker(self.data_pane.restyle(), group="theme")
+
+    def do_quit(self) -> None:
+        """Leaves; what runs goes on."""
+        self.station.leave([f"{job.kind} {job.target}" for job in self.book.open()])
+
+
+def _choice(action: Action) -> Choice:
+    return Choice(action.id, action.title, action.keys, key_name(action.keys[0]))

@@ -1,0 +1,65 @@
+"""The one screen: it starts, and hands each key to its action."""
+
+from __future__ import annotations
+
+from concurrent.futures import TimeoutError as TooLate
+from typing import ClassVar, Final
+
+from textual import on
+from textual.binding import Binding, BindingType
+
+from odf_tui import actions
+from odf_tui.actions import PANES
+from odf_tui.messages import TextRead
+from odf_tui.reads import UNREADABLE
+from odf_tui.screens.hearing import Hearing
+from odf_tui.screens.verbs import Verbs
+from odf_tui.widgets.lines import LineView
+
+_EARLY_SECONDS: Final = 0.2
+
+
+class Workbench(Verbs, Hearing, inherit_bindings=False):
+    """Four panes, see ``base.py``, ``hearing.py`` and ``verbs.py``."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding(key, f"press('{key}')", show=False) for key in actions.all_keys()
+    ]
+
+    def on_mount(self) -> None:
+        """Shows what was read early; the worker is looked for after the first paint."""
+        self.tick = self.set_interval(1.0, self.second, pause=True)
+        self.go_to(PANES[0])
+        self.show_worker()
+        if not self._show_early():
+            self.reads.jobs()
+            self.reads.datasets()
+        self.call_after_refresh(self._begin)
+
+    def _show_early(self) -> bool:
+        if self.early is None:
+            return False
+        try:
+            rows, jobs = self.early.result(_EARLY_SECONDS)
+        except (TooLate, *UNREADABLE):
+            return False  # it is read again, and then said why not
+        self.book.load(*jobs)
+        self.jobs_pane.view.load()
+        self.show_datasets(rows)
+        return True
+
+    def _begin(self) -> None:
+        self.run_worker(self.follower.run(), group="worker", name="worker")
+
+    @on(TextRead)
+    def _text_read(self, message: TextRead) -> None:
+        if message.error:
+            self.notify_line(message.error, "bad")
+        else:
+            self.show_text(message)
+
+    @on(LineView.Opened)
+    def _opened(self) -> None:
+        self.press("enter")

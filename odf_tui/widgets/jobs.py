@@ -1,0 +1,275 @@
+"""Pane 4: the jobs, newest first, and the log of the selected one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from textual.app import ComposeResult
+
+from odf_engine.coordinator.protocol import Committed, Job, JobState, LogLine
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.humane import clip, count, elapsed, plain, shorten, size
+from odf_tui.state import JobBook, found_invalid, job_glyph
+from odf_tui.widgets.lines import LineScroll, LineView, Span, right
+from odf_tui.widgets.pane import Pane
+
+_LEVELS: Final = {"debug": "muted", "info": "", "warning": "warn", "error": "bad"}
+_MAX_LINE: Final = 4000
+_INDENT: Final = 9
+_MOST_PIECES: Final = 12
+
+
+def seconds_of(job: Job, now: Timestamp) -> float | None:
+    """How long a job took, or has been running."""
+    if job.started is None:
+        return None
+    end = Timestamp.parse(job.ended) if job.ended else now
+    return max((end.ns - Timestamp.parse(job.started).ns) / 1e9, 0.0)
+
+
+def outcome(job: Job) -> tuple[str, str]:
+    """What a job does or did in a few words, and the name of their style."""
+    if job.state is JobState.running:
+        return amounts(job) or "running", "busy"
+    if job.state is JobState.queued:
+        return "waits for its turn", "muted"
+    if job.state is JobState.failed or (job.state is JobState.interrupted and job.error):
+        return job.error.message.splitlines()[0] if job.error and job.error.message else "failed", "bad"
+    if job.state is not JobState.done:
+        return job.state.value, "warn"
+    try:
+        result = json.loads(job.result or "{}")
+    except ValueError:
+        result = {}
+    if job.kind == "verify":
+        findings = len(result.get("findings") or ())
+        if found_invalid(job):
+            return f"{findings} findings" if findings != 1 else "1 finding", "bad"
+        return "valid", "good"
+    if result.get("status") == "updated":
+        blocks = result.get("blocks")
+        rows = f"+{count(result.get('records') or 0)} rows"
+        return (f"{rows} in {blocks} blocks" if (blocks or 0) > 1 else rows), "good"
+    return str(result.get("status") or "done").replace("-", " "), "muted"
+
+
+def amounts(job: Job) -> str:
+    """Phase and amounts of a running job, such as ``read · 1 200 000 rows · 93 MB of 938 MB``."""
+    progress = job.progress
+    parts = [progress.phase]
+    if progress.files is not None:
+        parts.append(count(progress.files) + _of(progress.total_files, count) + " files")
+    if progress.rows is not None:
+        parts.append(count(progress.rows) + _of(progress.total_rows, count) + " rows")
+    if progress.bytes is not None:
+        parts.append(size(progress.bytes) + _of(progress.total_bytes, size))
+    return " · ".join(part for part in parts if part)
+
+
+def _of(total: int | None, text: Callable[[int], str]) -> str:
+    return f" of {text(total)}" if total else ""
+
+
+def log_spans(event: LogLine | Committed) -> list[Span]:
+    """A line of a job's log."""
+    if isinstance(event, Committed):
+        rows = f" +{count(event.rows)} rows" if event.rows else ""
+        return [
+            ("         ", ""),
+            ("◆ ", "good"),
+            (f"{event.event}{rows} ", "good"),
+            (event.block[-8:], "muted"),
+        ]
+    text = plain(event.text[:_MAX_LINE].rstrip("\n"))
+    return [(f"{event.time[11:19]} ", "muted"), (text, _LEVELS.get(event.level, ""))]
+
+
+def failure_spans(job: Job) -> list[list[Span]]:
+    """What went wrong, where, and what to do."""
+    if job.error is None:
+        return []
+    lines: list[list[Span]] = []
+    texts = plain_lines(job.error.message)
+    for index, text in enumerate(texts):
+        lines.append([("failed   " if not index else "         ", "bad"), (text, "bad")])
+    if job.error.where:
+        lines.append([("where    ", "muted"), (plain(job.error.where), "")])
+    if job.error.hint:
+        lines.append([("try      ", "muted"), (plain(job.error.hint), "good")])
+    return lines
+
+
+def plain_lines(text: str) -> list[str]:
+    """The lines of a foreign text, each safe to show."""
+    return [plain(line[:_MAX_LINE]) for line in text.splitlines()] or [""]
+
+
+def wrapped(line: list[Span], width: int) -> list[list[Span]]:
+    """A line in pieces of at most ``width`` cells; its last span is broken, best between words."""
+    *head, (text, style) = line
+    room = width - sum(cell_len(each) for each, _ in head)
+    if cell_len(text) <= room:
+        return [line]
+    pieces: list[list[Span]] = []
+    while text and len(pieces) < _MOST_PIECES:
+        cut = len(text) if cell_len(text) <= room else text.rfind(" ", 1, room + 1) + 1 or room
+        pieces.append([*head, (text[:cut], style)])
+        text, head, room = text[cut:], [(" " * _INDENT, "")], width - _INDENT
+    return pieces
+
+
+class JobsView(LineView):
+    """The list of jobs."""
+
+    def __init__(self, book: JobBook) -> None:
+        super().__init__(id="job-list")
+        self.book = book
+        self.text = ""
+        self._jobs: list[Job] = []
+        self._selected: str | None = None
+
+    def load(self) -> None:
+        """Shows the book as it is now; the cursor stays on its job, or on the newest."""
+        stays = self._selected if self.cursor else None
+        text = self.text.lower()
+        self._jobs = [
+            job
+            for job in self.book.newest_first()
+            if text in f"{job.target} {job.kind} {job.state.value}".lower()
+        ]
+        ids = [job.id for job in self._jobs]
+        self.cursor = ids.index(stays) if stays in ids else 0
+        self._selected = ids[self.cursor] if ids else None
+        self.reset()
+        self.post_message(self.Moved(self))
+
+    def update(self, jobs: set[str]) -> None:
+        """Repaints the lines of these jobs."""
+        for index, job in enumerate(self._jobs):
+            if job.id in jobs:
+                self._jobs[index] = self.book.jobs[job.id]
+                self.refresh_line(index)
+
+    def go(self, index: int) -> None:
+        """Puts the cursor on a job."""
+        super().go(index)
+        self._selected = self.job.id if self.job else None
+
+    @property
+    def job(self) -> Job | None:
+        """The selected job."""
+        return self._jobs[self.cursor] if self.cursor < len(self._jobs) else None
+
+    def count(self) -> int:
+        """The jobs that match the filter."""
+        return len(self._jobs)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A job."""
+        job = self._jobs[index]
+        glyph, style = job_glyph(job)
+        took = seconds_of(job, Timestamp.now())
+        words, how = outcome(job)
+        width = self.room.width
+        end = right(elapsed(took) if took is not None else "", 9) + " " if width >= 56 else ""
+        if width >= 64:
+            end += (job.started or job.created)[11:16] + " "
+        name = max(min(width * 2 // 5, 36), 12)
+        room = max(width - 11 - name - len(end), 0)
+        return [
+            (f" {glyph} ", style),
+            (clip(job.kind, 6) + " ", "muted"),
+            (clip(shorten(plain(job.target), name), name) + " ", ""),
+            (clip(plain(words), room), how),
+            (end, "muted"),
+        ]
+
+    def empty(self) -> Sequence[Sequence[Span]]:
+        """What makes a job."""
+        if self.text:
+            return [[(f" no job matches {self.text}", "muted")]]
+        return [
+            [(" No jobs yet.", "muted")],
+            [(" p", "key"), (" pulls the selected dataset,", "muted")],
+            [(" v", "key"), (" verifies it.", "muted")],
+        ]
+
+
+class LogView(LineScroll):
+    """The newest lines of a job's log; it follows them unless it was scrolled up."""
+
+    def __init__(self) -> None:
+        super().__init__(id="log")
+        self._given: list[list[Span]] = []
+        self._lines: list[list[Span]] = []
+
+    def load(self, lines: list[list[Span]]) -> None:
+        """Shows these lines, from their end; long ones go on in the next line."""
+        follows = self.scroll_offset.y >= self.max_scroll_y
+        self._given = lines
+        width = max(self.room.width, _INDENT + 10)
+        self._lines = [part for line in lines for part in wrapped(line, width)]
+        self.reset()
+        if follows:
+            self.scroll_to(y=len(self._lines), animate=False)
+
+    def on_resize(self) -> None:
+        """Breaks the lines anew."""
+        self.load(self._given)
+
+    def count(self) -> int:
+        """Lines."""
+        return len(self._lines)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A line."""
+        return self._lines[index]
+
+
+class JobsPane(Pane):
+    """Jobs above, log below."""
+
+    number = 4
+    label = "Jobs"
+
+    def __init__(self, id: str, book: JobBook) -> None:
+        super().__init__(id)
+        self._book = book
+
+    def compose(self) -> ComposeResult:
+        """List and log."""
+        yield JobsView(self._book)
+        yield LogView()
+
+    @property
+    def view(self) -> JobsView:
+        """The list."""
+        return self.query_one(JobsView)
+
+    def set_filter(self, text: str) -> None:
+        """Shows the jobs whose dataset, kind or state match."""
+        super().set_filter(text)
+        self.view.text = text
+        self.view.load()
+
+    def log_lines(self) -> list[list[Span]]:
+        """The selected job's log, and what went wrong."""
+        job = self.view.job
+        if job is None:
+            return []
+        lines = [log_spans(event) for event in self._book.logs.get(job.id, ())]
+        return lines + failure_spans(job)
+
+    def show_log(self) -> None:
+        """Shows the log of the selected job."""
+        self.query_one(LogView).load(self.log_lines())
+
+    def copied(self) -> tuple[str, str] | None:
+        """The log of the selected job."""
+        if self.view.job is None:
+            return None
+        lines = ["".join(text for text, _ in spans) for spans in self.log_lines()]
+        return "log", "\n".join(lines)

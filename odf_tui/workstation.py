@@ -1,0 +1,122 @@
+"""The application: themes, colours of the terminal, the clipboard, and leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from rich.style import Style
+from textual.app import App
+from textual.binding import Binding, BindingType
+from textual.filter import LineFilter
+from textual.scrollbar import ScrollBar
+
+from odf_engine.errors import OdfError
+from odf_tui import terminal, themes
+from odf_tui.colours import NearestColours
+from odf_tui.screens.base import Early
+from odf_tui.screens.workbench import Workbench
+from odf_tui.state import Source
+from odf_tui.widgets.scrollbar import ThinBar
+
+
+class Workstation(App[None], inherit_bindings=False):
+    """The workstation.
+
+    Attributes:
+        farewell: what to print on the terminal after it is closed.
+        palette: the styles of the current theme, see ``themes.palette``.
+    """
+
+    CSS_PATH = "odf.tcss"
+    ENABLE_COMMAND_PALETTE = False
+    ALLOW_SELECT = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+q,ctrl+c", "leave", show=False, priority=True),
+    ]
+
+    def __init__(self, source: Source, early: Early | None = None) -> None:
+        super().__init__()
+        ScrollBar.renderer = ThinBar
+        self.source = source
+        self.farewell = ""
+        self.theme_names = themes.names()
+        self.palette: dict[str, Style] = {}
+        self._early = early
+        self._nearest = NearestColours(enabled=self.console.color_system == "256")
+        self._filters.append(self._nearest)
+        self._complaint = ""
+        if not self.use_theme(self._wanted_theme()):
+            self.use_theme(themes.DEFAULT)
+
+    def _wanted_theme(self) -> str:
+        """The configured theme; by itself, one that suits the terminal."""
+        if self.source.theme in self.theme_names:
+            return self.source.theme
+        if self.no_color or self.console.color_system in (None, "standard"):
+            return themes.FEW_COLOURS
+        return themes.DEFAULT
+
+    def get_default_screen(self) -> Workbench:
+        """The workbench."""
+        return Workbench(self.source, self._early)
+
+    def on_mount(self) -> None:
+        """Tells of a theme that could not be read."""
+        if self._complaint:
+            self.bench.notify_line(self._complaint, "warn")
+
+    @property
+    def bench(self) -> Workbench:
+        """The workbench, whatever is above it."""
+        return next(screen for screen in self.screen_stack if isinstance(screen, Workbench))
+
+    def get_theme_variable_defaults(self) -> dict[str, str]:
+        """Our names, for themes that do not have them."""
+        return {
+            "muted": "ansi_bright_black",
+            "rule": "ansi_bright_black",
+            "cursor-style": "reverse",
+            "idle-style": "bold",
+            "bar-style": "reverse",
+            **{f"{name}-{ground}": "ansi_default" for name in ("bar", "cursor", "idle")
+               for ground in ("background", "foreground")},
+        }  # fmt: skip
+
+    def use_theme(self, name: str) -> bool:
+        """Takes a theme; False when its file is not right, and then everything stays."""
+        try:
+            theme = themes.load(name)
+        except OdfError as error:
+            self._complaint = str(error)
+            return False
+        self.register_theme(theme)
+        self.palette = themes.palette(theme)
+        self.theme = name
+        return True
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What happens to colours on their way out."""
+        return [each for each in self._filters if each.enabled]
+
+    def copy(self, text: str) -> str:
+        """Copies a text, and says by which way."""
+        return terminal.copy(text, self._write, self.source.folder / ".odf" / "cache")
+
+    def _write(self, sequence: str) -> None:
+        if self._driver is not None:
+            self._driver.write(sequence)
+
+    def action_leave(self) -> None:
+        """Leaves from wherever."""
+        self.bench.do_quit()
+
+    def leave(self, jobs: Sequence[str]) -> None:
+        """Leaves, and says which jobs go on."""
+        if jobs:
+            goes = "goes" if len(jobs) == 1 else "go"
+            self.farewell = (
+                f"{', '.join(jobs)} {goes} on in the background.\n"
+                "odf jobs shows how; odf opens the workstation again."
+            )
+        self.exit()

@@ -1,0 +1,313 @@
+"""A source in memory: a small harbour town with a worker that does what the test says."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from odf_engine.coordinator.protocol import (
+    Committed,
+    Event,
+    Failure,
+    Job,
+    JobChanged,
+    JobState,
+    JournalEvent,
+    LogLine,
+    Progress,
+    Request,
+    WorkerStatus,
+)
+from odf_engine.errors import InvalidManifest, OdfError
+from odf_tui.state import BlockLine, DatasetRow, Detail
+
+SYSTEM = ("offset", "op", "system_time", "event_time")
+
+
+def dataset(name: str, *inputs: str, records: int = 0, **more: object) -> DatasetRow:
+    """A dataset; its id is made of its name."""
+    blocks = 4 + (records + 999) // 1000
+    known = {
+        "id": f"did:odf:{name}",
+        "name": name,
+        "derivative": bool(inputs),
+        "inputs": tuple(f"did:odf:{each}" for each in inputs),
+        "head": f"f1620{abs(hash(name)) % 16**8:08x}{records:08x}",
+        "blocks": blocks,
+        "records": records,
+        "size": records * 37,
+        "watermark": "2024-03-10T00:00:00Z" if records else None,
+        "last_pulled": "2024-03-11T08:15:00Z" if records else None,
+    }
+    return DatasetRow(**{**known, **more})  # type: ignore[arg-type]
+
+
+HAVEN = [
+    dataset("port-haven.air-readings", records=7200),
+    dataset("port-haven.stations", records=31),
+    dataset("port-haven.clinic-visits", records=12480),
+    dataset("port-haven.clinics"),
+    dataset("air-by-day", "port-haven.air-readings", "port-haven.stations", records=240),
+    dataset("visits-by-day", "port-haven.clinic-visits"),
+    dataset("smoke-and-breath", "air-by-day", "visits-by-day"),
+    dataset("harbour.tides", records=96),
+]
+
+
+class Rows:
+    """Rows made up from their numbers; ``read`` remembers the windows that were asked for."""
+
+    system_columns = SYSTEM
+
+    def __init__(self, count: int) -> None:
+        self.row_count = count
+        self.read: list[tuple[int, int]] = []
+        self.error: OdfError | None = None
+        self.columns = self._table(0, 0).schema
+
+    def window(self, start: int, count: int) -> pa.Table:
+        """Rows of a window."""
+        self.read.append((start, count))
+        if self.error is not None:
+            raise self.error
+        return self._table(start, max(min(count, self.row_count - start), 0))
+
+    def _table(self, start: int, count: int) -> pa.Table:
+        numbers = range(start, start + count)
+        day = 1_709_251_200_000
+        places = ["Quay", "Old Town", "Lighthouse Hill", "Fish Market"]
+        return pa.table(
+            {
+                "offset": pa.array(numbers, pa.uint64()),
+                "op": pa.array([[0, 0, 0, 1, 2, 3][n % 6] for n in numbers], pa.uint8()),
+                "system_time": pa.array([day + 10**9] * count, pa.timestamp("ms", "UTC")),
+                "event_time": pa.array([day + n * 3_600_000 for n in numbers], pa.timestamp("ms", "UTC")),
+                "station": pa.array([places[n % 4] for n in numbers], pa.string()),
+                "pm25": pa.array([None if n % 7 == 3 else 3.25 + n % 40 for n in numbers], pa.float64()),
+                "no2": pa.array([n * 7 % 50 for n in numbers], pa.int32()),
+                "sensor": pa.array([f"[red]s-{n % 12:02d}" for n in numbers], pa.string()),
+                "remark": pa.array(
+                    [
+                        "fine",
+                        "foggy, wind from the west all day long and the night before",
+                        "a\tb\x1b[31m",
+                        None,
+                    ][n % 4]
+                    for n in numbers
+                ),
+            }
+        )
+
+
+class FakeLink:
+    """A connection: what is submitted becomes a queued job; tests push further events."""
+
+    def __init__(self, source: FakeSource) -> None:
+        self._source = source
+        self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        self.status = source.status
+        self.cancelled: list[str] = []
+        self.submitted: list[Request] = []
+
+    async def submit(self, request: Request, target: str) -> str:
+        """A queued job."""
+        self.submitted.append(request)
+        number = str(len(self._source.known) + 1)
+        kind = type(request).__name__.lower()
+        job = Job(number, kind, target, request.dataset, JobState.queued, "2024-03-11T09:00:00Z")
+        self.tell(self._source.changed(job))
+        return number
+
+    async def cancel(self, job: str) -> None:
+        """Notes it."""
+        self.cancelled.append(job)
+
+    async def events(self, since: int | None = None) -> AsyncIterator[Event]:
+        """What the test tells."""
+        while (event := await self._queue.get()) is not None:
+            yield event
+
+    async def close(self) -> None:
+        """Ends the events."""
+        self._queue.put_nowait(None)
+
+    def tell(self, *events: Event) -> None:
+        """The worker says something."""
+        for event in events:
+            self._queue.put_nowait(event)
+
+    def die(self) -> None:
+        """The worker is gone."""
+        self._queue.put_nowait(None)
+
+
+class FakeSource:
+    """Everything that the screen needs, from memory."""
+
+    theme = "tide"
+
+    def __init__(self, folder: Path, rows: Sequence[DatasetRow] = HAVEN) -> None:
+        self.folder = folder
+        self.rows_ = list(rows)
+        self.known: list[Job] = []
+        self.journal: list[JournalEvent] = []
+        self.status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
+        self.links: list[FakeLink] = []
+        self.connecting: list[OdfError] = []
+        self.windows: dict[str, Rows] = {}
+        self.saved: list[str] = []
+        self.asked: list[tuple[str, int, int | None, str]] = []
+
+    @property
+    def link(self) -> FakeLink:
+        """The newest connection."""
+        return self.links[-1]
+
+    def datasets(self) -> list[DatasetRow]:
+        """The datasets."""
+        return list(self.rows_)
+
+    def _row(self, dataset: str) -> DatasetRow:
+        return next(row for row in self.rows_ if row.id == dataset)
+
+    def detail(self, dataset: str) -> Detail:
+        """Some facts."""
+        row = self._row(dataset)
+        facts = (
+            ("records", f"{row.records:,}".replace(",", " ")),
+            ("data", "1.2 MB in 3 slices"),
+            ("watermark", (row.watermark or "none yet")[:10]),
+            ("source", f"file:sources/{row.name}.csv"),
+            ("merge", "Ledger on station, event_time"),
+            ("licence", "CC0-1.0"),
+            ("about", "Hourly air quality at the stations of Port Haven, a small harbour town"),
+        )
+        return Detail(facts, f"id: {row.id}\nname: {row.name}\nkind: Root\n")
+
+    def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> list[BlockLine]:
+        """Blocks made up from their numbers."""
+        self.asked.append((dataset, limit, before, text))
+        row = self._row(dataset)
+        top = row.blocks if before is None else min(before, row.blocks)
+        found = [self._block(row, number) for number in range(top - 1, -1, -1)]
+        return [block for block in found if text.lower() in block.event.lower()][:limit]
+
+    def _block(self, row: DatasetRow, number: int) -> BlockLine:
+        kinds = ["Seed", "SetPollingSource", "SetInfo", "SetDataSchema"]
+        event = kinds[number] if number < len(kinds) else "AddData"
+        rows = 1000 if event == "AddData" else None
+        what = {"AddData": "1,000 records, watermark 2024-03-10", "Seed": "root dataset"}.get(event, "of it")
+        minute = f"2024-03-{number % 27 + 1:02d}T08:{number % 60:02d}:00Z"
+        return BlockLine(number, f"f1620{number:060x}", minute, event, rows, what)
+
+    def block_text(self, dataset: str, sequence_number: int) -> str:
+        """Some YAML."""
+        return f"kind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: {sequence_number}\n"
+
+    def rows(self, dataset: str) -> Rows:
+        """The rows."""
+        return self.windows.setdefault(dataset, Rows(self._row(dataset).records))
+
+    def add(self, path: Path) -> list[str]:
+        """Files with ``bad`` in their name are wrong."""
+        if not path.exists():
+            raise OdfError("there is no such file", where=str(path))
+        if "bad" in path.name:
+            raise InvalidManifest("unknown field 'mrge'", where=f"{path}:3:5", hint="did you mean 'merge'?")
+        row = dataset(path.stem)
+        self.rows_.append(row)
+        return [row.id]
+
+    def jobs(self) -> tuple[list[Job], int]:
+        """The jobs."""
+        return list(reversed(self.known)), self._seq
+
+    def log(self, job: str) -> list[JournalEvent]:
+        """The journal of a job."""
+        found = (
+            each
+            for each in self.journal
+            if (each.job.id if isinstance(each, JobChanged) else each.job) == job
+        )
+        return list(found)
+
+    def save_theme(self, name: str) -> None:
+        """Notes it."""
+        self.saved.append(name)
+
+    async def connect(self) -> FakeLink:
+        """A connection, or what was prepared to go wrong."""
+        if self.connecting:
+            raise self.connecting.pop(0)
+        self.links.append(FakeLink(self))
+        return self.link
+
+    # --- What tests let happen ---
+
+    @property
+    def _seq(self) -> int:
+        return self.journal[-1].seq if self.journal else 0
+
+    def changed(self, job: Job) -> JobChanged:
+        """A job is new or has another state."""
+        self.known = [each for each in self.known if each.id != job.id] + [job]
+        self.known.sort(key=lambda each: int(each.id))
+        event = JobChanged(self._seq + 1, job)
+        self.journal.append(event)
+        return event
+
+    def line(self, job: str, text: str, level: str = "info") -> LogLine:
+        """A line of a log."""
+        event = LogLine(self._seq + 1, job, f"2024-03-11T09:00:{self._seq % 60:02d}Z", level, text)  # type: ignore[arg-type]
+        self.journal.append(event)
+        return event
+
+    def committed(self, job: str, dataset: str, rows: int) -> Committed:
+        """A block was committed."""
+        event = Committed(self._seq + 1, job, dataset, "f1620" + "ab" * 32, "AddData", rows)
+        self.journal.append(event)
+        return event
+
+    def job(self, state: JobState, name: str, kind: str = "pull", **more: object) -> Job:
+        """A job in a state."""
+        final = state.final
+        known = {
+            "id": str(len(self.known) + 1),
+            "kind": kind,
+            "target": name,
+            "dataset": f"did:odf:{name}",
+            "state": state,
+            "created": "2024-03-11T09:00:00Z",
+            "started": None if state is JobState.queued else "2024-03-11T09:00:01Z",
+            "ended": "2024-03-11T09:00:04.200Z" if final else None,
+        }
+        return Job(**{**known, **more})  # type: ignore[arg-type]
+
+    def story(self) -> None:
+        """Some jobs that have ended, and one that failed."""
+        done = self.job(
+            JobState.done,
+            "port-haven.air-readings",
+            result='{"status": "updated", "records": 7200, "blocks": 1}',
+        )
+        self.changed(done)
+        self.line(done.id, "fetched file:sources/air-readings.csv, 412 kB")
+        self.committed(done.id, done.dataset, 7200)
+        self.changed(self.job(JobState.done, "port-haven.air-readings", "verify", result='{"valid": true}'))
+        error = Failure(
+            "column 'age' has the value 'forty' in row 212, which is no INT",
+            hint="correct the file, or declare the column STRING",
+            where="sources/clinics.csv:212",
+        )
+        failed = self.job(JobState.failed, "port-haven.clinics", error=error)
+        self.changed(failed)
+        self.line(failed.id, "fetched sources/clinics.csv, 9 kB")
+        self.line(failed.id, "reading stopped at row 212", "error")
+
+
+def progress(rows: int, phase: str = "read") -> Progress:
+    """Some progress."""
+    return Progress(phase=phase, rows=rows, bytes=rows * 80, total_bytes=1_000_000)
