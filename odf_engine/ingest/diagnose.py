@@ -17,6 +17,7 @@ from time import monotonic
 from typing import Any, Final
 
 from odf_engine.errors import BadData
+from odf_engine.ingest.json_lines import Number, dump
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 
@@ -66,7 +67,7 @@ def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
             delimiter=file.separator,
             quotechar=file.quote or None,
             quoting=csv.QUOTE_MINIMAL if file.quote else csv.QUOTE_NONE,
-            escapechar=file.escape if file.escape not in ("", file.quote) else None,
+            escapechar=file.escape if file.quote and file.escape not in ("", file.quote) else None,
             doublequote=file.escape in ("", file.quote),
         )
         line = 1
@@ -89,7 +90,7 @@ def explain_csv(error: BadData, file: TextFile, reporter: Reporter) -> BadData:
                 if monotonic() > until:
                     break
             if row[0].startswith(_CONFLICT):
-                return conflict(file.name, line, row[0])
+                return conflict(f"{file.name}: line {line}", row[0])
             if not (number == 0 and file.header) and meant(row):
                 return _placed(error, file, line, row)
     except csv.Error as problem:
@@ -158,9 +159,9 @@ def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
     if not line:
         return None
     if line.startswith(_CONFLICT):
-        return conflict(*where.rsplit(": line ", 1), line)  # type: ignore[arg-type]
+        return conflict(where, line)
     try:
-        row = json.loads(line, parse_int=_Number, parse_float=_Number)
+        row = json.loads(line, parse_int=Number, parse_float=Number)
     except ValueError as problem:
         at = f", column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else ""
         reason = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
@@ -174,10 +175,6 @@ def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
     return _bad_value(error, f'{where}, column "{column}"', None) if column is not None else None
 
 
-class _Number(str):
-    """A number of JSON as its text."""
-
-
 def _json_column(row: dict[str, Any], error: RejectedRow) -> str | None:
     """The column of the row that the error is about."""
     if error.value is None:
@@ -188,10 +185,7 @@ def _json_column(row: dict[str, Any], error: RejectedRow) -> str | None:
 
 
 def _json_text(value: Any) -> str:
-    if isinstance(value, str):
-        return value
-    # Nested values are compared loosely: Spark has them as it found them, white space and all.
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return value if isinstance(value, str) else dump(value)
 
 
 def _bad_value(error: BadData, where: str, hint: str | None) -> BadData:
@@ -217,11 +211,11 @@ def _advice(value: str, wanted: str) -> str | None:
     return None
 
 
-def conflict(name: str, line: int | str, text: str) -> BadData:
+def conflict(where: str, text: str) -> BadData:
     """The error for a file in which version control left a conflict."""
     return BadData(
         f"a version-control conflict mark stands in the data: {shown(text)}",
-        where=f"{name}: line {line}",
+        where=where,
         hint="resolve the conflict in the source, or leave this file out of fetch.path",
     )
 

@@ -19,8 +19,9 @@ from odf_engine.metadata.timestamp import Timestamp
 
 DEFAULT_FORMAT: Final = "yyyy-MM-dd"
 _MONTHS: Final = (
-    "january february march april may june july august september october november december".split()
-)
+    "january", "february", "march", "april", "may", "june",
+    "july", "august", "september", "october", "november", "december",
+)  # fmt: skip
 _ZONE: Final = r"Z|UTC|GMT|[+-]\d\d(?::?\d\d)?"
 _TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
 
@@ -79,7 +80,7 @@ def parse_time(text: str, form: str) -> Timestamp:
 
 def _strptime(text: str, form: str) -> datetime:
     try:
-        return datetime.strptime(text, form)  # noqa: DTZ007 - a time without zone is in UTC
+        return datetime.strptime(text, form)
     except ValueError as error:
         if "directive" in str(error) or "stray" in str(error):
             raise InvalidManifest(f"time format '{form}': {error}") from None

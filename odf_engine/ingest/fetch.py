@@ -129,7 +129,7 @@ def _fetch_file(step: Url, context: FetchContext) -> Payload | None:
     path = context.resolve(step.url)
     check_readable(path)
     stamp = stamp_of(path)
-    modified = Timestamp.from_ms(round(stamp[0] / 1_000_000))
+    modified = Timestamp.from_ms(stamp[0] // 1_000_000)
     state = SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified))
     if state == context.state:
         context.reporter.line(f"{path} has not changed since {modified}")

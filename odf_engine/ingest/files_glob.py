@@ -105,7 +105,7 @@ def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
     parts = PurePath(base / Path(pattern).expanduser()).parts
     fixed = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
     root = Path(*parts[:fixed])
-    names = glob.glob(str(Path(*parts[fixed:])), root_dir=root, recursive=True)
+    names = glob.glob(str(Path(*parts[fixed:])), root_dir=root, recursive=True)  # noqa: PTH207
     names = sorted(name for name in names if (root / name).is_file())
     for name in names:
         try:

@@ -188,8 +188,8 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
 
     def __init__(self, private: set[str], most: int) -> None:
         self.private = private
-        self.max_redirections = most
-        self.max_repeats = max(1, min(4, most))
+        # These are class variables to urllib, which looks them up on the instance.
+        self.__dict__.update(max_redirections=most, max_repeats=max(1, min(4, most)))
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         request = super().redirect_request(req, fp, code, msg, headers, newurl)

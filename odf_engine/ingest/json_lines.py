@@ -86,11 +86,11 @@ def feature_lines_to_lines(source: JsonSource, target: Path, reporter: Reporter)
             file.write(_feature(value, line, where) + "\n")
 
 
-class _Number(str):
+class Number(str):
     """A number as its text, so that no digit is lost."""
 
 
-_decoder: Final = json.JSONDecoder(parse_float=_Number, parse_int=_Number)
+_decoder: Final = json.JSONDecoder(parse_float=Number, parse_int=Number)
 
 
 def _as_it_is(value: Any, text: str, where: str) -> str:
@@ -106,27 +106,28 @@ def _feature(value: Any, text: str, where: str) -> str:
     properties, geometry = value.get("properties"), value.get("geometry")
     if not isinstance(properties, dict) or not isinstance(geometry, dict):
         raise BadData("a feature has no properties or no geometry", where=where)
-    row = {**properties, "geometry": _dump(geometry, sort_keys=True)}
-    return _dump(row)
+    row = {**properties, "geometry": dump(geometry, sort_keys=True)}
+    return dump(row)
 
 
-def _dump(value: Any, *, sort_keys: bool = False) -> str:
-    if isinstance(value, _Number):
+def dump(value: Any, *, sort_keys: bool = False) -> str:
+    """A value as JSON without white space, its numbers as they were written."""
+    if isinstance(value, Number):
         return str(value)
     if isinstance(value, dict):
         items = sorted(value.items()) if sort_keys else value.items()
         return (
             "{"
-            + ",".join(f"{json.dumps(key)}:{_dump(item, sort_keys=sort_keys)}" for key, item in items)
+            + ",".join(f"{json.dumps(key)}:{dump(item, sort_keys=sort_keys)}" for key, item in items)
             + "}"
         )
     if isinstance(value, list):
-        return "[" + ",".join(_dump(item, sort_keys=sort_keys) for item in value) + "]"
+        return "[" + ",".join(dump(item, sort_keys=sort_keys) for item in value) + "]"
     return json.dumps(value, ensure_ascii=False)
 
 
 def _kind(value: Any) -> str:
-    return "a number" if isinstance(value, _Number) else _KINDS.get(type(value), "something else")
+    return "a number" if isinstance(value, Number) else _KINDS.get(type(value), "something else")
 
 
 def _convert(

@@ -7,18 +7,20 @@ it turns out not to be, it is computed again with a sort in Spark.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
-from odf_engine.data.kernels import pc
 
+from odf_engine.data.kernels import pc
 from odf_engine.progress import Reporter
 from odf_engine.spark.frames import arrow_batches
+from odf_engine.spark.launch import SparkFailed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from odf_engine.spark.frames import DataFrame
 
 _IN_MEMORY: Final = 64 << 20
 _BATCH_ROWS: Final = 1 << 16
@@ -57,25 +59,36 @@ def in_order(
     Raises:
         OutOfOrder: the result is large and not in order.
     """
-    batches = map(step, arrow_batches(make(sort), reporter)[1])
-    if sort or not order.keys:
-        yield from (_without(batch, order.extra) for batch in batches)
-        return
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size > _IN_MEMORY:
-            break
-    else:
-        yield from _sorted(held, order)
-        return
-    if not order.passes or not _is_sorted(held, order.keys):
+    with closing(_stepped(make(sort), step, reporter)) as batches:
+        if sort or not order.keys:
+            yield from (_without(batch, order.extra) for batch in batches)
+            return
+        held: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            if size > _IN_MEMORY:
+                break
+        else:
+            yield from _sorted(held, order)
+            return
+        if order.passes and _is_sorted(held, order.keys):
+            yield from _passed_on(held, batches, order)
+            return
         held.clear()
-        yield from in_order(make, order, step, reporter, sort=True)
-        return
-    yield from _passed_on(held, batches, order)
+    yield from in_order(make, order, step, reporter, sort=True)
+
+
+def _stepped(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[pa.RecordBatch, None, None]:
+    batches = cast("Generator[pa.RecordBatch, None, None]", arrow_batches(frame, reporter)[1])
+    try:
+        for batch in batches:
+            yield step(batch)
+    finally:
+        # Ends the job at once when its rows are not wanted any more; what it says to that is no news.
+        with suppress(SparkFailed):
+            batches.close()
 
 
 def _sorted(held: list[pa.RecordBatch], order: Order) -> Iterator[pa.RecordBatch]:
@@ -84,11 +97,19 @@ def _sorted(held: list[pa.RecordBatch], order: Order) -> Iterator[pa.RecordBatch
     if not _is_sorted(held, order.keys):
         table = pa.Table.from_batches(held)
         held.clear()
-        keys = [(key, "ascending") for key in order.keys]
-        # The sort is stable.
-        table = table.take(pc.sort_indices(table, sort_keys=keys, null_placement="at_start"))
-        held = table.to_batches(max_chunksize=_BATCH_ROWS)
+        held = table.take(_sorted_places(table, order.keys)).to_batches(max_chunksize=_BATCH_ROWS)
     yield from (_without(batch, order.extra) for batch in held)
+
+
+def _sorted_places(table: pa.Table, keys: tuple[str, ...]) -> pa.Array:
+    """Places of the rows in order; rows that are equal stay as they are, nulls come first."""
+    columns: list[pa.ChunkedArray] = []
+    for key in keys:
+        column = table.column(key)
+        columns += [column.is_valid(), column] if column.null_count else [column]
+    names = [str(at) for at in range(len(columns))]
+    sort_keys = [(name, "ascending") for name in names]
+    return pc.sort_indices(pa.table(columns, names=names), sort_keys=sort_keys)
 
 
 def _passed_on(

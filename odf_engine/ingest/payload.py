@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -14,7 +14,8 @@ from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import WrittenSlice, write_slice
 from odf_engine.errors import BadData, NotFound
 from odf_engine.ingest.fetch import Payload
-from odf_engine.ingest.merge import Inputs, Merged, merge
+from odf_engine.ingest.merge import merge
+from odf_engine.ingest.merge_base import DoubtfulKeys, Inputs, Merged
 from odf_engine.ingest.ordering import OutOfOrder
 from odf_engine.ingest.prepare import prepare
 from odf_engine.ingest.preprocess import preprocess
@@ -28,7 +29,8 @@ from odf_engine.workspace.config import Config
 from odf_engine.workspace.workspace import DatasetEntry
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from odf_engine.spark.frames import DataFrame
+    from odf_engine.spark.session import SparkSession
 
 _SMALL: Final = 64 << 20
 """A file of so many bytes at most may be sent to every executor."""
@@ -96,25 +98,12 @@ class PayloadJob:
             result = preprocess(self._session, reading.frame, self._source.preprocess)
             columns = reading.columns if self._source.preprocess is None else None
             schema = schema_for(arrow_schema(result.schema), columns, self._declared, self._state.vocabulary)
-            with self._held(result) as rows:
-                self._reporter.phase("merge")
-                merged = merge(self._source.merge, self._inputs(rows, schema))
-                self._reporter.phase("write")
-                return self._write_slice(merged, schema, staged), schema
+            self._reporter.phase("merge")
+            merged = merge(self._source.merge, self._inputs(result, schema))
+            self._reporter.phase("write")
+            return self._write_slice(merged, schema, staged), schema
         except BadData as error:
             raise reading.explain(error) from error
-
-    @contextmanager
-    def _held(self, frame: DataFrame) -> Iterator[DataFrame]:
-        """Keeps a small result, which the merges by key ask for several times."""
-        if not getattr(self._source.merge, "primary_key", None) or self._size > _SMALL:
-            yield frame
-            return
-        frame = frame.persist()
-        try:
-            yield frame
-        finally:
-            frame.unpersist()
 
     def _inputs(self, new: DataFrame, schema: pa.Schema) -> Inputs:
         return Inputs(
@@ -146,25 +135,32 @@ class PayloadJob:
         return reader.option("__globbing_paths__", "false").parquet(*map(str, paths))
 
     def _write_slice(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
-        try:
-            return self._write_once(merged, schema, staged, sort=False)
-        except OutOfOrder:
-            self._reporter.line("the rows are not in the order of their event time: they are sorted")
-            return self._write_once(merged, schema, staged, sort=True)
+        sort = check = False
+        while True:
+            try:
+                return self._write_once(merged, schema, staged, sort=sort, check=check)
+            except OutOfOrder:
+                if sort:
+                    raise
+                self._reporter.line("the rows are not in the order of their event time: they are sorted")
+                sort = True
+            except DoubtfulKeys:
+                if check:
+                    raise
+                check = True
 
     def _write_once(
-        self, merged: Merged, schema: pa.Schema, staged: Path, *, sort: bool
+        self, merged: Merged, schema: pa.Schema, staged: Path, *, sort: bool, check: bool
     ) -> WrittenSlice | None:
         begun = monotonic()
-        last, state = self._state.last_offset, self._state
+        state = self._state
+        reading = _Part(self._reporter, bytes=lambda read: {"bytes": read, "total_bytes": self._size})
         written = write_slice(
-            merged(
-                _Part(self._reporter, bytes=lambda read: {"bytes": read, "total_bytes": self._size}), sort
-            ),
+            merged.batches(reading, sort=sort, check=check),
             schema=schema,
             vocab=state.vocabulary,
             path=staged,
-            first_offset=0 if last is None else last + 1,
+            first_offset=0 if state.last_offset is None else state.last_offset + 1,
             system_time=self._system_time,
             fallback_event_time=self._event_time,
             reporter=_Part(self._reporter, rows=lambda rows: {"rows": rows}),
@@ -247,5 +243,7 @@ class _Part(Reporter):
     def check(self) -> None:
         self._whole.check()
 
-    def on_cancel(self, hook: Callable[[], None]) -> AbstractContextManager[None]:
-        return self._whole.on_cancel(hook)
+    @contextmanager
+    def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
+        with self._whole.on_cancel(hook):
+            yield

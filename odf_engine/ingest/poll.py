@@ -11,7 +11,7 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -184,7 +184,7 @@ def _poll(
                     PayloadJob(entry, source, payload, session, folder, workspace.config, reporter).run()
 
 
-def _told(payloads: Iterator[Payload], reporter: Reporter) -> Iterator[Payload]:
+def _told(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:
     """The payloads, with the phase in which each is fetched."""
     while True:
         reporter.phase("fetch")

@@ -9,7 +9,8 @@ from odf_engine.metadata.model import Sql, SqlQueryStep, Transform
 from odf_engine.spark.query import run_query
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from odf_engine.spark.frames import DataFrame
+    from odf_engine.spark.session import SparkSession
 
 ENGINES: Final = ("spark",)
 INPUT: Final = "input"

@@ -37,7 +37,8 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.readers import read_csv, read_json, read_parquet
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from odf_engine.spark.frames import DataFrame
+    from odf_engine.spark.session import SparkSession
 
 _SAMPLE: Final = 1 << 20
 
@@ -151,7 +152,7 @@ def _first_row(file: TextFile) -> list[str]:
     except (UnicodeDecodeError, csv.Error, LookupError):
         return []  # the reader has a better error for it
     if row and is_conflict(row[0]):
-        raise conflict(file.name, line, row[0])
+        raise conflict(f"{file.name}: line {line}", row[0])
     return row
 
 
@@ -203,8 +204,8 @@ def _read_json(
     if declared_encoding is None:
         check_is_text(prepared.path, prepared.name)
     encoding = encoding_of(prepared.path, declared_encoding)
-    path, lines = prepared.path, isinstance(step, NdJson)
-    if not lines:
+    path = prepared.path
+    if not isinstance(step, NdJson):
         reporter.phase("prepare")
         path = job / "lines"
         _to_lines(step, prepared, encoding or "utf-8", path, reporter)
@@ -216,7 +217,9 @@ def _read_json(
         file = dataclasses.replace(file, columns=tuple(columns.names))
         _check_keys(file, reporter)
     frame = read_json(session, path, plain, columns, scratch=job, name=prepared.name, reporter=reporter)
-    return Reading(frame, columns, lambda error: explain_json(error, file, reporter, lines=lines))
+    return Reading(
+        frame, columns, lambda error: explain_json(error, file, reporter, lines=isinstance(step, NdJson))
+    )
 
 
 def _to_lines(

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.data.conform import find_columns, stored_type
 from odf_engine.data.ddl import type_ddl
 from odf_engine.data.slices import slice_schema
-from odf_engine.chain.state import ChainState
 from odf_engine.errors import InvalidSchema, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.types import arrow_schema, spark_schema
@@ -97,5 +97,5 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
     if differences:
         raise InvalidSchema(
             "the columns are not those of the dataset: " + "; ".join(differences),
-            hint="give the dataset's columns in the preprocess query, or start a new dataset for the new form",
+            hint="give the dataset's columns in the preprocess query, or start a new dataset for the others",
         )

@@ -32,6 +32,11 @@ def same(names: Iterable[str], left: str, right: str) -> str:
     return "(" + (" AND ".join(pairs) or "TRUE") + ")"
 
 
+def equal(names: Iterable[str], left: str, right: str) -> str:
+    """Whether columns of two tables are equal and not null."""
+    return " AND ".join(f"{column(name, left)} = {column(name, right)}" for name in names)
+
+
 def any_null(names: Iterable[str]) -> str:
     """Whether one of the columns is null."""
     return "(" + " OR ".join(f"{column(name)} IS NULL" for name in names) + ")"

@@ -20,7 +20,8 @@ from odf_engine.metadata.model import AddData, FilesGlob, SetPollingSource
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS taken (name TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS hashes (name TEXT PRIMARY KEY, mtime INTEGER, size INTEGER, digest TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS hashes (
+  name TEXT PRIMARY KEY, mtime INTEGER, size INTEGER, digest TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 """
 

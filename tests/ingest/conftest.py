@@ -6,43 +6,13 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from odf_engine.progress import Reporter
+from odf_engine.spark.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
-
-
-class Recorder(Reporter):
-    """Remembers what it was told; ``on_phase`` is called at each phase."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.phases: list[str] = []
-        self.lines: list[tuple[str, str]] = []
-        self.commits: list[tuple[str, int]] = []
-        self.amounts: dict[str, int] = {}
-        self.on_phase: Callable[[str], None] = lambda name: None
-        self.on_amount: Callable[[dict[str, int]], None] = lambda amounts: None
-
-    def phase(self, name: str) -> None:
-        self.phases.append(name)
-        self.on_phase(name)
-
-    def amount(self, **amounts: Any) -> None:
-        self.amounts.update({name: value for name, value in amounts.items() if value is not None})
-        self.on_amount(self.amounts)
-
-    def line(self, text: str, level: str = "info") -> None:
-        self.lines.append((level, text))
-
-    def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
-        self.commits.append((event, rows))
-
-    @property
-    def warnings(self) -> list[str]:
-        return [text for level, text in self.lines if level == "warning"]
+from tests.ingest.pulling import Pulled
+from tests.ingest.recorder import Recorder
 
 
 @pytest.fixture
@@ -98,3 +68,8 @@ def web() -> Iterator[WebServer]:
     http.shutdown()
     http.server_close()
     thread.join()
+
+
+@pytest.fixture
+def pulled(workspace: Workspace, runtime: SparkRuntime) -> Pulled:
+    return Pulled(workspace, runtime)

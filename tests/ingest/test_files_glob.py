@@ -28,7 +28,7 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.config import FetchConfig
 from odf_engine.workspace.workspace import Workspace
-from tests.ingest.conftest import Recorder
+from tests.ingest.recorder import Recorder
 
 STEP = FilesGlob("in/*.csv")
 

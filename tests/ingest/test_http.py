@@ -14,7 +14,8 @@ from odf_engine.metadata.model import FromPath, FromSystemTime, RequestHeader, S
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.config import FetchConfig
 from odf_engine.workspace.workspace import Workspace
-from tests.ingest.conftest import Recorder, WebServer, reply
+from tests.ingest.conftest import WebServer, reply
+from tests.ingest.recorder import Recorder
 
 MODIFIED = Timestamp.parse("2024-03-01T12:00:00Z")
 HTTP_DATE = format_datetime(MODIFIED.to_datetime(), usegmt=True)

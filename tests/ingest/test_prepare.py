@@ -10,7 +10,7 @@ import pytest
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.ingest.prepare import Limits, prepare
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
-from tests.ingest.conftest import Recorder
+from tests.ingest.recorder import Recorder
 
 GZIP = Decompress(CompressionFormat.Gzip)
 ZIP = Decompress(CompressionFormat.Zip)

@@ -1,0 +1,141 @@
+"""Large results in order, and pulls that are stopped."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import pytest
+
+from odf_engine.errors import Cancelled
+from odf_engine.ingest import ordering
+from odf_engine.ingest.poll import pull
+from tests.ingest.pulling import Pulled
+from tests.ingest.recorder import Recorder
+
+SOURCE = """
+fetch: {{kind: Url, url: data.csv}}
+read: {{kind: Csv, schema: [id INT, event_time TIMESTAMP]}}
+merge: {merge}
+"""
+ROWS = 150_000  # three batches
+
+
+def times(kind: str) -> Callable[[int], str]:
+    """The event time of a row as text."""
+    random.seed(7)
+    values = [random.randrange(1000) for _ in range(ROWS)]
+
+    def text(seconds: int) -> str:
+        return f"2024-01-01T{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}Z"
+
+    match kind:
+        case "in order":
+            return lambda row: text(row // 1000)
+        case "late":
+            return lambda row: text(5 if row == 140_000 else row // 1000)
+        case "without":
+            return lambda row: ""
+        case _:
+            return lambda row: text(values[row]) if row % 5 else ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "again"), [("in order", False), ("late", True), ("random", False), ("without", False)]
+)
+def test_event_times(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str, again: bool) -> None:
+    """What does not fit into memory comes in the same order as what does."""
+    time_of = times(kind)
+    path = pulled.write("data.csv", "".join(f"{row},{time_of(row)}\n" for row in range(ROWS)))
+    modified = path.stat().st_mtime_ns // 1_000_000
+    pulled.add(SOURCE.format(merge="{kind: Append}"))
+    assert pulled.pull().records == ROWS
+    table = pulled.table()
+    rows = list(
+        zip(table.column("event_time").cast("int64").to_pylist(), table.column("id").to_pylist(), strict=True)
+    )
+    assert rows == sorted(rows)
+    assert sorted(row[1] for row in rows) == list(range(ROWS))
+    assert {row[0] for row in rows if not time_of(row[1])} <= {modified}
+
+    monkeypatch.setattr(ordering, "_IN_MEMORY", 1 << 19)
+    pulled.add(SOURCE.format(merge="{kind: Append}"), name="again")
+    assert pulled.pull().records == ROWS
+    assert pulled.table().drop_columns(["system_time"]).equals(table.drop_columns(["system_time"]))
+    assert any("they are sorted" in text for _, text in pulled.reporter.lines) is again
+
+
+@pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
+def test_keys(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, merge: str) -> None:
+    random.seed(3)
+    keys = random.sample(range(ROWS), ROWS)
+    first = "".join(f"{key},\n" for key in keys[: ROWS // 2])
+    second = "".join(f"{key},2030-01-{key % 28 + 1:02}\n" for key in keys[1000:])
+    tables = []
+    for name in ("one", "two"):
+        pulled.add(SOURCE.format(merge=f"{{kind: {merge}, primaryKey: [id]}}"), name=name)
+        pulled.write("data.csv", first)
+        assert pulled.pull().records == ROWS // 2
+        pulled.write("data.csv", second)
+        changes = 1000 + 2 * (ROWS // 2 - 1000) if merge == "Snapshot" else 0
+        assert pulled.pull().records == ROWS // 2 + changes
+        event_time = pulled.table().column("event_time").cast("int64")
+        tables.append(
+            pulled.table()
+            .select(["offset", "op", "id"])
+            .append_column("later", [[value > 1893456000000 for value in event_time.to_pylist()]])
+        )
+        monkeypatch.setattr(ordering, "_IN_MEMORY", 1 << 19)
+    assert tables[0].equals(tables[1])
+
+
+@pytest.mark.parametrize("phase", ["fetch", "read", "merge", "write", "commit"])
+def test_cancel_at_a_phase(pulled: Pulled, phase: str) -> None:
+    pulled.add(SOURCE.format(merge="{kind: Append}"))
+    pulled.write("data.csv", "1,\n2,\n")
+    head = pulled.dataset.head()
+    reporter = Recorder()
+    reporter.on_phase = lambda name: reporter.cancel() if name == phase else None
+    with pytest.raises(Cancelled):
+        pull(pulled.workspace, pulled.entry, pulled.runtime, reporter)
+    assert pulled.dataset.head() == head
+    assert list((pulled.workspace.odf / "cache").iterdir()) == []
+    assert list(pulled.dataset.folder.glob("data/*")) == []
+    assert pulled.pull().records == 2
+
+
+def test_cancel_in_the_middle(pulled: Pulled) -> None:
+    pulled.add(SOURCE.format(merge="{kind: Append}"))
+    line = "1,2024-01-01T00:00:00Z\n"
+    pulled.write("data.csv", line * 1_500_000)
+    head = pulled.dataset.head()
+    reporter = Recorder()
+    asked: list[float] = []
+
+    def cancel(amounts: dict[str, int]) -> None:
+        if amounts.get("rows", 0) > 0 and not asked:
+            asked.append(time.monotonic())
+            reporter.cancel()
+
+    reporter.on_amount = cancel
+    with pytest.raises(Cancelled):
+        pull(pulled.workspace, pulled.entry, pulled.runtime, reporter)
+    assert time.monotonic() - asked[0] < 2
+    assert reporter.amounts["total_bytes"] == len(line) * 1_500_000
+    assert pulled.dataset.head() == head
+    assert list((pulled.workspace.odf / "cache").iterdir()) == []
+    assert list(pulled.dataset.folder.glob("data/*")) == []
+
+
+def test_a_file_that_changes_while_it_is_read(pulled: Pulled) -> None:
+    pulled.add(SOURCE.format(merge="{kind: Append}"))
+    path = pulled.write("data.csv", "1,\n2,\n")
+    reporter = Recorder()
+    reporter.on_phase = lambda name: path.write_text("1,\n") and None if name == "merge" else None
+    pulled.reporter = reporter
+    from odf_engine.errors import BadData
+
+    with pytest.raises(BadData, match=r"data\.csv: changed while it was being read"):
+        pull(pulled.workspace, pulled.entry, pulled.runtime, reporter)
+    assert pulled.pull().records == 1

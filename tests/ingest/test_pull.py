@@ -1,0 +1,207 @@
+"""Whole pulls of small files: the loop, the source state, merges, event times."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, date, datetime
+
+import pyarrow as pa
+
+from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.identity.refs import DatasetAlias
+from odf_engine.metadata.model import DatasetKind
+from odf_engine.metadata.timestamp import Timestamp
+from tests.ingest.pulling import Pulled
+
+CSV = """
+fetch: {kind: Url, url: data.csv}
+read: {kind: Csv, header: true, schema: [id BIGINT, name STRING, at TIMESTAMP]}
+preprocess: {kind: Sql, engine: spark, query: "SELECT at AS event_time, id, name FROM input"}
+"""
+
+
+def test_append(pulled: Pulled) -> None:
+    pulled.add(CSV + "merge: {kind: Append}")
+    path = pulled.write(
+        "data.csv",
+        'id,name,at\n1,"a, ""b""",2024-03-02\n2,"two\nlines",2024-03-01T10:00:00.1239Z\n3,,\n4,d,2024-03-01T10:00:00.123+00:00\n',
+    )
+    os.utime(path, (1709287200, 1709287200.5))  # 2024-03-01 10:00:00
+    result = pulled.pull()
+    assert (result.status, result.blocks, result.records) == ("updated", 2, 4)
+    assert result.new_head == pulled.dataset.head()
+    assert pulled.kinds() == ["Seed", "SetPollingSource", "SetDataSchema", "AddData"]
+
+    # By event time, the file's own where there is none; rows of the same time as they came.
+    moment = datetime(2024, 3, 1, 10, tzinfo=UTC)
+    assert pulled.rows("offset", "op", "event_time", "id", "name") == [
+        (0, 0, moment.replace(microsecond=123000), 2, "two\nlines"),
+        (1, 0, moment.replace(microsecond=123000), 4, "d"),
+        (2, 0, moment.replace(microsecond=500000), 3, None),
+        (3, 0, datetime(2024, 3, 2, tzinfo=UTC), 1, 'a, "b"'),
+    ]
+    schema = decode_schema(pulled.dataset.state().schema or b"")
+    assert schema.names == ["offset", "op", "system_time", "event_time", "id", "name"]
+    assert schema.field("offset").type == pa.uint64()
+    assert schema.field("event_time").type == pa.timestamp("ms", "UTC")
+
+    event = pulled.newest()
+    assert event.prev_offset is None
+    assert event.new_watermark == Timestamp.parse("2024-03-02T00:00:00Z")
+    assert event.new_source_state is not None
+    assert event.new_source_state.kind == "odf/last-modified"
+    assert event.new_source_state.value == "2024-03-01T10:00:00.500Z"
+    block = pulled.dataset.block(result.new_head).block  # type: ignore[arg-type]
+    assert {row[0] for row in pulled.rows("system_time")} == {block.system_time.to_datetime()}
+    assert pulled.reporter.phases == ["fetch", "read", "merge", "write", "commit", "fetch"]
+    assert pulled.reporter.commits == [("AddData", 4)]
+    assert pulled.reporter.amounts["rows"] == 4
+
+    again = pulled.pull()
+    assert (again.status, again.blocks, again.records) == ("up-to-date", 0, 0)
+    assert again.old_head == again.new_head == result.new_head
+    assert pulled.reporter.phases == ["fetch"]
+    assert pulled.pull(force=True).records == 4
+
+
+def test_a_touched_file_changes_the_state_alone(pulled: Pulled) -> None:
+    pulled.add(CSV + "merge: {kind: Ledger, primaryKey: [id]}")
+    path = pulled.write("data.csv", "id,name,at\n1,a,2024-03-02\n")
+    pulled.pull()
+    os.utime(path, (1, 1))
+    result = pulled.pull()
+    assert (result.status, result.blocks, result.records) == ("updated", 1, 0)
+    event = pulled.newest()
+    assert event.new_data is None
+    assert event.prev_offset == 0
+    assert event.new_watermark == Timestamp.parse("2024-03-02T00:00:00Z")
+    assert event.new_source_state is not None
+    assert event.new_source_state.value == "1970-01-01T00:00:01Z"
+
+
+def test_ledger(pulled: Pulled) -> None:
+    pulled.add(CSV + "merge: {kind: Ledger, primaryKey: [ID]}")
+    pulled.write("data.csv", "id,name,at\n2,b,2024-03-02\n1,a,2024-03-01\n2,b,2024-03-02\n")
+    assert pulled.pull().records == 2
+    assert pulled.reporter.warnings == ["1 rows were exact copies of others and count once"]
+    pulled.write(
+        "data.csv", "id,name,at\n5,e,2024-02-01\n4,d,2024-02-01\n3,c,2024-03-03\n2,B,2024-03-02\n1,a,\n"
+    )
+    assert pulled.pull().records == 3
+    assert len(pulled.reporter.warnings) == 1
+    assert pulled.reporter.warnings[0].startswith("1 rows have a known primary key and other values")
+    assert "id=2" in pulled.reporter.warnings[0]
+    assert pulled.rows("offset", "op", "id") == [(0, 0, 1), (1, 0, 2), (2, 0, 5), (3, 0, 4), (4, 0, 3)]
+    # Late rows do not move the watermark back, new ones move it on.
+    assert pulled.newest().new_watermark == Timestamp.parse("2024-03-03T00:00:00Z")
+    os.utime(pulled.write("data.csv", "id,name,at\n"), (5, 5))
+    assert pulled.pull().records == 0
+
+
+def test_snapshot(pulled: Pulled) -> None:
+    pulled.add(
+        """
+fetch: {kind: FilesGlob, path: "*.csv", eventTime: {kind: FromPath, pattern: "(.*).csv"}}
+read: {kind: Csv, header: true, schema: [city STRING NOT NULL, population DOUBLE, at DATE]}
+merge: {kind: Snapshot, primaryKey: [city]}
+"""
+    )
+    days = {
+        "2020-01-01": "van,1.5,2020-01-01\nsea,NaN,\nkyiv,3,\n",
+        "2020-01-02": "sea,NaN,\nkyiv,4,\nodessa,5,\n",
+        "2020-01-03": "sea,NaN,\nkyiv,4,\nodessa,5,\n",
+        "2020-01-04": "van,1.5,2020-01-01\nodessa,,\n",
+    }
+    for day, rows in days.items():
+        pulled.write(f"{day}.csv", "city,population,at\n" + rows)
+    result = pulled.pull()
+    assert (result.blocks, result.records) == (5, 12)
+    d1, d2, d4 = (datetime(2020, 1, day, tzinfo=UTC) for day in (1, 2, 4))
+    rows = [
+        tuple("nan" if value != value else value for value in row)
+        for row in pulled.rows("offset", "op", "event_time", "city", "population", "at")
+    ]
+    assert rows == [
+        (0, 0, d1, "kyiv", 3.0, None),
+        (1, 0, d1, "sea", "nan", None),
+        (2, 0, d1, "van", 1.5, date(2020, 1, 1)),
+        (3, 2, d1, "kyiv", 3.0, None),
+        (4, 3, d2, "kyiv", 4.0, None),
+        (5, 0, d2, "odessa", 5.0, None),
+        (6, 1, d1, "van", 1.5, date(2020, 1, 1)),
+        (7, 1, d2, "kyiv", 4.0, None),
+        (8, 2, d2, "odessa", 5.0, None),
+        (9, 3, d4, "odessa", None, None),
+        (10, 1, d1, "sea", "nan", None),
+        (11, 0, d4, "van", 1.5, date(2020, 1, 1)),
+    ]
+    assert pulled.reporter.commits == [("AddData", 3), ("AddData", 4), ("AddData", 0), ("AddData", 5)]
+    # An empty file says nothing, a file without rows says that nothing is there.
+    pulled.write("2020-01-05.csv", "")
+    pulled.write("2020-01-06.csv", "city,population,at\n")
+    assert pulled.pull().records == 2
+    assert pulled.reporter.commits == [("AddData", 0), ("AddData", 2)]
+    assert {row[0] for row in pulled.rows("op")[-2:]} == {1}
+
+
+def test_snapshot_compares_what_it_is_told_to(pulled: Pulled) -> None:
+    pulled.add(
+        """
+fetch: {kind: Url, url: data.ndjson}
+read: {kind: NdJson, schema: [id BIGINT, version INT, seen BIGINT, event_time TIMESTAMP]}
+merge: {kind: Snapshot, primaryKey: [id], compareColumns: [version]}
+"""
+    )
+    path = pulled.write(
+        "data.ndjson", '{"id":1,"version":1,"seen":1}\n{"id":2,"version":1,"event_time":"2024-01-01"}\n'
+    )
+    os.utime(path, (0, 0))
+    assert pulled.pull().records == 2
+    pulled.write(
+        "data.ndjson", '{"id":1,"version":1,"seen":2}\n{"id":2,"version":2,"event_time":"2024-01-02"}\n'
+    )
+    assert pulled.pull().records == 2
+    assert pulled.rows("op", "id", "version", "event_time")[2:] == [
+        (2, 2, 1, datetime(2024, 1, 1, tzinfo=UTC)),
+        (3, 2, 2, datetime(2024, 1, 2, tzinfo=UTC)),
+    ]
+
+
+def test_event_time_alone_is_a_change(pulled: Pulled) -> None:
+    pulled.add(
+        """
+fetch: {kind: Url, url: data.csv}
+read: {kind: Csv, schema: [id BIGINT, event_time DATE]}
+merge: {kind: Snapshot, primaryKey: [id]}
+"""
+    )
+    os.utime(pulled.write("data.csv", "1,2020-01-01\n2,2020-01-01\n3,2020-01-01\n"), (1, 1))
+    pulled.pull()
+    # No event time says nothing about a change.
+    os.utime(pulled.write("data.csv", "1,2020-01-01\n2,2021-01-01\n3,\n"), (2, 2))
+    assert pulled.pull().records == 2
+    assert pulled.rows("op", "id", "event_time")[3:] == [(2, 2, date(2020, 1, 1)), (3, 2, date(2021, 1, 1))]
+    assert pulled.newest().new_watermark == Timestamp.parse("2021-01-01T00:00:00Z")
+
+
+def test_watermark_by_hand(pulled: Pulled) -> None:
+    pulled.add(CSV + "merge: {kind: Append}")
+    os.utime(pulled.write("data.csv", "id,name,at\n1,a,2024-03-02\n"), (1, 1))
+    pulled.pull()
+    watermark = Timestamp.parse("2024-04-01T00:00:00Z")
+    assert pulled.pull(set_watermark=watermark).blocks == 1
+    event = pulled.newest()
+    assert (event.new_watermark, event.prev_offset, event.new_data) == (watermark, 0, None)
+    assert pulled.pull(set_watermark=watermark).status == "up-to-date"
+    assert pulled.pull(set_watermark=Timestamp.parse("2024-03-31T00:00:00Z")).status == "up-to-date"
+    # The source is still known, and the watermark stays.
+    assert pulled.pull().status == "up-to-date"
+    os.utime(pulled.write("data.csv", "id,name,at\n1,a,2024-03-03\n"), (2, 2))
+    assert pulled.pull().records == 1
+    assert pulled.newest().new_watermark == watermark
+
+
+def test_no_source(pulled: Pulled) -> None:
+    pulled.entry = pulled.workspace.dataset_new(DatasetAlias(None, "data"), DatasetKind.Root)
+    assert pulled.pull().status == "up-to-date"
+    assert "no polling source" in pulled.reporter.lines[0][1]
