@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from odf_engine.data.conform import find_columns
 from odf_engine.errors import Unsupported
 from odf_engine.ingest import sql
-from odf_engine.ingest.merge_base import POSITION, Inputs, Merged, filler, normal, time_of
+from odf_engine.ingest.merge_base import NEW, POSITION, Inputs, Merged, filler, time_of
 from odf_engine.ingest.merge_ledger import merge_ledger
 from odf_engine.ingest.merge_snapshot import merge_snapshot
 from odf_engine.ingest.ordering import Order
@@ -48,10 +48,23 @@ def merge(strategy: MergeStrategy, inputs: Inputs) -> Merged:
 
 
 def _append(inputs: Inputs) -> Merged:
-    def make(new: str, sort: bool) -> DataFrame:
-        order = f" ORDER BY {time_of(inputs)}, {POSITION}" if sort else ""
-        return inputs.select({"n": new}, f"SELECT {sql.columns(inputs.names)} FROM n{order}")
+    """All rows as they are: without a query of our own in between, a small pull is twice as fast."""
+    name = _event_time_in(inputs)
 
-    place = find_columns(inputs.new.columns, [inputs.vocab.event_time_column])[0]
-    keys = (inputs.vocab.event_time_column,) if place is not None else ()
-    return Merged(make, Order(keys, passes=True), filler(inputs), normal(inputs))
+    def make(_new: str, sort: bool) -> DataFrame:
+        if not sort or name is None:
+            return inputs.new
+        placed = f"SELECT *, monotonically_increasing_id() AS {POSITION} FROM {NEW}"
+        columns, order = sql.columns(inputs.new.columns), f"{time_of(inputs, name)}, {POSITION}"
+        return inputs.select({"placed": placed}, f"SELECT {columns} FROM placed ORDER BY {order}")
+
+    keys = () if name is None else (name,)
+    return Merged(make, Order(keys, passes=True), filler(inputs, name), NEW)
+
+
+def _event_time_in(inputs: Inputs) -> str | None:
+    """What the new rows call the event time; None when they have none."""
+    (place,) = find_columns(inputs.new.columns, [inputs.vocab.event_time_column])
+    if place is None or inputs.new.schema[place].dataType.typeName() == "void":
+        return None
+    return inputs.new.columns[place]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from odf_engine.data.conform import find_columns
+from odf_engine.data.conform import conform, find_columns
 from odf_engine.data.kernels import pc
 from odf_engine.ingest import sql
 from odf_engine.ingest.ordering import Order, in_order
@@ -119,25 +119,28 @@ def normal(inputs: Inputs) -> str:
     return f"SELECT {', '.join(parts)}, monotonically_increasing_id() AS {POSITION} FROM {NEW}"
 
 
-def time_of(inputs: Inputs) -> str:
-    """The event time in SQL, the source's where a row has none."""
-    name = inputs.vocab.event_time_column
-    fallback = f"timestamp_millis({inputs.event_time.ms}L)"
-    if pa.types.is_date(inputs.schema.field(name).type):
-        fallback = f"CAST({fallback} AS DATE)"
-    return f"coalesce({sql.column(name)}, {fallback})"
+def time_of(inputs: Inputs, name: str) -> str:
+    """The event time, which the rows call ``name``, to sort by; the source's where a row has none."""
+    if pa.types.is_date(inputs.schema.field(inputs.vocab.event_time_column).type):
+        return f"coalesce({sql.column(name)}, CAST(timestamp_millis({inputs.event_time.ms}L) AS DATE))"
+    return f"coalesce(unix_millis(CAST({sql.column(name)} AS TIMESTAMP)), {inputs.event_time.ms}L)"
 
 
-def filler(inputs: Inputs) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """Gives rows of a batch without an event time the one of their source."""
-    name = inputs.vocab.event_time_column
+def filler(inputs: Inputs, name: str | None) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
+    """Makes the event time, which the rows call ``name``, what it will be in the slice.
+
+    It is cut to milliseconds first, and the source's where a row has none: rows are sorted by that.
+    """
+    target = inputs.schema.field(inputs.vocab.event_time_column).with_nullable(True)
 
     def fill(batch: pa.RecordBatch) -> pa.RecordBatch:
-        at = batch.schema.get_field_index(name)
-        times = batch.column(at)
-        if times.null_count == 0:
+        at = batch.schema.get_field_index(name) if name is not None else -1
+        if at < 0:
             return batch
-        moment = pa.scalar(inputs.event_time.ms, pa.timestamp("ms", "UTC")).cast(times.type, safe=False)
-        return batch.set_column(at, name, pc.fill_null(times, moment))
+        times = conform(batch.column(at), target, 0)
+        if times.null_count:
+            moment = pa.scalar(inputs.event_time.ms, pa.timestamp("ms", "UTC")).cast(times.type, safe=False)
+            times = pc.fill_null(times, moment)
+        return batch.set_column(at, name, times)
 
     return fill

@@ -26,6 +26,7 @@ def merge_ledger(strategy: Ledger, inputs: Inputs) -> Merged:
     """Prepares the merge; a known key with other values is a warning."""
     keys = key_columns(strategy.primary_key, inputs)
     names = [*inputs.names, POSITION, COPIES]
+    event_time = inputs.vocab.event_time_column
 
     def make(new: str, sort: bool) -> DataFrame:
         parts = {"n": f"SELECT *, {counted(keys)} FROM ({new})"}
@@ -39,13 +40,13 @@ def merge_ledger(strategy: Ledger, inputs: Inputs) -> Merged:
                 f"WHERE s.odf_old IS NULL OR n.{COPIES} > 1 OR NOT {_unchanged(keys, inputs)}"
             )
         if sort:
-            query = f"SELECT * FROM ({query}) ORDER BY {time_of(inputs)}, {POSITION}"
+            query = f"SELECT * FROM ({query}) ORDER BY {time_of(inputs, event_time)}, {POSITION}"
         return inputs.select(parts, query)
 
-    known = _KnownRows(keys, filler(inputs))
+    known = _KnownRows(keys, filler(inputs, event_time))
     return Merged(
         make,
-        Order((inputs.vocab.event_time_column, POSITION), extra=(POSITION,)),
+        Order((event_time, POSITION), extra=(POSITION,)),
         lambda batch: known.take_out(without_copies(batch)),
         normal(inputs),
         lambda: check_keys(keys, inputs),

@@ -1,4 +1,4 @@
-"""Files that are not what the manifest says: one clear message, the head stays, the next pull starts afresh."""
+"""Files that are not what the manifest says: one clear message, the head stays, the next pull is afresh."""
 
 from __future__ import annotations
 
@@ -25,16 +25,21 @@ GOOD = "id,name,count,day\n1,a,10,2024-01-01\n2,b,20,2024-01-02\n"
     [
         (GOOD + "3,c,abc,\n", BadData, ['cases.csv: line 4, column "count": \'abc\' is not a BIGINT']),
         (GOOD + '3,"c\nc",1,\n4,d,NA,\n', BadData, ['line 6, column "count": \'NA\'', "read.nullValue"]),
-        (GOOD + "3,c,30,31.12.2024\n", BadData, ['line 4, column "day": \'31.12.2024\' is not a DATE', "dateFormat"]),
+        (GOOD + "3,c,30,31.12.2024\n", BadData,
+         ['line 4, column "day": \'31.12.2024\' is not a DATE', "dateFormat"]),
         (GOOD + "3,c\n", BadData, ["cases.csv: line 4: 2 values where there are 4 columns: 3,c"]),
         (GOOD + "3,c,1,2024-01-01,x\n", BadData, ["cases.csv: line 4: 5 values where there are 4 columns"]),
-        (GOOD.encode() + "3,größe,1,\n".encode("latin-1"), BadData, ["cases.csv", "line 4", "UTF-8", "encoding"]),
+        (GOOD.encode() + "3,größe,1,\n".encode("latin-1"), BadData,
+         ["cases.csv", "line 4", "UTF-8", "encoding"]),
         ("<html><body>Not found</body></html>", BadData, ["cases.csv: is a web page (HTML), not data"]),
         (gzip.compress(GOOD.encode()), BadData, ["cases.csv: is gzip, not text", "Decompress"]),
-        (GOOD + "<<<<<<< HEAD\n3,c,1,\n=======\n3,c,2,\n>>>>>>> x\n", BadData, ["cases.csv: line 4: a version-control"]),
+        (GOOD + "<<<<<<< HEAD\n3,c,1,\n=======\n3,c,2,\n>>>>>>> x\n", BadData,
+         ["cases.csv: line 4: a version-control"]),
         (GOOD + '3,"c,1,\n4,d,1,\n', BadData, ["cases.csv", "line 4"]),
-        ("id,name,day,count\n1,a,2024-01-01,10\n", InvalidSchema, ["cases.csv: line 1: column 'day' has another place"]),
-        ("id,name\n1,a\n", InvalidSchema, ["the file has 2 columns and read.schema declares 4", "id, name, count, day"]),
+        ("id,name,day,count\n1,a,2024-01-01,10\n", InvalidSchema,
+         ["cases.csv: line 1: column 'day' has another place"]),
+        ("id,name\n1,a\n", InvalidSchema,
+         ["the file has 2 columns and read.schema declares 4", "id, name, count, day"]),
     ],
 )  # fmt: skip
 def test_csv(pulled: Pulled, text: str | bytes, kind: type[OdfError], parts: list[str]) -> None:
@@ -150,13 +155,16 @@ merge: {merge}
         ("SELECT nam FROM input", "spark", InvalidQuery, ["`nam`", "`name`", "line 1, column 8"]),
         ("SELECT * FROM inptu", "spark", InvalidQuery, ["`inptu`", "`input`"]),
         ("DROP TABLE input", "spark", InvalidQuery, ["SELECT"]),
-        ("SELECT id FROM input", "datafusion", InvalidQuery, ["'datafusion', which is not here", "engines: spark"]),
+        ("SELECT id FROM input", "datafusion", InvalidQuery,
+         ["'datafusion', which is not here", "engines: spark"]),
         ("SELECT CAST(name AS INT) AS n FROM input", "spark", BadData,
          ['cases.csv: line 2, column "name": \'a\' is not an INT', "query"]),
-        ("SELECT 1 / (id - 2) AS n FROM (SELECT CAST(id AS INT) AS id FROM input)", "spark", BadData, ["zero"]),
+        ("SELECT 1 / (id - 2) AS n FROM (SELECT CAST(id AS INT) AS id FROM input)", "spark", BadData,
+         ["zero"]),
         ("SELECT id AS op FROM input", "spark", InvalidSchema, ["column 'op'", "SetVocab", "rename"]),
         ("SELECT id AS Offset FROM input", "spark", InvalidSchema, ["column 'Offset'"]),
-        ("SELECT day AS event_time FROM input", "spark", InvalidSchema, ["event_time", "STRING", "CAST(event_time AS"]),
+        ("SELECT day AS event_time FROM input", "spark", InvalidSchema,
+         ["event_time", "STRING", "CAST(event_time AS"]),
         ("SELECT id, name AS ID FROM input", "spark", InvalidSchema, ["'id' and 'ID'", "same name"]),
     ],
 )  # fmt: skip
@@ -214,9 +222,8 @@ def test_a_schema_that_no_longer_matches(pulled: Pulled) -> None:
 
 
 def test_inferred_types_that_changed(pulled: Pulled) -> None:
-    pulled.add(
-        "fetch: {kind: Url, url: a.csv}\nread: {kind: Csv, header: true, inferSchema: true}\nmerge: {kind: Append}"
-    )
+    read = "read: {kind: Csv, header: true, inferSchema: true}"
+    pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
     pulled.write("a.csv", "id,price\n1,1.5\n")
     pulled.pull()
     pulled.write("a.csv", "id,price\nx1,1.5\n")
@@ -224,9 +231,8 @@ def test_inferred_types_that_changed(pulled: Pulled) -> None:
 
 
 def test_not_null(pulled: Pulled) -> None:
-    pulled.add(
-        "fetch: {kind: Url, url: a.csv}\nread: {kind: Csv, schema: [id BIGINT NOT NULL, n INT]}\nmerge: {kind: Append}"
-    )
+    read = "read: {kind: Csv, schema: [id BIGINT NOT NULL, n INT]}"
+    pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
     pulled.write("a.csv", "1,1\n,2\n")
     pulled.fails(BadData, 'a.csv: line 2, column "id"', "NOT NULL")
 

@@ -53,9 +53,9 @@ def test_from_path() -> None:
     assert str(from_path(FromPath("^(.*?)\\.csv"), "deep/er/2024-03-01.csv")) == "2024-03-01T00:00:00Z"
     assert str(from_path(FromPath("^(.*?)/x", "yyyyMM"), "202403/x.csv")) == "2024-03-01T00:00:00Z"
     assert str(from_path(FromPath("(.*)"), "2024-03-01T10:00:00Z")) == "2024-03-01T10:00:00Z"
-    with pytest.raises(BadData, match="other.txt: the name does not match"):
+    with pytest.raises(BadData, match=r"other.txt: the name does not match"):
         from_path(FromPath(pattern), "other.txt")
-    with pytest.raises(BadData, match="x.csv: '2024-99-01' is not a time of the form 'yyyy-MM-dd'"):
+    with pytest.raises(BadData, match=r"x.csv: '2024-99-01' is not a time of the form 'yyyy-MM-dd'"):
         from_path(FromPath("(.*)/"), "2024-99-01/x.csv")
     with pytest.raises(InvalidManifest, match="no group"):
         from_path(FromPath(r"\d+"), "1")

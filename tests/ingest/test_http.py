@@ -128,7 +128,7 @@ def test_waits_no_longer_than_it_makes_sense(
 
 def test_nobody_there(workspace: Workspace, reporter: Recorder) -> None:
     with pytest.raises(
-        SourceUnavailable, match="http://127.0.0.1:9/x: the connection failed: Connection refused"
+        SourceUnavailable, match=r"http://127.0.0.1:9/x: the connection failed: Connection refused"
     ):
         get(workspace, Url("http://127.0.0.1:9/x"), reporter, retries=0)
 
@@ -187,7 +187,7 @@ def test_redirects_keep_secrets_at_home(workspace: Workspace, web: WebServer, re
     with pytest.raises(SourceUnavailable, match="302"):
         get(workspace, Url(web.url), reporter)
     web.answer = lambda request: reply(request, 302, Location="file:///etc/passwd")
-    with pytest.raises(SourceUnavailable, match="302 .*file:///etc/passwd.* is not allowed"):
+    with pytest.raises(SourceUnavailable, match=r"302 .*file:///etc/passwd.* is not allowed"):
         get(workspace, Url(web.url), reporter)
 
 

@@ -88,7 +88,7 @@ def test_zip_damaged(tmp_path: Path, reporter: Recorder) -> None:
     with pytest.raises(BadData, match=r"a\.zip: is not a sound zip"):
         run(path, reporter, ZIP)
     path.write_bytes(whole[:2000] + b"\xff" * 50 + whole[2050:])
-    with pytest.raises(BadData, match="sound|damaged"):
+    with pytest.raises(BadData, match=r"sound|damaged"):
         run(path, reporter, ZIP)
 
 

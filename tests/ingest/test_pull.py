@@ -24,7 +24,8 @@ def test_append(pulled: Pulled) -> None:
     pulled.add(CSV + "merge: {kind: Append}")
     path = pulled.write(
         "data.csv",
-        'id,name,at\n1,"a, ""b""",2024-03-02\n2,"two\nlines",2024-03-01T10:00:00.1239Z\n3,,\n4,d,2024-03-01T10:00:00.123+00:00\n',
+        'id,name,at\n1,"a, ""b""",2024-03-02\n2,"two\nlines",2024-03-01T10:00:00.1239Z\n'
+        "3,,\n4,d,2024-03-01T10:00:00.123+00:00\n",
     )
     os.utime(path, (1709287200, 1709287200.5))  # 2024-03-01 10:00:00
     result = pulled.pull()

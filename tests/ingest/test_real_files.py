@@ -132,7 +132,8 @@ def test_geojson(pulled: Pulled, shared: Path) -> None:
 @pytest.mark.parametrize("shape", ["lines", "array", "within"])
 def test_json_keeps_every_digit(pulled: Pulled, shape: str) -> None:
     objects = [
-        '{"id": 9007199254740993, "price": 12345678901234567890.1234567890, "day": "2024-02-29", "tags": ["a", "b"]}',
+        '{"id": 9007199254740993, "price": 12345678901234567890.1234567890, '
+        '"day": "2024-02-29", "tags": ["a", "b"]}',
         '{"id": -1, "price": 0.1, "at": {"lat": 1.5}, "extra": 1}',
     ]
     text = {
@@ -162,9 +163,8 @@ merge: {{kind: Append}}
 
 def test_parquet(pulled: Pulled, shared: Path) -> None:
     """A slice of a dataset is a Parquet file like any other."""
-    pulled.add(
-        "fetch: {kind: Url, url: a.csv}\nread: {kind: Csv, schema: [id INT, at TIMESTAMP]}\nmerge: {kind: Append}"
-    )
+    read = "read: {kind: Csv, schema: [id INT, at TIMESTAMP]}"
+    pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
     pulled.write("a.csv", "1,2024-01-01T00:00:00.5Z\n2,\n")
     pulled.pull()
     (row,) = pulled.dataset.slices()
