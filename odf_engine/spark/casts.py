@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 from pyspark.sql import types as st
@@ -23,6 +23,9 @@ from pyspark.sql import types as st
 from odf_engine.errors import InvalidManifest
 from odf_engine.spark.errors import MARK, SEPARATOR
 from odf_engine.spark.types import spark_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 _SHOWN: Final = 200
 _MIDNIGHT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ]00:00(:00([.]0+)?)?(Z|[+-]00:?00)?)?$"
@@ -68,25 +71,30 @@ def text(value: str) -> str:
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def from_text(field: pa.Field, formats: Formats) -> str:
-    """The expression for a column that was read as STRING, as its declared type."""
-    column = identifier(field.name)
-    kind = spark_type(field.type, field.name)
-    if isinstance(kind, st.StringType):
-        return _finished(column, field)
-    sql = kind.simpleString()
-    value = _bounded(field, _parsed(column, kind, sql, formats))
-    return _finished(_or_error(column, column, field, sql, value), field)
+def declared(frame: DataFrame, schema: pa.Schema, formats: Formats) -> DataFrame:
+    """The columns of a frame that a schema names, in its order, as their declared types.
+
+    Columns that the frame holds as STRING are read as text; others are cast, without loss.
+    """
+    held = {field.name.lower(): field.dataType for field in frame.schema}
+    columns = [
+        _Column.of(field, held[field.name.lower()], formats, f"raw_{i}", f"value_{i}")
+        for i, field in enumerate(schema)
+    ]
+    # First all values are made, then all are checked, so that none is made twice.
+    made = frame.selectExpr(*(part for column in columns for part in column.made()))
+    return made.selectExpr(*(column.checked() for column in columns))
 
 
 def fits(name: str, kind: st.DataType, formats: Formats) -> str:
     """The condition that a value of text may be guessed to be of a type; null for null.
 
-    Stricter than :func:`from_text`: 007 and numbers too long for a DOUBLE are no numbers, and 1 is
+    Stricter than :func:`declared`: 007 and numbers too long for a DOUBLE are no numbers, and 1 is
     no BOOLEAN.
     """
     column = identifier(name)
-    fitting = f"{_parsed(column, kind, kind.simpleString(), formats)} IS NOT NULL"
+    value, guard = _from_text(kind, column, f"try_cast({column} AS {kind.simpleString()})", formats)
+    fitting = f"{value.format(column)} IS NOT NULL" + (f" AND ({guard})" if guard else "")
     match kind:
         case st.BooleanType():
             fitting = f"lower(trim({column})) IN ('true', 'false')"
@@ -96,65 +104,93 @@ def fits(name: str, kind: st.DataType, formats: Formats) -> str:
     return f"if({column} IS NULL, NULL, {fitting})"
 
 
-def from_typed(field: pa.Field, held: st.DataType) -> str:
-    """The expression for a column that was read as some type, as its declared type."""
-    column = identifier(field.name)
-    kind = spark_type(field.type, field.name)
-    if held == kind:
-        return _finished(column, field)
+@dataclass(frozen=True)
+class _Column:
+    """How one column becomes its declared type.
+
+    Attributes:
+        field: the declaration.
+        raw, made_as: names of the column as it was read and of the value made of it.
+        value: expression over the column of the frame; empty where it is that column itself.
+        guard: condition over ``raw`` and ``made_as`` that a value has to meet; empty for none.
+        kind: the declared type for errors.
+    """
+
+    field: pa.Field
+    raw: str
+    made_as: str
+    value: str
+    guard: str
+    kind: str
+
+    @classmethod
+    def of(cls, field: pa.Field, held: st.DataType, formats: Formats, raw: str, made_as: str) -> _Column:
+        kind = spark_type(field.type, field.name)
+        shown = _UNSIGNED.get(field.type, kind.simpleString().upper())
+        if kind == held and field.type not in _BOUNDS:
+            return cls(field, raw, made_as, "", "", shown)
+        value, guards = f"try_cast({{}} AS {kind.simpleString()})", []
+        if isinstance(held, st.StringType):
+            value, guard = _from_text(kind, raw, made_as, formats)
+            guards.append(guard)
+        elif isinstance(held, st.FractionalType) and isinstance(kind, st.IntegralType | st.DecimalType):
+            guards.append(f"{made_as} = {raw}")
+        if (largest := _BOUNDS.get(field.type)) is not None:
+            guards.append(f"{made_as} >= 0 AND {made_as} <= {largest}")
+        return cls(field, raw, made_as, value, " AND ".join(f"({guard})" for guard in guards if guard), shown)
+
+    def made(self) -> list[str]:
+        """The column and, where it is something else, the value."""
+        column = identifier(self.field.name)
+        parts = [f"{column} AS {self.raw}"]
+        return [*parts, f"{self.value.format(column)} AS {self.made_as}"] if self.value else parts
+
+    def checked(self) -> str:
+        """The value, or an error."""
+        missing = "NULL" if self.field.nullable else self._error("NOT NULL", "''")
+        result = self.raw if self.field.nullable else f"coalesce({self.raw}, {missing})"
+        if self.value:
+            fine = f"{self.made_as} IS NOT NULL" + (f" AND {self.guard}" if self.guard else "")
+            wrong = self._error(self.kind, f"left(CAST({self.raw} AS STRING), {_SHOWN})")
+            result = f"if({fine}, {self.made_as}, if({self.raw} IS NULL, {missing}, {wrong}))"
+        return f"{result} AS {identifier(self.field.name)}"
+
+    def _error(self, kind: str, value: str) -> str:
+        message = text(SEPARATOR.join((MARK, self.field.name, kind, "")))
+        return f"raise_error(concat({message}, {value}))"
+
+
+def _from_text(kind: st.DataType, raw: str, value: str, formats: Formats) -> tuple[str, str]:
+    """How text becomes a type: the expression (``{}`` for the column), and what has to hold of it.
+
+    The guards are written so that the usual spelling passes without a regular expression.
+    """
     sql = kind.simpleString()
-    value = f"try_cast({column} AS {sql})"
-    if isinstance(held, st.FractionalType) and isinstance(kind, st.IntegralType | st.DecimalType):
-        value = f"if({value} = {column}, {value}, NULL)"
-    value = _bounded(field, value)
-    return _finished(_or_error(column, f"CAST({column} AS STRING)", field, sql, value), field)
-
-
-def _parsed(column: str, kind: st.DataType, sql: str, formats: Formats) -> str:
-    plain = f"try_cast({column} AS {sql})"
+    plain = f"try_cast({{}} AS {sql})"
     match kind:
         case st.DateType() if formats.date:
-            return f"try_to_date({column}, {text(formats.date)})"
+            return f"try_to_date({{}}, {_braced(formats.date)})", ""
         case st.DateType():
-            usual = f"(substring({column}, 5, 1) = '-' AND length({column}) BETWEEN 8 AND 10)"
-            other = f"trim({column}) RLIKE '{_MIDNIGHT}'"
-            return f"if({usual} OR {other}, {plain}, NULL)"
+            usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8 AND octet_length({raw}) <= 10"
+            return plain, f"{usual} OR trim({raw}) RLIKE '{_MIDNIGHT}'"
         case st.TimestampType() | st.TimestampNTZType() if formats.timestamp:
-            return f"try_cast(try_to_timestamp({column}, {text(formats.timestamp)}) AS {sql})"
+            return f"try_cast(try_to_timestamp({{}}, {_braced(formats.timestamp)}) AS {sql})", ""
         case st.TimestampType() | st.TimestampNTZType():
-            usual = f"(substring({column}, 5, 1) = '-' AND length({column}) >= 8)"
-            other = f"trim({column}) RLIKE '{_MOMENT}'"
-            return f"if({usual} OR {other}, {plain}, NULL)"
+            usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8"
+            return plain, f"{usual} OR trim({raw}) RLIKE '{_MOMENT}'"
         case st.DecimalType():
-            wide = f"try_cast({column} AS DECIMAL(38, {38 - (kind.precision - kind.scale)}))"
-            return f"if({plain} = {wide}, {plain}, NULL)"
+            wide = f"DECIMAL(38, {38 - (kind.precision - kind.scale)})"
+            return plain, f"{value} = try_cast({raw} AS {wide})"
         case st.DoubleType() | st.FloatType():
-            infinite = f"abs({plain}) = CAST('Infinity' AS {sql})"
-            said = f"trim({column}) RLIKE '(?i)^[+-]?inf(inity)?$'"
-            return f"if({infinite} AND NOT {said}, NULL, {plain})"
+            said = f"trim({raw}) RLIKE '(?i)^[+-]?inf(inity)?$'"
+            return plain, f"abs({value}) < CAST('Infinity' AS {sql}) OR isnan({value}) OR {said}"
         case st.BinaryType():
-            return f"CAST({column} AS BINARY)"
-    return plain
+            return "CAST({} AS BINARY)", ""
+    return plain, ""
 
 
-def _bounded(field: pa.Field, value: str) -> str:
-    largest = _BOUNDS.get(field.type)
-    return value if largest is None else f"if({value} BETWEEN 0 AND {largest}, {value}, NULL)"
-
-
-def _or_error(column: str, shown: str, field: pa.Field, sql: str, value: str) -> str:
-    kind = _UNSIGNED.get(field.type, sql.upper())
-    message = text(SEPARATOR.join((MARK, field.name, kind, "")))
-    failed = f"raise_error(concat({message}, left({shown}, {_SHOWN})))"
-    return f"if({column} IS NULL, NULL, coalesce({value}, {failed}))"
-
-
-def _finished(value: str, field: pa.Field) -> str:
-    column = identifier(field.name)
-    if not field.nullable:
-        message = text(SEPARATOR.join((MARK, field.name, "NOT NULL", "")))
-        value = f"coalesce({value}, raise_error({message}))"
-    return value if value == column else f"{value} AS {column}"
+def _braced(pattern: str) -> str:
+    return text(pattern).replace("{", "{{").replace("}", "}}")
 
 
 def _pattern(written: str | None) -> str | None:

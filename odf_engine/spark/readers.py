@@ -87,7 +87,7 @@ def read_csv(
             frame = reader.csv(str(text.path))
             return _guessed(frame, formats, reporter) if step.infer_schema else frame
         frame = reader.schema(_all_text(schema)).csv(str(text.path))
-        return frame.selectExpr(*(casts.from_text(field, formats) for field in schema))
+        return casts.declared(frame, schema, formats)
 
 
 def read_json(
@@ -119,16 +119,8 @@ def read_json(
     with translated(reporter):
         if schema is None:
             return reader.json(str(text.path))
-        held = [_json_field(field) for field in schema]
-        frame = reader.schema(st.StructType(held)).json(str(text.path))
-        return frame.selectExpr(
-            *(
-                casts.from_text(field, formats)
-                if isinstance(kind.dataType, st.StringType)
-                else casts.from_typed(field, kind.dataType)
-                for field, kind in zip(schema, held, strict=True)
-            )
-        )
+        held = st.StructType([_json_field(field) for field in schema])
+        return casts.declared(reader.schema(held).json(str(text.path)), schema, formats)
 
 
 def read_parquet(
@@ -232,7 +224,7 @@ def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter | None) -> D
         fitting = answers[i * len(_GUESSES) : (i + 1) * len(_GUESSES)]
         kind = next((kind for kind, fits in zip(_ARROW_GUESSES, fitting, strict=True) if fits), pa.string())
         fields.append(pa.field(name, kind))
-    return frame.selectExpr(*(casts.from_text(field, formats) for field in fields))
+    return casts.declared(frame, pa.schema(fields), formats)
 
 
 def _json_field(field: pa.Field) -> st.StructField:
@@ -268,7 +260,7 @@ def _moments(frame: DataFrame, footer: pq.ParquetSchema) -> DataFrame:
 
 
 def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
-    held = {field.name.lower(): field for field in frame.schema}
+    held = {name.lower() for name in frame.columns}
     for field in schema:
         if field.name.lower() not in held:
             raise InvalidSchema(
@@ -277,9 +269,7 @@ def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
                 hint=f"its columns are {', '.join(f'`{other}`' for other in frame.columns)}",
             )
     try:
-        return frame.selectExpr(
-            *(casts.from_typed(field, held[field.name.lower()].dataType) for field in schema)
-        )
+        return casts.declared(frame, schema, Formats())
     except AnalysisException as error:
         raise InvalidSchema(
             f"a column cannot have its declared type: {clean(str(error))}", where=name
