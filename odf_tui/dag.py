@@ -206,8 +206,8 @@ class _Drawing:
 
     def _gutter(self, part: Component, gutter: _Gutter, index: int, x: int, rows: Mapping[Key, int]) -> int:
         """Draws the links into column ``index``, from ``x``; returns where the column starts."""
-        levels = 1 + max((track.level for found in gutter.values() for track in found), default=0)
-        end = x + _GAP * (levels + 1) - 1
+        levels = 1 + max((track.level for found in gutter.values() for track in found), default=-1)
+        end = x + max(_GAP * (levels + 1) - 1, 2)
         for target in part.columns[index]:
             tracks = [
                 (x + _GAP * (track.level + 1), int(track.exit) + self.top, track)

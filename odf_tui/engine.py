@@ -134,7 +134,8 @@ class WorkspaceSource:
             raise NotFound("there is no such file", where=str(path)) from None
         except OSError as error:
             raise NotFound(f"cannot be read: {error.strerror}", where=str(path)) from None
-        entries = self._workspace.add(read_manifests(text, str(path)))
+        name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
+        entries = self._workspace.add(read_manifests(text, name))
         return [str(entry.id) for entry in entries]
 
     def jobs(self) -> tuple[list[Job], int]:

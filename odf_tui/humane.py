@@ -6,6 +6,8 @@ from typing import Final
 
 from rich.cells import cell_len, set_cell_size
 
+from odf_engine.errors import OdfError
+
 # Control characters would drive the terminal, and direction overrides would make text lie: each
 # becomes a visible sign. C0 has pictures of its own; the rest becomes a replacement character.
 _VISIBLE: Final = {
@@ -89,3 +91,8 @@ def shorten(text: str, width: int) -> str:
         return clip(text, width)
     tail = (width - 1) // 2
     return set_cell_size(text, width - 1 - tail) + "…" + text[-tail:]
+
+
+def said(error: Exception) -> str:
+    """An error in one line; one that is not for people has its kind before it."""
+    return str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"

@@ -5,15 +5,14 @@ Newer reads of a kind replace older ones: what an older one still finds is not t
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from odf_engine.errors import OdfError
+from odf_tui.humane import said
 from odf_tui.messages import (
     BlocksRead,
     DatasetsRead,
@@ -25,14 +24,9 @@ from odf_tui.messages import (
     ThemeSaved,
 )
 from odf_tui.state import Source
-
-if TYPE_CHECKING:
-    from odf_tui.widgets.data import Opened
+from odf_tui.widgets.rows import open_rows
 
 T = TypeVar("T")
-
-# What reading files can end in; anything else is a mistake of ours and may be seen as such.
-UNREADABLE = (OdfError, OSError, sqlite3.Error, ValueError)
 
 
 class Reads:
@@ -54,8 +48,8 @@ class Reads:
             worker = get_current_worker()
             try:
                 message = tell(read(), "")
-            except UNREADABLE as error:
-                message = tell(None, str(error))
+            except Exception as error:  # whatever it is, it is shown, and the screen lives on
+                message = tell(None, said(error))
             if not worker.is_cancelled:
                 self._screen.post_message(message)
 
@@ -88,13 +82,11 @@ class Reads:
 
     def rows(self, dataset: str) -> None:
         """The rows of a dataset, with the first of them."""
-
-        def read() -> Opened | None:
-            from odf_tui.widgets.data import open_rows
-
-            return open_rows(self._source, dataset)
-
-        self._start("rows", read, lambda opened, error: RowsOpened(dataset, opened, error))
+        self._start(
+            "rows",
+            lambda: open_rows(self._source, dataset),
+            lambda opened, error: RowsOpened(dataset, opened, error),
+        )
 
     def block_text(self, dataset: str, sequence_number: int) -> None:
         """A block as YAML."""

@@ -43,7 +43,7 @@ class Workstation(App[None], inherit_bindings=False):
         self.theme_names = themes.names()
         self.palette: dict[str, Style] = {}
         self._early = early
-        self._nearest = NearestColours(enabled=self.console.color_system == "256")
+        self._nearest = NearestColours(enabled=self.console.color_system == "256" and not self.no_color)
         self._filters.append(self._nearest)
         self._complaint = ""
         if not self.use_theme(self._wanted_theme()):
@@ -64,7 +64,7 @@ class Workstation(App[None], inherit_bindings=False):
     def on_mount(self) -> None:
         """Tells of a theme that could not be read."""
         if self._complaint:
-            self.bench.notify_line(self._complaint, "warn")
+            self.call_after_refresh(lambda: self.bench.notify_line(self._complaint, "warn"))
 
     @property
     def bench(self) -> Workbench:

@@ -42,23 +42,23 @@ def manifest_files(folder: Path) -> Iterator[Path]:
                     return
 
 
-def error_spans(error: OdfError) -> list[list[Span]]:
+def error_spans(error: OdfError, folder: Path) -> list[list[Span]]:
     """What is wrong and where, with the line of the file it is in, and what to do."""
     lines: list[list[Span]] = [[(f" {text}", "bad")] for text in map(plain, error.message.splitlines())]
     if error.where:
         lines.append([(" in ", "muted"), (plain(error.where), "strong")])
-        lines += _excerpt(error.where)
+        lines += _excerpt(error.where, folder)
     if error.hint:
         lines.append([(" try ", "muted"), (plain(error.hint), "good")])
     return lines
 
 
-def _excerpt(where: str) -> list[list[Span]]:
+def _excerpt(where: str, folder: Path) -> list[list[Span]]:
     match = _PLACE.match(where)
     if match is None:
         return []
     try:
-        text = Path(match["file"]).read_text(encoding="utf-8", errors="replace").splitlines()
+        text = (folder / match["file"]).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return []
     at = int(match["line"])
@@ -184,4 +184,4 @@ class AddDialog(ModalScreen[list[str]]):
             return
         problem = self.query_one("#problem", Lines)
         problem.display = True
-        problem.set(error_spans(message.error))
+        problem.set(error_spans(message.error, self._source.folder))

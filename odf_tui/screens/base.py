@@ -117,7 +117,7 @@ class Parts(Screen[None]):
             dataset_job=None if row is None else self.book.open_of(row.id),
             block=self.blocks_pane.view.block,
             job=self.jobs_pane.view.job,
-            has_rows=self.data_pane.table is not None,
+            has_rows=self.data_pane.view.count() > 0,
             open_jobs=len(self.book.open()),
             pullable=sum(not row.derivative and not row.missing for row in self.rows),
             worker=self.worker_state,

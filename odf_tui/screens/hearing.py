@@ -26,6 +26,7 @@ from odf_tui.screens.base import Early, Parts
 from odf_tui.state import DatasetRow, Detail, Health, Source, healths
 from odf_tui.widgets.jobs import JobsView, outcome
 from odf_tui.widgets.lines import LineView
+from odf_tui.widgets.rows import RowsView
 from odf_tui.widgets.status import StatusLine
 
 LOOK_SECONDS: Final = 0.08
@@ -83,20 +84,20 @@ class Hearing(Parts):
             self._look.stop()
         self._look = self.set_timer(wait, self._look_at)
 
-    async def _look_at(self) -> None:
+    def _look_at(self) -> None:
         row = self.graph.row
         self._look = None
         self._looked = time.monotonic()
         self.seen = ("", "") if row is None else (row.id, row.head)
         if row is None:
             self.blocks_pane.view.open("", 0)
-            await self.data_pane.say("", [(" Rows show here.", "muted")])
+            self.data_pane.say("", [(" Rows show here.", "muted")])
             return
         self.blocks_pane.retitle(row.name)
         if row.missing or row.problem:
             why = row.problem or "This input is not in the workspace."
             self.blocks_pane.view.open(row.id, row.blocks)
-            await self.data_pane.say(row.id, [(f" {why}", "warn")])
+            self.data_pane.say(row.id, [(f" {why}", "warn")])
             return
         self.blocks_pane.view.open(row.id, row.blocks)
         self.reads.detail(row.id)
@@ -138,16 +139,16 @@ class Hearing(Parts):
         self.show_hints()
 
     @on(RowsOpened)
-    async def _rows_opened(self, message: RowsOpened) -> None:
+    def _rows_opened(self, message: RowsOpened) -> None:
         row = self.graph.row
         if row is None or row.id != message.dataset:
             return
         if message.opened is not None:
-            await self.data_pane.show(row.id, message.opened)
+            self.data_pane.show(row.id, message.opened)
         elif message.error:
-            await self.data_pane.say(row.id, [(f" {message.error}", "bad")])
+            self.data_pane.say(row.id, [(f" {message.error}", "bad")])
         else:
-            await self.data_pane.say(row.id, *self._no_rows(row))
+            self.data_pane.say(row.id, *self._no_rows(row))
         self.show_hints()
 
     def _no_rows(self, row: DatasetRow) -> list[list[tuple[str, str]]]:
@@ -164,9 +165,9 @@ class Hearing(Parts):
             [(" No rows yet. Press ", "muted"), ("p", "key"), (" to pull them from the source.", "muted")]
         ]
 
-    def on_rows_table_failed(self, message: Notice) -> None:
-        """Rows could not be read."""
-        self.notify_line(str(getattr(message, "error", "")), "bad")
+    @on(RowsView.Failed)
+    def _rows_failed(self, message: RowsView.Failed) -> None:
+        self.notify_line(message.error, "bad")
 
     @on(Notice)
     def _notice(self, message: Notice) -> None:

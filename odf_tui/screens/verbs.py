@@ -240,11 +240,10 @@ class Verbs(Parts):
 
     def do_open_row(self) -> None:
         """A row, a line for each column."""
-        table = self.data_pane.table
-        record = table.record() if table is not None else None
-        if table is None or record is None:
+        view = self.data_pane.view
+        if (record := view.record()) is None:
             return
-        title = f"row {count(table.cursor_row + 1)}"
+        title = f"row {count(view.cursor + 1)}"
         self.app.push_screen(Reader(title, record_spans(record), partial(self.copy_text, "row")))
 
     def do_open_job(self) -> None:
@@ -341,7 +340,6 @@ class Verbs(Parts):
         if self.station.use_theme(name):
             self.notify_line(f"theme {name}")
             self.reads.save_theme(name)
-            self.run_worker(self.data_pane.restyle(), group="theme")
 
     def do_quit(self) -> None:
         """Leaves; what runs goes on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from concurrent.futures import TimeoutError as TooLate
+import gc
 from typing import ClassVar, Final
 
 from textual import on
@@ -11,7 +11,6 @@ from textual.binding import Binding, BindingType
 from odf_tui import actions
 from odf_tui.actions import PANES
 from odf_tui.messages import TextRead
-from odf_tui.reads import UNREADABLE
 from odf_tui.screens.hearing import Hearing
 from odf_tui.screens.verbs import Verbs
 from odf_tui.widgets.lines import LineView
@@ -43,14 +42,15 @@ class Workbench(Verbs, Hearing, inherit_bindings=False):
             return False
         try:
             rows, jobs = self.early.result(_EARLY_SECONDS)
-        except (TooLate, *UNREADABLE):
-            return False  # it is read again, and then said why not
+        except Exception:  # too late, or unreadable: it is read again, and then said why not
+            return False
         self.book.load(*jobs)
         self.jobs_pane.view.load()
         self.show_datasets(rows)
         return True
 
     def _begin(self) -> None:
+        gc.freeze()  # what was made so far stays: looking through it again and again costs 50 ms each time
         self.run_worker(self.follower.run(), group="worker", name="worker")
 
     @on(TextRead)

@@ -1,4 +1,7 @@
-"""Values of a slice as cells: text that is exact, safe to show, and aligned by type."""
+"""Values of a slice as cells: text that is exact, safe to show, and aligned by type.
+
+Imported in a thread, because it brings Arrow.
+"""
 
 from __future__ import annotations
 
@@ -7,44 +10,46 @@ from typing import Final
 
 import pyarrow as pa
 import pyarrow.types as pt
-from rich.style import Style
-from rich.text import Text
+from rich.cells import cell_len
 
 from odf_tui.humane import plain
 from odf_tui.state import RowWindow
 
 NULL: Final = "∅"
-OPS: Final = {0: ("+A", "good"), 1: ("-R", "bad"), 2: ("-C", "warn"), 3: ("+C", "warn")}
+OPS: Final = {"0": ("+A", "good"), "1": ("-R", "bad"), "2": ("-C", "warn"), "3": ("+C", "warn")}
 
 _SCAN_ROWS: Final = 65_536
-_MAX_CELL: Final = 2000
+_MAX_CELL: Final = 400
+_MIDNIGHT: Final = " 00:00:00"
 
 
-def text_of(value: pa.Scalar) -> str:
-    """A value in full, as people write it; null is empty."""
-    if not value.is_valid:
-        return ""
-    kind = value.type
+def texts(column: pa.ChunkedArray) -> list[str | None]:
+    """The values of a column in full, as people write them; null is None."""
+    kind = column.type
     if pt.is_timestamp(kind):
-        return _moment(value)
+        return _moments(column)
     if pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind):
-        return "0x" + value.as_py().hex()
+        return [None if value is None else "0x" + value.hex() for value in column.to_pylist()]
     if pt.is_floating(kind):
-        return repr(value.as_py())
-    return str(value.as_py()) if not pt.is_boolean(kind) else str(value.as_py()).lower()
+        return [None if value is None else repr(value) for value in column.to_pylist()]
+    try:
+        return column.cast(pa.string()).to_pylist()
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        return [None if not value.is_valid else str(value.as_py()) for value in column]
 
 
-def _moment(value: pa.Scalar) -> str:
+def _moments(column: pa.ChunkedArray) -> list[str | None]:
     # Through Arrow, because Python has no years beyond 9999 and no nanoseconds.
-    text = str(value.cast(pa.timestamp(value.type.unit)).cast(pa.string()))
-    head, dot, fraction = text.partition(".")
-    fraction = fraction.rstrip("0")
-    return head + (dot + fraction if fraction else "") + ("Z" if value.type.tz else "")
-
-
-def is_right(kind: pa.DataType) -> bool:
-    """Whether values of a type are aligned right."""
-    return pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal(kind)
+    zone = "Z" if column.type.tz else ""
+    found: list[str | None] = []
+    for text in column.cast(pa.timestamp(column.type.unit)).cast(pa.string()).to_pylist():
+        if text is None:
+            found.append(None)
+            continue
+        head, dot, fraction = text.partition(".")
+        fraction = fraction.rstrip("0")
+        found.append(head + (dot + fraction if fraction else "") + zone)
+    return found
 
 
 def type_name(kind: pa.DataType) -> str:
@@ -52,60 +57,57 @@ def type_name(kind: pa.DataType) -> str:
     return str(kind).replace("timestamp[ms, tz=UTC]", "timestamp").replace("date32[day]", "date")
 
 
-def _precision(column: pa.ChunkedArray, cut: bool) -> int:
-    """How many characters of a time say something in this column."""
-    texts = [text_of(value).removesuffix("Z") for value in column if value.is_valid]
-    if texts and all(text[10:] == " 00:00:00" for text in texts):
-        return 10
-    return 19 if cut else 40
+class Chunk:
+    """Some rows, whose columns become text when they are first seen.
 
+    Attributes:
+        rows: how many.
+    """
 
-class Cells:
-    """Makes cells of a window's columns."""
+    def __init__(self, table: pa.Table, system: Sequence[str]) -> None:
+        self._table = table
+        self._system = system
+        self._full: dict[int, list[str | None]] = {}
+        self._cells: dict[int, list[str]] = {}
+        self._widths: dict[int, int] = {}
+        self.rows: int = table.num_rows
 
-    def __init__(self, sample: pa.Table, system: Sequence[str], styles: dict[str, Style]) -> None:
-        schema = sample.schema
-        self._right = [is_right(field.type) for field in schema]
-        self._op = schema.get_field_index(system[1])
-        self._muted = {index for index, name in enumerate(schema.names) if name in system}
-        self._styles = styles
-        # Times are cut where the sample has nothing, and the system's at the second; copied they are whole.
-        self._times = {
-            index: _precision(column, index in self._muted)
-            for index, column in enumerate(sample.columns)
-            if pt.is_timestamp(column.type)
-        }
-        self.waiting = Text("…", style=styles["muted"])
-        self._nulls = [
-            Text(NULL, styles["muted"], justify="right" if right else "left") for right in self._right
-        ]
+    def value(self, row: int, column: int) -> str | None:
+        """A value in full; None for null."""
+        if column not in self._full:
+            self._full[column] = texts(self._table.column(column))
+        return self._full[column][row]
 
-    def label(self, name: str, column: int) -> Text:
-        """The name of a column."""
-        return Text(plain(name), justify="right" if self._right[column] else "left", no_wrap=True)
+    def cell(self, row: int, column: int) -> str:
+        """A value as one safe line."""
+        if column not in self._cells:
+            self._make(column)
+        return self._cells[column][row]
 
-    def make(self, value: pa.Scalar, column: int) -> Text:
-        """A value as one line."""
-        if not value.is_valid:
-            return self._nulls[column]
-        if column == self._op and value.as_py() in OPS:
-            code, style = OPS[value.as_py()]
-            return Text(code, style=self._styles[style])
-        text = plain(text_of(value)[:_MAX_CELL])
-        if (cells := self._times.get(column)) is not None:
-            text = text[:cells].removesuffix("Z")
-        style = self._styles["muted"] if column in self._muted else ""
-        return Text(text, style=style, justify="right" if self._right[column] else "left", no_wrap=True)
+    def width(self, column: int) -> int:
+        """Cells of the widest value."""
+        if column not in self._cells:
+            self._make(column)
+        return self._widths[column]
 
+    def _make(self, column: int) -> None:
+        if self.rows:
+            self.value(0, column)
+        full = self._full.get(column, [])
+        if self._table.column_names[column] == self._system[1]:
+            full = [OPS.get(text or "", (text, ""))[0] for text in full]
+        elif pt.is_timestamp(self._table.column(column).type):
+            full = self._shortened(full, self._table.column_names[column] in self._system)
+        cells = [NULL if text is None else plain(text[:_MAX_CELL]) for text in full]
+        self._cells[column] = cells
+        self._widths[column] = max(map(cell_len, cells), default=0)
 
-def widths(table: pa.Table, cells: Cells, most: int) -> list[int]:
-    """Widths of the columns, from a sample of rows and the names."""
-    found: list[int] = []
-    for index, name in enumerate(table.column_names):
-        column = table.column(index)
-        values = (cells.make(column[row], index).cell_len for row in range(table.num_rows))
-        found.append(min(max([Text(plain(name)).cell_len, *values]), most))
-    return found
+    def _shortened(self, full: list[str | None], system: bool) -> list[str | None]:
+        """Times without what says nothing: days as days, and the system's times at the second."""
+        bare = [text.removesuffix("Z") if text is not None else None for text in full]
+        if all(text is None or text.endswith(_MIDNIGHT) for text in bare):
+            return [text and text.removesuffix(_MIDNIGHT) for text in bare]
+        return [text and text.partition(".")[0] for text in bare] if system else bare
 
 
 class TableWindow:
@@ -128,6 +130,24 @@ class TableWindow:
     def window(self, start: int, count: int) -> pa.Table:
         """Some rows."""
         return self._table.slice(start, count)
+
+
+class Columns:
+    """Names, types and alignment of a window's columns."""
+
+    def __init__(self, window: RowWindow) -> None:
+        schema = window.columns
+        self.names = [plain(name) for name in schema.names]
+        self.types = [plain(type_name(field.type)) for field in schema]
+        self.right = [
+            pt.is_integer(field.type) or pt.is_floating(field.type) or pt.is_decimal(field.type)
+            for field in schema
+        ]
+        system = window.system_columns
+        self.muted = [name in system for name in schema.names]
+        self.op = schema.names.index(system[1]) if system[1] in schema.names else -1
+        # Offset and operation stay in sight when they come first, as the specification has them.
+        self.fixed = 2 if tuple(schema.names[:2]) == system[:2] else 0
 
 
 def search(

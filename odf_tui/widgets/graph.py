@@ -279,7 +279,7 @@ class Card(LineScroll):
 
     def load(self, row: DatasetRow | None, health: Health | None, detail: Detail | None) -> None:
         """Shows a dataset; ``detail`` may come later."""
-        before, self._lines = len(self._lines), []
+        self._lines = []
         if row is not None and health is not None:
             kind = "derivative" if row.derivative else "root"
             self._lines = [
@@ -290,8 +290,6 @@ class Card(LineScroll):
             for name, value in detail.facts if detail else ():
                 self._fact(name, value)
         self.reset()
-        if len(self._lines) != before:
-            self.refresh(layout=True)
 
     def _fact(self, name: str, value: str) -> None:
         room = max(self.size.width - _CARD_KEYS - 1, 8)

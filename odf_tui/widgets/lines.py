@@ -1,4 +1,4 @@
-"""Lists that make a line only when it is seen: the base of every pane but the table of rows."""
+"""Lists that make a line only when it is seen: the base of every pane."""
 
 from __future__ import annotations
 
@@ -56,8 +56,12 @@ class LineScroll(ScrollView, can_focus=False):
 
     def reset(self) -> None:
         """What there is to show has changed."""
-        lines = self.count() + self.headed
-        self.virtual_size = Size(self.widest(), lines)
+        size = Size(self.widest(), self.count() + self.headed)
+        if self.styles.auto_dimensions:
+            self.virtual_size = size  # lays out the whole screen anew
+        elif size != self.virtual_size:
+            self.set_reactive(ScrollView.virtual_size, size)  # type: ignore[arg-type]
+            self._scroll_update(size)
         self.refresh()
 
     def move(self, move: str) -> None:

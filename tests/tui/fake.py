@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from zlib import crc32
 
 import pyarrow as pa
 
@@ -24,6 +25,7 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.errors import InvalidManifest, OdfError
 from odf_tui.state import BlockLine, DatasetRow, Detail
 
+REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
 
 
@@ -35,7 +37,7 @@ def dataset(name: str, *inputs: str, records: int = 0, **more: object) -> Datase
         "name": name,
         "derivative": bool(inputs),
         "inputs": tuple(f"did:odf:{each}" for each in inputs),
-        "head": f"f1620{abs(hash(name)) % 16**8:08x}{records:08x}",
+        "head": f"f1620{crc32(name.encode()):08x}{records:08x}",
         "blocks": blocks,
         "records": records,
         "size": records * 37,
@@ -89,15 +91,7 @@ class Rows:
                 "pm25": pa.array([None if n % 7 == 3 else 3.25 + n % 40 for n in numbers], pa.float64()),
                 "no2": pa.array([n * 7 % 50 for n in numbers], pa.int32()),
                 "sensor": pa.array([f"[red]s-{n % 12:02d}" for n in numbers], pa.string()),
-                "remark": pa.array(
-                    [
-                        "fine",
-                        "foggy, wind from the west all day long and the night before",
-                        "a\tb\x1b[31m",
-                        None,
-                    ][n % 4]
-                    for n in numbers
-                ),
+                "remark": pa.array([REMARKS[n % 4] for n in numbers], pa.string()),
             }
         )
 
@@ -209,14 +203,18 @@ class FakeSource:
 
     def rows(self, dataset: str) -> Rows:
         """The rows."""
-        return self.windows.setdefault(dataset, Rows(self._row(dataset).records))
+        return self.windows.get(dataset) or Rows(self._row(dataset).records)
 
     def add(self, path: Path) -> list[str]:
         """Files with ``bad`` in their name are wrong."""
         if not path.exists():
             raise OdfError("there is no such file", where=str(path))
         if "bad" in path.name:
-            raise InvalidManifest("unknown field 'mrge'", where=f"{path}:3:5", hint="did you mean 'merge'?")
+            raise InvalidManifest(
+                "unknown field 'mrge'",
+                where=f"{path.relative_to(self.folder)}:3:5",
+                hint="did you mean 'merge'?",
+            )
         row = dataset(path.stem)
         self.rows_.append(row)
         return [row.id]

@@ -1,0 +1,87 @@
+"""The workstation over a source in memory, and what tests of it share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from odf_tui.screens.workbench import Workbench
+from odf_tui.workstation import Workstation
+from tests.tui.fake import FakeSource
+
+
+class Driven:
+    """A workstation that a test drives."""
+
+    def __init__(self, app: Workstation, pilot: Pilot[None], source: FakeSource) -> None:
+        self.app, self.pilot, self.source = app, pilot, source
+
+    @property
+    def bench(self) -> Workbench:
+        """The workbench."""
+        return self.app.bench
+
+    async def press(self, *keys: str) -> None:
+        """Presses keys and waits until everything that follows is done."""
+        await self.pilot.press(*keys)
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Waits until nothing is being read and nothing waits to be."""
+        for _ in range(500):
+            await self.pilot.pause()
+            busy = [each for each in self.app.workers if each.name != "worker" and not each.is_finished]
+            if not busy and self.bench._look is None:
+                break
+            await asyncio.sleep(0.005)
+        await self.pilot.pause()
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Waits until something is so."""
+        for _ in range(400):
+            if condition():
+                return
+            await self.pilot.pause(0.01)
+        raise AssertionError("it did not become so:\n" + self.text())
+
+    def text(self) -> str:
+        """The screen as text."""
+        strips = self.app.screen._compositor.render_strips()
+        lines = ("".join(segment.text for segment in strip) for strip in strips)
+        return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def hint(self) -> str:
+        """The last line: hints or a notice."""
+        line = self.bench.query_one("#hints")
+        return "".join(text for text, _ in line.spans(0))  # type: ignore[attr-defined]
+
+    def status(self) -> str:
+        """The line of status."""
+        line = self.bench.query_one("#status")
+        return "".join(text for text, _ in line.spans(0))  # type: ignore[attr-defined]
+
+
+@asynccontextmanager
+async def driven(source: FakeSource, size: tuple[int, int] = (120, 36)) -> AsyncIterator[Driven]:
+    """Opens a workstation and waits until it shows everything."""
+    app = Workstation(source)
+    async with app.run_test(size=size) as pilot:
+        drive = Driven(app, pilot, source)
+        await drive.until(lambda: source.links)
+        await drive.settle()
+        yield drive
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FakeSource:
+    """Port Haven, with some jobs that ended."""
+    folder = tmp_path / "haven"
+    (folder / "manifests").mkdir(parents=True)
+    made = FakeSource(folder)
+    made.story()
+    return made

@@ -1,0 +1,116 @@
+"""The table of actions: every one has a method and a key, and help and palette come from it."""
+
+from __future__ import annotations
+
+from odf_tui import actions
+from odf_tui.actions import ACTIONS, ANYWHERE, PANES, Situation
+from odf_tui.screens.dialogs import Choices, Picker
+from odf_tui.screens.workbench import Workbench
+from tests.tui.conftest import driven
+from tests.tui.fake import FakeSource, dataset
+
+
+def test_every_action_has_its_method_and_a_scope() -> None:
+    for action in ACTIONS:
+        assert callable(getattr(Workbench, f"do_{action.id}", None)), action.id
+        assert action.scope in (*PANES, ANYWHERE)
+        assert action.keys
+        assert action.title
+
+
+def test_every_method_has_its_action() -> None:
+    methods = {name.removeprefix("do_") for name in dir(Workbench) if name.startswith("do_")}
+    assert methods == set(actions.BY_ID)
+
+
+def test_no_key_means_two_things_in_one_pane() -> None:
+    for pane in PANES:
+        for key in actions.all_keys():
+            meant = [
+                action.id for action in ACTIONS if key in action.keys and action.scope in (pane, ANYWHERE)
+            ]
+            assert len(meant) <= 1, (pane, key, meant)
+
+
+def test_no_key_is_one_that_terminals_swallow() -> None:
+    for key in actions.all_keys():
+        assert key not in ("ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+enter", "shift+enter")
+        assert not key.startswith("alt+")
+
+
+def test_validity_follows_the_situation() -> None:
+    nothing = {action.id for action in actions.valid(Situation())}
+    assert not nothing & {"pull", "verify", "cancel", "open_dataset", "restart", "pull_all"}
+    assert {"add", "quit", "help", "palette"} <= nothing
+    selected = {action.id for action in actions.valid(Situation(dataset=dataset("a"), worker="gone"))}
+    assert {"pull", "verify", "open_dataset", "restart"} <= selected
+    assert "open_block" not in selected
+
+
+async def test_help_lists_what_is_valid_and_runs_it(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("2", "question_mark")
+        assert isinstance(drive.app.screen, Picker)
+        listed = {choice.id for choice in drive.app.screen.query_one(Choices).choices}
+        valid = {action.id for action in actions.valid(drive.bench.situation())}
+        assert listed == valid - {"help"}
+        assert "open_block" in listed
+        assert "open_row" not in listed
+        assert "restart" not in listed
+        await drive.press("z")  # the key of a choice runs it
+        assert drive.app.screen is drive.bench
+        assert drive.bench.has_class("-zoomed")
+        await drive.press("question_mark", "j", "enter")  # the second in the list
+        assert drive.app.screen is drive.bench
+        assert source.link.submitted
+
+
+async def test_every_listed_key_does_something_from_every_pane(source: FakeSource) -> None:
+    """No key raises, whatever has the focus; each of them either acts or says why not."""
+    async with driven(source) as drive:
+        keys = [key for key in actions.all_keys() if key not in ("q", "ctrl+q", "ctrl+c")]
+        for pane in "1234":
+            for key in keys:
+                drive.bench.press(pane)
+                drive.bench.press(key)
+                await drive.pilot.pause(0)
+                while drive.app.screen is not drive.bench:
+                    await drive.pilot.press("escape")
+                if drive.bench.query_one("#filter").display:
+                    await drive.pilot.press("escape")
+        await drive.settle()
+
+
+async def test_the_palette_finds_actions_datasets_and_themes(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("colon", *"tides")
+        await drive.press("enter")
+        assert drive.bench.graph.row is not None
+        assert drive.bench.graph.row.name == "harbour.tides"
+        await drive.press("3", "colon", *"pull the dataset", "enter")
+        assert [request.dataset for request in source.link.submitted] == ["did:odf:harbour.tides"]
+        await drive.press("colon", *"paper", "enter")
+        assert drive.app.theme == "paper"
+        assert source.saved == ["paper"]
+        await drive.press("colon", *"zzzzzz")
+        assert "nothing fits" in drive.text()
+        await drive.press("enter", "escape")
+        assert drive.app.screen is drive.bench
+
+
+async def test_the_palette_shows_a_dataset_that_the_filter_hid(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("slash", *"clin", "enter", "colon", *"tides", "enter")
+        assert drive.bench.graph.row is not None
+        assert drive.bench.graph.row.name == "harbour.tides"
+        assert drive.bench.datasets_pane.filter == ""
+
+
+async def test_hints_follow_the_pane(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        assert "p pull" in drive.hint()
+        assert "details" in drive.hint()
+        await drive.press("2")
+        assert "YAML" in drive.hint()
+        await drive.press("4")
+        assert "o dataset" in drive.hint()

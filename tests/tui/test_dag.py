@@ -1,0 +1,172 @@
+"""The graph's layout: nothing overlaps, every edge can be followed, and it is small and quick."""
+
+from __future__ import annotations
+
+import time
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odf_tui.dag import Layout, layout
+
+_ARMS = {
+    "─": "lr", "│": "ud", "╮": "ld", "╭": "rd", "╯": "lu", "╰": "ru",
+    "┬": "lrd", "┴": "lru", "┤": "lud", "├": "rud", "┼": "lrud",
+}  # fmt: skip
+_STEPS = {"l": (-1, 0), "r": (1, 0), "u": (0, -1), "d": (0, 1)}
+
+
+@st.composite
+def graphs(draw: st.DrawFn) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """Nodes with widths, and edges from earlier to later ones."""
+    count = draw(st.integers(1, 24))
+    widths = {f"n{index}": draw(st.integers(3, 9)) for index in range(count)}
+    pairs = st.tuples(st.integers(0, count - 1), st.integers(0, count - 1))
+    edges = draw(st.lists(pairs.filter(lambda pair: pair[0] < pair[1]), max_size=2 * count))
+    return widths, [(f"n{source}", f"n{target}") for source, target in edges]
+
+
+def drawn(found: Layout, widths: dict[str, int]) -> list[str]:
+    """The lines with labels put in."""
+    lines = [list(line) for line in found.lines]
+    for node, place in found.places.items():
+        label = node[: widths[node]].ljust(widths[node], "=")
+        for offset, letter in enumerate(label):
+            lines[place.y][place.x + offset] = letter
+    return ["".join(line).rstrip() for line in lines]
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs())
+def test_nothing_overlaps(graph: tuple[dict[str, int], list[tuple[str, str]]]) -> None:
+    widths, edges = graph
+    found = layout(widths, edges)
+    taken: dict[tuple[int, int], str] = {}
+    for node, place in found.places.items():
+        for x in range(place.x, place.x + widths[node]):
+            assert (x, place.y) not in taken
+            taken[x, place.y] = node
+            assert found.lines[place.y][x] == " "
+    assert set(found.places) == set(widths)
+    assert len({len(line) for line in found.lines}) <= 1
+
+
+@settings(max_examples=150, deadline=None)
+@given(graphs())
+def test_every_edge_leads_from_its_source_to_its_target(
+    graph: tuple[dict[str, int], list[tuple[str, str]]],
+) -> None:
+    widths, edges = graph
+    found = layout(widths, edges)
+    assert set(found.paths) == set(edges)
+    for (source, target), cells in found.paths.items():
+        start, end = found.places[source], found.places[target]
+        assert start.x < end.x
+        first = (start.x + widths[source] + 1, start.y)
+        last = (end.x - 1, end.y)
+        assert first in cells
+        assert last in cells
+        assert _reaches(found, cells, first, last), "\n".join(drawn(found, widths))
+
+
+def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tuple[int, int]) -> bool:
+    """Whether the glyphs of these cells lead from one to the other; bridges are passed straight on."""
+    todo, seen = [(first, "r")], set()
+    while todo:
+        cell, heading = todo.pop()
+        if cell == last:
+            return True
+        if (cell, heading) in seen or cell not in cells:
+            continue
+        seen.add((cell, heading))
+        arms = _ARMS.get(found.lines[cell[1]][cell[0]], "")
+        if arms == "ud" and heading in "lr":
+            arms = "lr"  # a bridge: the horizontal goes on behind it
+        for arm in arms:
+            x, y = _STEPS[arm]
+            todo.append(((cell[0] + x, cell[1] + y), arm))
+    return False
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_a_line_never_enters_a_dataset_that_it_does_not_feed(
+    graph: tuple[dict[str, int], list[tuple[str, str]]],
+) -> None:
+    widths, edges = graph
+    found = layout(widths, edges)
+    fed = {target for _, target in edges}
+    for node, place in found.places.items():
+        left = found.lines[place.y][place.x - 1] if place.x else " "
+        assert (left != " ") == (node in fed)
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs(), st.randoms())
+def test_the_drawing_depends_on_nothing_but_the_graph(
+    graph: tuple[dict[str, int], list[tuple[str, str]]], random: object
+) -> None:
+    widths, edges = graph
+    shuffled = list(edges)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    one, other = layout(widths, edges), layout(widths, shuffled)
+    assert (one.lines, one.places, one.paths) == (other.lines, other.places, other.paths)
+
+
+def test_circles_loops_and_strangers_are_left_out() -> None:
+    found = layout({"a": 1, "b": 1, "c": 1}, [("a", "b"), ("b", "c"), ("c", "a"), ("b", "b"), ("x", "a")])
+    assert set(found.paths) == {("a", "b"), ("b", "c")}
+
+
+def test_nothing_to_draw() -> None:
+    found = layout({}, [])
+    assert (found.width, found.height, found.lines) == (0, 0, ())
+
+
+def test_single_datasets_stand_close_together_below_the_rest() -> None:
+    widths = {"alone": 5, "a": 1, "other": 5, "b": 1}
+    assert drawn(layout(widths, [("a", "b")]), widths) == ["a ──b", "", "alone", "other"]
+
+
+def test_joins_and_lanes() -> None:
+    widths = dict.fromkeys(["on.raw", "bc.raw", "on", "bc", "all", "weather", "both"], 7)
+    edges = [
+        ("on.raw", "on"),
+        ("bc.raw", "bc"),
+        ("on", "all"),
+        ("bc", "all"),
+        ("all", "both"),
+        ("weather", "both"),
+    ]
+    assert drawn(layout(widths, edges), widths) == [
+        "on.raw= ──on===== ─╮",
+        "bc.raw= ──bc===== ─┴─all==== ─╮",
+        "                     weather ─┴─both===",
+    ]
+
+
+def test_a_graph_of_32_datasets_is_small_and_quick() -> None:
+    text = """
+    covid.on.raw>covid.on covid.bc.raw>covid.bc covid.ab.raw>covid.ab covid.qc.raw>covid.qc
+    covid.on>covid.canada covid.bc>covid.canada covid.ab>covid.canada covid.qc>covid.canada
+    covid.canada>covid.daily covid.daily>covid.weather weather.yvr>weather.hourly weather.yyz>weather.hourly
+    weather.hourly>covid.weather city.parking>city.activity city.permits>city.activity
+    city.activity>covid.weather cex.eth-usd>market.ohlcv cex.btc-usd>market.ohlcv spy.quotes>market.ohlcv
+    market.ohlcv>portfolio market.ohlcv>portfolio.usd ens.events>acct.names acct.names>portfolio
+    rocketpool.reth>staking.rates lido.steth>staking.rates staking.rates>portfolio
+    acct.transfers>acct.balances acct.tokens>acct.balances acct.balances>portfolio portfolio>portfolio.usd
+    portfolio.usd>portfolio.report
+    """
+    edges = [(source, target) for source, _, target in (pair.partition(">") for pair in text.split())]
+    widths = {node: len(node) + 2 for edge in edges for node in edge}  # a sign and a blank before the name
+    assert len(widths) == 32
+    times = []
+    for _ in range(5):
+        start = time.perf_counter()
+        found = layout(widths, edges)
+        times.append(time.perf_counter() - start)
+    assert found.width <= 95
+    assert found.height <= 20
+    with_states = layout({node: width + 2 for node, width in widths.items()}, edges)
+    assert with_states.width <= 101
+    assert min(times) < 0.010

@@ -1,0 +1,81 @@
+"""Adding manifests, and finding with few letters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from odf_tui.fuzzy import ranked, score
+from odf_tui.screens.adding import AddDialog, manifest_files
+from odf_tui.screens.dialogs import yaml_spans
+from tests.tui.conftest import driven
+from tests.tui.fake import FakeSource
+
+
+async def test_a_bad_manifest_shows_line_and_column(source: FakeSource) -> None:
+    path = source.folder / "manifests" / "bad.yaml"
+    path.write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")
+    async with driven(source) as drive:
+        await drive.press("a", *"manifests/bad.yaml", "enter")
+        text = drive.text()
+        assert "unknown field 'mrge'" in text
+        assert "bad.yaml:3:5" in text
+        assert "did you mean 'merge'?" in text
+        lines = text.splitlines()
+        at = next(index for index, line in enumerate(lines) if "mrge: Append" in line)
+        assert lines[at + 1].index("^") == lines[at].index("mrge")
+        await drive.press("backspace")
+        assert "unknown field" not in drive.text()
+        await drive.press("escape")
+        assert drive.app.screen is drive.bench
+
+
+async def test_a_good_manifest_is_added_and_selected(source: FakeSource) -> None:
+    (source.folder / "manifests" / "boats.yaml").write_text("kind: DatasetSnapshot\n")
+    (source.folder / "notes.txt").write_text("no manifest\n")
+    async with driven(source) as drive:
+        await drive.press("a")
+        assert "manifests/boats.yaml" in drive.text()
+        assert "notes.txt" not in drive.text()
+        await drive.press(*"boa", "tab")
+        assert "manifests/boats.yaml" in drive.text()
+        await drive.press("enter")
+        assert not isinstance(drive.app.screen, AddDialog)
+        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+        assert "added 1 dataset" in drive.hint()
+
+
+async def test_letters_that_name_one_file_are_enough(source: FakeSource) -> None:
+    (source.folder / "manifests" / "boats.yaml").write_text("kind: DatasetSnapshot\n")
+    async with driven(source) as drive:
+        await drive.press("a", *"boat", "enter")
+        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+
+
+async def test_a_file_that_is_not_there(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("a", *"nowhere.yaml", "enter")
+        assert "there is no such file" in drive.text()
+
+
+def test_manifest_files_leave_out_what_is_hidden_and_deep(tmp_path: Path) -> None:
+    for name in ("a.yaml", "m/b.yml", "m/c.txt", ".odf/config.yaml", "1/2/3/4/5/deep.yaml"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    assert [str(path) for path in manifest_files(tmp_path)] == ["a.yaml", "m/b.yml"]
+
+
+def test_scores_prefer_whole_parts_and_beginnings() -> None:
+    names = ["weather.hourly", "covid.weather", "where", "a-we-b"]
+    assert ranked("weather", ((name, name) for name in names)) == ["weather.hourly", "covid.weather"]
+    assert ranked("we", ((name, name) for name in names))[0] == "weather.hourly"
+    assert ranked("", ((name, name) for name in names)) == names
+    assert score("xyz", "weather") is None
+    assert score("cw", "covid.weather") is not None
+
+
+def test_yaml_shows_keys_and_nothing_that_drives_the_terminal() -> None:
+    lines = yaml_spans("# a block\nkey: value\n  - kind: \x1b[31mred\n    |\n")
+    assert lines[0] == [("# a block", "muted")]
+    assert lines[1] == [("", ""), ("key:", "name"), (" value", "")]
+    assert lines[2] == [("  - ", ""), ("kind:", "name"), (" ␛[31mred", "")]

@@ -1,0 +1,199 @@
+"""The workstation on a real workspace: datasets added, blocks, rows and errors read from disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.errors import InvalidManifest, NotFound, OdfError
+from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
+    AddData,
+    DataSlice,
+    SetDataSchema,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui.engine import WorkspaceSource
+from odf_tui.state import Link
+from odf_tui.workstation import Workstation
+from tests.tui.conftest import Driven
+from tests.tui.fake import FakeLink, FakeSource
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: boats
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: Url, url: "file:sources/boats.csv"}
+      read: {kind: Csv, header: true, schema: [name STRING, length DOUBLE]}
+      merge: {kind: Ledger, primaryKey: [name]}
+    - kind: SetInfo
+      description: Boats in the harbour
+---
+kind: DatasetSnapshot
+version: 1
+content:
+  name: long-boats
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: boats}]
+      transform: {kind: Sql, engine: spark, query: SELECT * FROM boats}
+"""
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """An empty workspace with a manifest beside it."""
+    made = Workspace.init(tmp_path / "harbour")
+    (made.folder / "boats.yaml").write_text(MANIFEST)
+    return made
+
+
+def add_rows(entry: DatasetEntry, batches: int, rows: int) -> None:
+    """Commits some slices of boats."""
+    dataset = entry.dataset
+    data = pa.schema([("name", pa.string()), ("length", pa.float64())])
+    schema = slice_schema(data, DEFAULT_VOCABULARY)
+    now = Timestamp.now()
+    dataset.commit([SetDataSchema(encode_schema(schema))], system_time=now, expected_head=dataset.head())
+    for number in range(batches):
+        first = number * rows
+        names = [f"boat {index}" for index in range(first, first + rows)]
+        batch = pa.record_batch(
+            [pa.array(names), pa.array([index / 4 for index in range(rows)])], schema=data
+        )
+        written = write_slice(
+            [batch],
+            schema=schema,
+            vocab=DEFAULT_VOCABULARY,
+            path=dataset.staging_path("data"),
+            first_offset=first,
+            system_time=now,
+            fallback_event_time=now,
+            reporter=Reporter(),
+        )
+        assert written is not None
+        new = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
+        event = AddData(prev_offset=first - 1 if first else None, new_data=new)
+        dataset.commit([event], system_time=now, expected_head=dataset.head(), data=written.path)
+
+
+class LonelySource(WorkspaceSource):
+    """A workspace whose worker is one of ours."""
+
+    async def connect(self) -> Link:
+        """A worker that does nothing."""
+        return FakeLink(FakeSource(self.folder))
+
+
+async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> None:
+    app = Workstation(LonelySource(workspace))
+    async with app.run_test(size=(120, 36)) as pilot:
+        drive = Driven(app, pilot, None)  # type: ignore[arg-type]
+        await drive.settle()
+        assert "There are no datasets yet" in drive.text()
+        await drive.press("a", *"boats.yaml", "enter")
+        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+        await drive.settle()
+        assert "◇ boats · ──◆ long-boats ·" in drive.text()
+        assert "No rows yet. Press p to pull" in drive.text()
+        assert "Boats in the harbour" in drive.text()
+        add_rows(workspace.resolve("boats"), batches=3, rows=1000)
+        await drive.press("r", "3", "G")
+        await drive.until(lambda: "boat 2999" in drive.text())
+        text = drive.text()
+        assert "row 3 000 of 3 000" in text
+        assert "◇ boats ✓ ──◆ long-boats ·" in text
+        await drive.press("2", "enter")
+        assert "kind: AddData" in drive.text()
+        assert "start: 2000" in drive.text()
+        await drive.press("escape", "slash", *"schema", "enter", "enter")
+        assert "kind: SetDataSchema" in drive.text()
+        await drive.press("escape", "escape", "1", "enter")
+        assert "name: boats" in drive.text()
+        await drive.press("escape", "l", "p")
+        assert "long-boats is derivative" in drive.hint()
+
+
+def test_detail_and_blocks(workspace: Workspace) -> None:
+    source = WorkspaceSource(workspace)
+    first, second = source.add(workspace.folder / "boats.yaml")
+    add_rows(workspace.resolve("boats"), batches=2, rows=10)
+    facts = dict(source.detail(first).facts)
+    assert facts["records"] == "20"
+    assert facts["data"].endswith("in 2 slices")
+    assert facts["merge"] == "Ledger on name"
+    assert facts["source"] == "file:sources/boats.csv"
+    assert dict(source.detail(second).facts)["inputs"] == "boats"
+    text = source.detail(first).text
+    assert "kind: SetPollingSource" in text
+    assert "length: double" in text
+    blocks = source.blocks(first, 100, None, "")
+    assert [block.event for block in blocks] == [
+        "AddData",
+        "AddData",
+        "SetDataSchema",
+        "SetInfo",
+        "SetPollingSource",
+        "Seed",
+    ]
+    assert [block.rows for block in blocks[:3]] == [10, 10, None]
+    assert source.blocks(first, 2, 4, "") == blocks[2:4]
+    assert source.blocks(first, 10, None, "info") == blocks[3:4]
+    assert source.blocks(first, 10, None, "4") == blocks[1:2]
+    assert source.blocks(first, 10, None, blocks[2].hash[-8:]) == blocks[2:3]
+    assert source.blocks(first, 10, None, "nothing") == []
+    with pytest.raises(NotFound):
+        source.detail("did:odf:gone")
+
+
+def test_what_is_wrong_in_a_manifest(workspace: Workspace) -> None:
+    source = WorkspaceSource(workspace)
+    path = workspace.folder / "wrong.yaml"
+    path.write_text(MANIFEST.replace("merge:", "mrge:"))
+    with pytest.raises(InvalidManifest) as wrong:
+        source.add(path)
+    assert wrong.value.where == "wrong.yaml:7:7"
+    assert "wrong.yaml:10:7" in wrong.value.message
+    assert "did you mean 'merge'?" in wrong.value.message
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidManifest, match="not UTF-8"):
+        source.add(path)
+    with pytest.raises(OdfError, match="no such file"):
+        source.add(workspace.folder / "nowhere.yaml")
+    with pytest.raises(OdfError):
+        source.add(workspace.folder)
+    assert source.datasets() == []
+
+
+def test_a_damaged_dataset_is_listed(workspace: Workspace) -> None:
+    source = WorkspaceSource(workspace)
+    first, _ = source.add(workspace.folder / "boats.yaml")
+    entry = workspace.resolve("boats")
+    (entry.dataset.folder / "blocks" / str(entry.dataset.head())).write_bytes(b"rubbish")
+    for path in workspace.odf.glob("index.sqlite*"):
+        path.unlink()
+    found = {row.id: row for row in WorkspaceSource(Workspace(workspace.folder)).datasets()}
+    assert found[first].problem
+    assert found[first].name == "boats"
+
+
+def test_the_theme_is_remembered(workspace: Workspace) -> None:
+    WorkspaceSource(workspace).save_theme("paper")
+    assert WorkspaceSource(Workspace(workspace.folder)).theme == "paper"
+
+
+def test_the_journal_of_a_new_workspace(workspace: Workspace) -> None:
+    source = WorkspaceSource(workspace)
+    assert source.jobs() == ([], 0)
+    assert list(source.log("1")) == []

@@ -1,0 +1,24 @@
+"""Opening the workstation must not wait for what it does not need yet."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+_HEAVY = ("pyspark", "py4j", "grpc", "aiohttp", "pyarrow", "yaml", "numpy", "pandas")
+
+
+def _loaded(module: str) -> set[str]:
+    script = f"import sys, {module}; print(*(name for name in sys.modules if '.' not in name))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+def test_the_entry_loads_nothing_heavy() -> None:
+    assert not _loaded("odf_tui.app") & {*_HEAVY, "textual", "rich"}
+
+
+def test_the_first_paint_needs_no_spark_no_arrow_and_no_network() -> None:
+    loaded = _loaded("odf_tui.engine, odf_tui.workstation")
+    assert "textual" in loaded
+    assert not loaded & set(_HEAVY)

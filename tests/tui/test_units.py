@@ -1,0 +1,203 @@
+"""Small things: texts for people, the book of jobs, batches of events, cells."""
+
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from rich.cells import cell_len
+
+from odf_engine.coordinator.protocol import Event, JobProgress, JobState
+from odf_tui import humane
+from odf_tui.events import Batches
+from odf_tui.state import Health, JobBook, healths, job_glyph
+from odf_tui.widgets.cells import Chunk, TableWindow, search
+from odf_tui.widgets.graph import visible_graph
+from odf_tui.widgets.jobs import outcome, wrapped
+from odf_tui.widgets.status import worker_words
+from tests.tui.fake import HAVEN, SYSTEM, FakeSource, dataset, progress
+
+
+def test_numbers_for_people() -> None:
+    assert [humane.count(n) for n in (None, 7, 12480)] == ["", "7", "12 480"]
+    assert [humane.size(n) for n in (None, 0, 999, 1000, 1_234_567, 10**13)] == [
+        "", "0 B", "999 B", "1.0 kB", "1.2 MB", "10.0 TB",
+    ]  # fmt: skip
+    assert [humane.elapsed(s) for s in (0.04, 3.24, 42, 64, 3700)] == [
+        "40 ms",
+        "3.2 s",
+        "42 s",
+        "1 m 04 s",
+        "1 h 01 m",
+    ]
+    assert humane.moment("2024-03-01T00:00:00Z") == "2024-03-01"
+    assert humane.moment("2024-03-01T14:02:33.120Z") == "2024-03-01 14:02"
+    assert humane.moment(None) == ""
+
+
+@given(st.text())
+def test_no_text_can_drive_the_terminal(text: str) -> None:
+    shown = humane.plain(text)
+    assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
+    assert "\u202e" not in shown
+
+
+@given(st.text(), st.integers(0, 40))
+def test_clipped_text_has_its_width(text: str, width: int) -> None:
+    assert cell_len(humane.clip(humane.plain(text), width)) == width
+
+
+def test_shortened_names_keep_both_ends() -> None:
+    assert humane.shorten("port-haven.air-readings", 12) == "port-h…dings"
+    assert humane.shorten("short", 12) == "short"
+
+
+def test_lines_are_broken_between_words() -> None:
+    pieces = wrapped([("09:00:01 ", "muted"), ("one two three four", "")], 20)
+    assert [text for _, text in [("", "".join(part for part, _ in piece)) for piece in pieces]] == [
+        "09:00:01 one two ",
+        "         three four",
+    ]
+    assert wrapped([("a", ""), ("b", "")], 20) == [[("a", ""), ("b", "")]]
+
+
+def test_health_of_datasets(tmp_path: Path) -> None:
+    source = FakeSource(tmp_path)
+    source.story()
+    book = JobBook()
+    book.load(*source.jobs())
+    found = {row.name: healths(source.rows_, book)[row.id] for row in source.rows_}
+    assert found == {
+        "port-haven.air-readings": Health.current,
+        "port-haven.stations": Health.current,
+        "port-haven.clinic-visits": Health.current,
+        "port-haven.clinics": Health.failed,
+        "air-by-day": Health.current,
+        "visits-by-day": Health.new,
+        "smoke-and-breath": Health.new,
+        "harbour.tides": Health.current,
+    }
+    stale = [replace(source.rows_[0], last_pulled="2024-04-01T00:00:00Z"), *source.rows_[1:]]
+    assert healths(stale, book)["did:odf:air-by-day"] is Health.stale
+    wrong = source.job(
+        JobState.done, "harbour.tides", "verify", result='{"valid": false, "findings": [{}, {}]}'
+    )
+    source.changed(wrong)
+    book.load(*source.jobs())
+    assert healths(source.rows_, book)[wrong.dataset] is Health.invalid
+    assert job_glyph(wrong) == ("≠", "bad")
+    assert outcome(wrong) == ("2 findings", "bad")
+
+
+def test_every_health_and_state_has_a_sign_of_its_own() -> None:
+    assert len({health.glyph for health in Health}) == len(Health)
+    states = [job_glyph(FakeSource(Path()).job(state, "a"))[0] for state in JobState]
+    assert len(set(states)) == len(JobState)
+
+
+def test_the_book_takes_events_told_twice(tmp_path: Path) -> None:
+    source = FakeSource(tmp_path)
+    job = source.job(JobState.running, "harbour.tides")
+    events: list[Event] = [
+        source.changed(job),
+        source.line(job.id, "one"),
+        source.committed(job.id, job.dataset, 5),
+    ]
+    book = JobBook()
+    book.load_log(job.id, [])
+    changes = book.apply(events)
+    assert changes.datasets == {job.dataset}
+    book.apply(events)
+    assert len(book.logs[job.id]) == 2
+    assert book.last_seq == 3
+    book.apply([JobProgress(job.id, progress(10))])
+    assert book.jobs[job.id].progress.rows == 10
+    done = replace(job, state=JobState.done)
+    changes = book.apply([source.changed(done)])
+    assert changes.ended == [done]
+    assert book.open_of(job.dataset) is None
+    book.apply([*events, JobProgress(job.id, progress(99))])  # old news
+    assert book.jobs[job.id] == done
+
+
+async def test_batches_are_few_and_lose_nothing() -> None:
+    sent: list[list[Event]] = []
+    batches = Batches(sent.append, seconds=0.05)
+    for number in range(200):
+        batches.add(JobProgress("1", progress(number)))
+        if number % 20 == 0:
+            await asyncio.sleep(0.005)
+    await asyncio.sleep(0.08)
+    batches.flush()
+    assert len(sent) <= 5
+    numbers = [event.progress.rows for batch in sent for event in batch]  # type: ignore[union-attr]
+    assert numbers == list(range(200))
+
+
+def test_a_filtered_graph_bridges_what_it_hides() -> None:
+    rows = [dataset("a1"), dataset("hidden", "a1"), dataset("a2", "hidden"), dataset("other")]
+    shown, edges = visible_graph(rows, "A")
+    assert [row.name for row in shown] == ["a1", "a2"]
+    assert edges == [("did:odf:a1", "did:odf:a2")]
+    assert len(visible_graph(HAVEN, "")[1]) == 5
+
+
+def test_cells_of_every_type() -> None:
+    table = pa.table(
+        {
+            "offset": pa.array([1], pa.uint64()),
+            "op": pa.array([3], pa.uint8()),
+            "system_time": pa.array([1_709_251_200_123], pa.timestamp("ms", "UTC")),
+            "event_time": pa.array([1_709_251_200_000], pa.timestamp("ms", "UTC")),
+            "far": pa.array([253_402_300_800_000], pa.timestamp("ms")),
+            "real": pa.array([40.7127837]),
+            "bytes": pa.array([b"\x00\xff"]),
+            "list": pa.array([[1, 2]]),
+            "money": pa.array([Decimal("1.50")]),
+            "yes": pa.array([True]),
+            "nothing": pa.array([None], pa.string()),
+        }
+    )
+    chunk = Chunk(table, SYSTEM)
+    cells = {name: chunk.cell(0, index) for index, name in enumerate(table.column_names)}
+    assert cells == {
+        "offset": "1",
+        "op": "+C",
+        "system_time": "2024-03-01 00:00:00",
+        "event_time": "2024-03-01",
+        "far": "10000-01-01",
+        "real": "40.7127837",
+        "bytes": "0x00ff",
+        "list": "[1, 2]",
+        "money": "1.50",
+        "yes": "true",
+        "nothing": "∅",
+    }
+    assert chunk.value(0, 2) == "2024-03-01 00:00:00.123Z"
+    assert chunk.value(0, 10) is None
+
+
+def test_searching_stops_at_its_limit_and_when_told() -> None:
+    table = pa.table({"n": pa.array(range(200_000)), "word": pa.array(["Smoke", "wind"] * 100_000)})
+    window = TableWindow(table, SYSTEM)
+    *_, (found, looked) = search(window, "smoke", 10, lambda: False)
+    assert sum(each.num_rows for each in found) == 10
+    assert looked == 65_536
+    *_, (found, looked) = search(window, "19999", 100, lambda: False)
+    assert [row["n"] for each in found for row in each.to_pylist()][:2] == [19_999, 119_999]
+    assert looked == 200_000
+    assert list(search(window, "smoke", 10, lambda: True)) == []
+
+
+def test_the_worker_in_words(tmp_path: Path) -> None:
+    status = FakeSource(tmp_path).status
+    assert worker_words("starting", None)[0] == "◦ starting the worker…"
+    assert worker_words("connected", replace(status, spark="starting"))[0] == "◦ starting Spark…"
+    assert worker_words("connected", status)[0] == "● ready"
+    assert "no Java" in worker_words("connected", replace(status, spark="failed", spark_detail="no Java"))[0]
+    assert worker_words("gone", status)[1] == "bad"
