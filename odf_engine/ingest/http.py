@@ -20,7 +20,7 @@ from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from odf_engine.errors import Cancelled, SourceUnavailable
 from odf_engine.ingest.fetch import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
-from odf_engine.metadata.model import FromSystemTime, SourceState, Url
+from odf_engine.metadata.model import FromMetadata, FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 
@@ -114,6 +114,8 @@ class _Attempt:
         reporter.line(f"{self.name}, {size:,} bytes, {f'{state.kind} {state.value}' if state else 'no ETag'}")
         modified = _moment(response.headers.get("Last-Modified"))
         event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
+        if modified is None and isinstance(self.step.event_time, FromMetadata):
+            reporter.line("the server gives no Last-Modified: event time is the time of ingestion", "warning")
         return Payload(path, self.name, state, event_time)
 
     def _headers(self) -> dict[str, str]:

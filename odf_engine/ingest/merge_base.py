@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +39,8 @@ class Inputs:
     Attributes:
         new: rows as they came out of preprocessing.
         schema: of the slice.
-        history: all slices so far, with offset and operation; None when there are none.
+        history: what the dataset holds, given key columns and whether only keys count that were not
+            taken back; with offset and operation; None when there is nothing.
         event_time: for rows that have none.
         small: the new rows are few enough to be sent to every executor.
     """
@@ -48,7 +49,7 @@ class Inputs:
     new: DataFrame
     schema: pa.Schema
     vocab: DatasetVocabulary
-    history: DataFrame | None
+    history: Callable[[Sequence[str], bool], DataFrame | None]
     event_time: Timestamp
     small: bool
     reporter: Reporter
@@ -59,9 +60,9 @@ class Inputs:
         system = (self.vocab.offset_column, self.vocab.operation_type_column, self.vocab.system_time_column)
         return [name for name in self.schema.names if name not in system]
 
-    def select(self, parts: dict[str, str], query: str) -> DataFrame:
+    def select(self, parts: dict[str, str], query: str, history: DataFrame | None = None) -> DataFrame:
         """The result of a query over named parts, ``odf_new`` and ``odf_history``."""
-        frames = {NEW: self.new} | ({HISTORY: self.history} if self.history is not None else {})
+        frames = {NEW: self.new} | ({HISTORY: history} if history is not None else {})
         named = ", ".join(f"{name} AS ({part})" for name, part in parts.items())
         return run_query(self.session, frames, [SqlQueryStep(query=f"WITH {named} {query}")])
 

@@ -25,12 +25,13 @@ _CHANGED: Final = "odf_changed"
 def merge_ledger(strategy: Ledger, inputs: Inputs) -> Merged:
     """Prepares the merge; a known key with other values is a warning."""
     keys = key_columns(strategy.primary_key, inputs)
+    history = inputs.history(keys, False)
     names = [*inputs.names, POSITION, COPIES]
     event_time = inputs.vocab.event_time_column
 
     def make(new: str, sort: bool) -> DataFrame:
         parts = {"n": f"SELECT *, {counted(keys)} FROM ({new})"}
-        if inputs.history is None:
+        if history is None:
             query = f"SELECT {sql.columns(names)}, FALSE AS {_CHANGED} FROM n"
         else:
             parts |= _seen(keys, inputs)
@@ -41,7 +42,7 @@ def merge_ledger(strategy: Ledger, inputs: Inputs) -> Merged:
             )
         if sort:
             query = f"SELECT * FROM ({query}) ORDER BY {time_of(inputs, event_time)}, {POSITION}"
-        return inputs.select(parts, query)
+        return inputs.select(parts, query, history)
 
     known = _KnownRows(keys, filler(inputs, event_time))
     return Merged(

@@ -12,19 +12,28 @@ import pyarrow as pa
 
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import BadData, NotFound
+from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.fetch import Payload
+from odf_engine.ingest.history import History
 from odf_engine.ingest.merge import merge
 from odf_engine.ingest.merge_base import DoubtfulKeys, Inputs, Merged
 from odf_engine.ingest.ordering import OutOfOrder
 from odf_engine.ingest.prepare import prepare
 from odf_engine.ingest.preprocess import preprocess
 from odf_engine.ingest.read import Reading, read
-from odf_engine.ingest.shape import declared_schema, schema_for
-from odf_engine.metadata.model import AddData, DataSlice, MetadataEvent, SetDataSchema, SetPollingSource
+from odf_engine.ingest.shape import as_declared, declared_schema, schema_for
+from odf_engine.metadata.model import (
+    AddData,
+    Csv,
+    DataSlice,
+    MetadataEvent,
+    Parquet,
+    SetDataSchema,
+    SetPollingSource,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.spark.types import arrow_schema, spark_schema
+from odf_engine.spark.types import arrow_schema
 from odf_engine.workspace.config import Config
 from odf_engine.workspace.workspace import DatasetEntry
 
@@ -33,7 +42,9 @@ if TYPE_CHECKING:
     from odf_engine.spark.session import SparkSession
 
 _SMALL: Final = 64 << 20
-"""A file of so many bytes at most may be sent to every executor."""
+"""The rows of a text file of so many bytes at most may be sent to every executor."""
+_SMALL_PACKED: Final = 8 << 20
+"""The same for a format that packs values."""
 
 
 class PayloadJob:
@@ -90,7 +101,15 @@ class PayloadJob:
         prepared = prepare(self._source.prepare, payload.path, payload.name, self._folder, reporter)
         self._size = prepared.path.stat().st_size
         reporter.phase("read")
-        return read(self._session, self._source.read, prepared, self._folder, reporter)
+        step, session, folder = self._source.read, self._session, self._folder
+        reading = read(session, step, prepared, folder, reporter)
+        if reading is None or reading.columns is not None or self._source.preprocess is not None:
+            return reading
+        # What types were guessed depends on the rows of the day; the dataset's types count.
+        guessed = arrow_schema(reading.frame.schema)
+        subset = not isinstance(step, Csv | Parquet)
+        columns = as_declared(guessed, self._declared, self._state.vocabulary, subset=subset)
+        return reading if columns is None else read(session, step, prepared, folder, reporter, columns)
 
     def _write(self, reading: Reading, staged: Path) -> tuple[WrittenSlice | None, pa.Schema]:
         """Everything that runs in Spark; errors get the place in the file that they are about."""
@@ -104,6 +123,9 @@ class PayloadJob:
             return self._write_slice(merged, schema, staged), schema
         except BadData as error:
             raise reading.explain(error) from error
+        except InvalidSchema as error:
+            error.where = error.where or self._payload.name
+            raise
 
     def _inputs(self, new: DataFrame, schema: pa.Schema) -> Inputs:
         return Inputs(
@@ -111,28 +133,18 @@ class PayloadJob:
             new=new,
             schema=schema,
             vocab=self._state.vocabulary,
-            history=self._history(schema),
+            history=History(
+                session=self._session,
+                dataset=self._dataset,
+                schema=schema,
+                vocab=self._state.vocabulary,
+                scratch=self._folder,
+                reporter=self._reporter,
+            ).frame,
             event_time=self._event_time,
-            small=self._size <= _SMALL,
+            small=self._size <= (_SMALL_PACKED if isinstance(self._source.read, Parquet) else _SMALL),
             reporter=self._reporter,
         )
-
-    def _history(self, schema: pa.Schema) -> DataFrame | None:
-        """All slices so far; only the merges by key look at them."""
-        if not getattr(self._source.merge, "primary_key", None):
-            return None
-        paths = [self._dataset.slice_path(row) for row in self._dataset.slices()]
-        if not paths:
-            return None
-        for path in paths:
-            if not path.exists():
-                raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify")
-        vocab = self._state.vocabulary
-        # Spark has no unsigned integers, and reads these columns best as what they are in the file.
-        plain = {vocab.offset_column: pa.int64(), vocab.operation_type_column: pa.int32()}
-        fields = [field.with_type(plain.get(field.name, field.type)) for field in schema]
-        reader = self._session.read.schema(spark_schema(pa.schema(fields)))
-        return reader.option("__globbing_paths__", "false").parquet(*map(str, paths))
 
     def _write_slice(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
         sort = check = False

@@ -59,16 +59,23 @@ class Reading:
 
 
 def read(
-    session: SparkSession, step: ReadStep, prepared: Prepared, job: Path, reporter: Reporter
+    session: SparkSession,
+    step: ReadStep,
+    prepared: Prepared,
+    job: Path,
+    reporter: Reporter,
+    known: pa.Schema | None = None,
 ) -> Reading | None:
     """Begins to read a prepared file; None when there is nothing in it at all.
+
+    ``known`` are the columns to use when the step declares none.
 
     Raises:
         BadData: it can be seen already that the file is not what the manifest says.
         InvalidSchema: the declared columns are malformed, or do not go with the file's header.
         Unsupported: a format that this version cannot read.
     """
-    columns = _declared(step)
+    columns = _declared(step) or known
     if prepared.path.stat().st_size == 0:
         reporter.line(f"{prepared.name} is empty", "warning")
         return None
@@ -199,7 +206,7 @@ def _read_json(
     prepared: Prepared,
     job: Path,
     reporter: Reporter,
-) -> Reading:
+) -> Reading | None:
     declared_encoding = getattr(step, "encoding", None)
     if declared_encoding is None:
         check_is_text(prepared.path, prepared.name)
@@ -217,6 +224,9 @@ def _read_json(
         file = dataclasses.replace(file, columns=tuple(columns.names))
         _check_keys(file, reporter)
     frame = read_json(session, path, plain, columns, scratch=job, name=prepared.name, reporter=reporter)
+    if columns is None and not frame.columns:
+        reporter.line(f"{prepared.name} has no objects, and no columns are declared", "warning")
+        return None
     return Reading(
         frame, columns, lambda error: explain_json(error, file, reporter, lines=isinstance(step, NdJson))
     )

@@ -54,6 +54,33 @@ def schema_for(
     return declared
 
 
+def as_declared(
+    guessed: pa.Schema, declared: pa.Schema | None, vocab: DatasetVocabulary, *, subset: bool
+) -> pa.Schema | None:
+    """Columns whose types were guessed, in the types of the dataset; None to leave them as they are.
+
+    Without ``subset`` the names have to be all those of the dataset; with it some may be missing, as
+    in files where a value that is null is not written at all.
+    """
+    if declared is None:
+        return None
+    columns = _data_columns(declared, vocab)
+    places = [place for place in find_columns(columns.names, guessed.names) if place is not None]
+    missing = set(columns.names) - {columns.names[place] for place in places} - {vocab.event_time_column}
+    if len(places) < len(guessed) or (missing and not subset):
+        return None  # a difference that is said later
+    if missing:
+        return columns
+    found = [columns.field(at).with_name(name) for at, name in zip(places, guessed.names, strict=True)]
+    same = all(stored_type(left.type) == right.type for left, right in zip(guessed, found, strict=True))
+    return None if same else pa.schema(found)
+
+
+def _data_columns(declared: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    return pa.schema([field for field in declared if field.name not in system])
+
+
 def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
     keys = ("offsetColumn", "operationTypeColumn", "systemTimeColumn")
     names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
@@ -78,8 +105,7 @@ def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
 
 def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
     """Names and types have to be equal; the order and nullability of columns do not matter."""
-    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-    wanted = pa.schema([field for field in declared if field.name not in system])
+    wanted = _data_columns(declared, vocab)
     held = arrow_schema(spark_schema(wanted))  # the same columns as Spark has them
     places = find_columns(source.names, wanted.names)
     differences: list[str] = []

@@ -227,7 +227,14 @@ def test_inferred_types_that_changed(pulled: Pulled) -> None:
     pulled.write("a.csv", "id,price\n1,1.5\n")
     pulled.pull()
     pulled.write("a.csv", "id,price\nx1,1.5\n")
-    pulled.fails(InvalidSchema, "column 'id' was BIGINT, is STRING")
+    pulled.fails(BadData, "a.csv: line 2, column \"id\": 'x1' is not a BIGINT")
+    pulled.write("a.csv", "id,weight\n1,1.5\n")
+    pulled.fails(
+        InvalidSchema, "a.csv: the columns are not those", "'price' is missing; column 'weight' is new"
+    )
+    # What is not there, or a whole number by chance, has no other type for that.
+    pulled.write("a.csv", "id,price\n,2\n")
+    assert pulled.pull().records == 1
 
 
 def test_not_null(pulled: Pulled) -> None:

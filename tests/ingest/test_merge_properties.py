@@ -57,7 +57,7 @@ def normal(values: dict[str, Any]) -> tuple[Any, ...]:
 
 
 @given(st.lists(CASE, min_size=CASES, max_size=CASES))
-@settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
 def test_snapshot(pulled: Pulled, cases: list[list[dict[tuple[str, int], dict[str, Any]]]]) -> None:
     folder = f"snapshot-{next(_count)}"
     pulled.add(SOURCE.format(folder=folder, merge="Snapshot"), name=folder)

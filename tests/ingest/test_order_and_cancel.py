@@ -19,7 +19,7 @@ fetch: {{kind: Url, url: data.csv}}
 read: {{kind: Csv, schema: [id INT, event_time TIMESTAMP]}}
 merge: {merge}
 """
-ROWS = 150_000  # three batches
+ROWS = 100_000  # two batches
 
 
 def times(kind: str) -> Callable[[int], str]:
@@ -34,7 +34,7 @@ def times(kind: str) -> Callable[[int], str]:
         case "in order":
             return lambda row: text(row // 1000)
         case "late":
-            return lambda row: text(5 if row == 140_000 else row // 1000)
+            return lambda row: text(5 if row == 90_000 else row // 1000)
         case "without":
             return lambda row: ""
         case _:
@@ -69,17 +69,18 @@ def test_event_times(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str,
 @pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
 def test_keys(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, merge: str) -> None:
     random.seed(3)
-    keys = random.sample(range(ROWS), ROWS)
-    first = "".join(f"{key},\n" for key in keys[: ROWS // 2])
+    rows = 80_000
+    keys = random.sample(range(rows), rows)
+    first = "".join(f"{key},\n" for key in keys[: rows // 2])
     second = "".join(f"{key},2030-01-{key % 28 + 1:02}\n" for key in keys[1000:])
     tables = []
     for name in ("one", "two"):
         pulled.add(SOURCE.format(merge=f"{{kind: {merge}, primaryKey: [id]}}"), name=name)
         pulled.write("data.csv", first)
-        assert pulled.pull().records == ROWS // 2
+        assert pulled.pull().records == rows // 2
         pulled.write("data.csv", second)
-        changes = 1000 + 2 * (ROWS // 2 - 1000) if merge == "Snapshot" else 0
-        assert pulled.pull().records == ROWS // 2 + changes
+        changes = 1000 + 2 * (rows // 2 - 1000) if merge == "Snapshot" else 0
+        assert pulled.pull().records == rows // 2 + changes
         event_time = pulled.table().column("event_time").cast("int64")
         tables.append(
             pulled.table()
