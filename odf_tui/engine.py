@@ -59,7 +59,7 @@ class WorkspaceSource:
     def datasets(self) -> list[DatasetRow]:
         """Every dataset, and inputs that are not here."""
         summaries = self._workspace.summaries()
-        rows = [_row(summary) for summary in summaries]
+        rows = [dataset_row(summary) for summary in summaries]
         missing = (node for node in Graph(summaries).nodes.values() if node.missing)
         return rows + [DatasetRow(id=str(node.id), name=node.name, missing=True) for node in missing]
 
@@ -182,7 +182,8 @@ class _Rows:
 _KINDS: Final = [member.__name__ for member in model.MetadataEvent.__args__]
 
 
-def _row(summary: Summary) -> DatasetRow:
+def dataset_row(summary: Summary) -> DatasetRow:
+    """A dataset as lists and graphs show it."""
     return DatasetRow(
         id=str(summary.id),
         name=summary.name,
