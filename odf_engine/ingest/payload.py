@@ -152,13 +152,14 @@ class PayloadJob:
             try:
                 return self._write_once(merged, schema, staged, sort=sort, check=check)
             except OutOfOrder:
-                if sort:
-                    raise
                 self._reporter.line("the rows are not in the order of their event time: they are sorted")
                 sort = True
             except DoubtfulKeys:
                 if check:
-                    raise
+                    raise BadData(
+                        "the rows are other ones each time they are computed",
+                        hint="take what is random out of the preprocess query",
+                    ) from None
                 check = True
 
     def _write_once(
@@ -166,7 +167,9 @@ class PayloadJob:
     ) -> WrittenSlice | None:
         begun = monotonic()
         state = self._state
-        reading = _Part(self._reporter, bytes=lambda read: {"bytes": read, "total_bytes": self._size})
+        # Spark counts what it reads of earlier slices too.
+        total = self._size
+        reading = _Part(self._reporter, bytes=lambda read: {"bytes": min(read, total), "total_bytes": total})
         written = write_slice(
             merged.batches(reading, sort=sort, check=check),
             schema=schema,

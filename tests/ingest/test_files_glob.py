@@ -8,7 +8,7 @@ import pytest
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
-from odf_engine.errors import InvalidManifest, SourceUnavailable
+from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.ingest.fetch import FetchContext, fetch
 from odf_engine.metadata.model import (
@@ -202,6 +202,12 @@ def test_order_by_event_time(files: Glob) -> None:
     files.write(w="")
     with pytest.raises(InvalidManifest, match="ByEventTime"):
         files.pull(FilesGlob("in/*", order=SourceOrdering.ByEventTime))
+
+
+def test_a_name_that_is_no_text(files: Glob) -> None:
+    Path(os.fsdecode(bytes(files.folder) + b"/\xff.csv")).write_text("")
+    with pytest.raises(BadData, match="not UTF-8"):
+        files.pull()
 
 
 def test_nothing_there(files: Glob) -> None:

@@ -194,6 +194,18 @@ merge: {kind: Snapshot, primaryKey: [id]}
     assert pulled.newest().new_watermark == Timestamp.parse("2021-01-01T00:00:00Z")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "windows-1252"])
+def test_encodings(pulled: Pulled, encoding: str) -> None:
+    declared = "" if encoding == "utf-8-sig" else f", encoding: {encoding}"
+    for kind, text in (("Csv", "id,größe\n1,naïve\n"), ("Json", '[{"id": 1, "größe": "naïve"}]')):
+        header = ", header: true" if kind == "Csv" else ""
+        read = f"read: {{kind: {kind}{header}{declared}}}"
+        pulled.add(f"fetch: {{kind: Url, url: {kind}}}\n{read}\nmerge: {{kind: Append}}", name=kind)
+        pulled.write(kind, text.encode(encoding))
+        pulled.pull()
+        assert [row[0] for row in pulled.rows("größe")] == ["naïve"]
+
+
 def test_watermark_by_hand(pulled: Pulled) -> None:
     pulled.add(CSV + "merge: {kind: Append}")
     os.utime(pulled.write("data.csv", "id,name,at\n1,a,2024-03-02\n"), (1, 1))
