@@ -25,7 +25,6 @@ from odf_engine.workspace.config import FetchConfig
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
 SOURCE_NAME: Final = "default"  # polling sources have no name of their own
-_DRIVE: Final = re.compile(r"[A-Za-z]:[\\/]")
 _TEMPLATE: Final = re.compile(r"\$\{\{.*?\}\}")
 
 
@@ -111,7 +110,7 @@ def _fetch_url(step: Url, context: FetchContext) -> Iterator[Payload]:
             "eventTime FromPath goes with FilesGlob, not with Url",
             hint="use fetch.kind FilesGlob, or take the time from a column in preprocess",
         )
-    scheme = "" if _DRIVE.match(step.url) else urlsplit(step.url).scheme.lower()
+    scheme = urlsplit(step.url).scheme.lower()
     if scheme in ("http", "https"):
         from odf_engine.ingest.http import fetch_http
 
@@ -147,8 +146,10 @@ def stamp_of(path: Path) -> tuple[int, int]:
 
 
 def check_readable(path: Path) -> None:
-    """Raises:
-    SourceUnavailable: no such file, not a file, or no permission.
+    """Looks whether a file can be read.
+
+    Raises:
+        SourceUnavailable: no such file, not a file, or no permission.
     """
     if not path.exists():
         raise SourceUnavailable(

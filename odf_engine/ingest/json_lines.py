@@ -243,8 +243,10 @@ class _Document:
             return value, text
 
     def end(self) -> None:
-        """Raises:
-        BadData: something stands after the document.
+        """Looks that nothing stands after the document.
+
+        Raises:
+            BadData: something does.
         """
         if self.peek():
             raise self.error("goes on after the end of the document")

@@ -202,7 +202,7 @@ def _job_folder(cache: Path) -> Iterator[Path]:
     cache.mkdir(parents=True, exist_ok=True)
     for old in cache.glob("pull-*"):
         owner = old.name.split("-")[1]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists() and not _runs(int(owner)):
+        if owner.isdigit() and not _runs(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"pull-{os.getpid()}-", dir=cache))
     try:
