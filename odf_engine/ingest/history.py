@@ -26,6 +26,7 @@ from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.progress import Reporter
 from odf_engine.spark.frames import arrow_batches
 from odf_engine.spark.query import run_query
+from odf_engine.spark.readers import spark_path
 from odf_engine.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class History:
             if field.name != self.vocab.system_time_column
         ]
         reader = self.session.read.schema(spark_schema(pa.schema(fields)))
-        return reader.option("__globbing_paths__", "false").parquet(*map(str, paths))
+        return reader.parquet(*map(spark_path, paths))
 
     def _sum_up(self, history: DataFrame, last: SliceRow, keys: Sequence[str], live: bool) -> None:
         """Writes the newest row of every key up to a slice."""

@@ -84,9 +84,9 @@ def read_csv(
     with translated(reporter):
         reader = session.read.options(**options)
         if schema is None:
-            frame = reader.csv(str(text.path))
+            frame = reader.csv(spark_path(text.path))
             return _guessed(frame, formats, reporter) if step.infer_schema else frame
-        frame = reader.schema(_all_text(schema)).csv(str(text.path))
+        frame = reader.schema(_all_text(schema)).csv(spark_path(text.path))
         return casts.declared(frame, schema, formats)
 
 
@@ -118,9 +118,9 @@ def read_json(
     reader = session.read.options(mode="FAILFAST", allowSingleQuotes=False, **_format_options(formats))
     with translated(reporter):
         if schema is None:
-            return reader.json(str(text.path))
+            return reader.json(spark_path(text.path))
         held = st.StructType([_json_field(field) for field in schema])
-        return casts.declared(reader.schema(held).json(str(text.path)), schema, formats)
+        return casts.declared(reader.schema(held).json(spark_path(text.path)), schema, formats)
 
 
 def read_parquet(
@@ -145,13 +145,18 @@ def read_parquet(
         raise BadData(f"this is not a Parquet file: {error}", where=name) from None
     with translated(reporter):
         try:
-            frame = session.read.parquet(str(linked(path, scratch, ".parquet")))
+            frame = session.read.parquet(spark_path(linked(path, scratch, ".parquet")))
         except AnalysisException as error:
             raise InvalidSchema(f"Spark cannot read this file: {clean(str(error))}", where=name) from None
         frame = _moments(frame, footer)
         if schema is None:
             return frame
         return _projected(frame, schema, name)
+
+
+def spark_path(path: Path) -> str:
+    """A path as Spark's readers take it: a folder's name may hold `[`, `{` or `*` and means itself."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
 
 
 def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:

@@ -11,6 +11,7 @@ import click
 
 from odf_engine.errors import NotFound
 from odf_engine.metadata.timestamp import Timestamp
+from odf_tui import humane
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def tail_verb(name: str, rows: int) -> None:
     numbers = [name for name in table.column_names if _is_number(table.schema.field(name).type)]
     print_table(
         table.column_names,
-        [["" if cell is None else str(cell) for cell in record.values()] for record in records],
+        [["" if cell is None else humane.plain(str(cell)) for cell in record.values()] for record in records],
         numbers,
     )
 

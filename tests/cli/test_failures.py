@@ -35,7 +35,9 @@ content:
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A workspace of its own for this module, with one worker."""
-    folder = tmp_path_factory.mktemp("trial")
+    # Characters that shells, URLs and Spark's file patterns give a meaning to.
+    folder = tmp_path_factory.mktemp("trial") / "a [b] {c}*d 100%"
+    folder.mkdir()
     run_odf("init", cwd=folder)
     yield folder
     run_odf("worker", "stop", cwd=folder)
