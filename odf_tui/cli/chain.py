@@ -16,6 +16,7 @@ from odf_tui.cli.output import open_workspace, options_of, print_json, print_tab
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
     from odf_engine.chain.chain import Dataset
 
 
