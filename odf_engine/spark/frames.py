@@ -83,17 +83,18 @@ def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool
                     yield batch
 
 
-def _serve(frame: DataFrame) -> tuple[int, str, Any] | None:
+def _serve(frame: DataFrame) -> tuple[int | str, str | None, Any] | None:
     """Opens the inner door of Spark through which Arrow batches leave; None where it has gone."""
     java: Any = frame.sparkSession._jvm
     frame_in_java: Any = frame._jdf
     try:
-        port, secret, server = java.PythonRDD.toLocalIteratorAndServe(frame_in_java.toArrowBatchRdd(), True)
+        batches = frame_in_java.toArrowBatchRdd()
+        address, secret, server = java.PythonRDD.toLocalIteratorAndServe(batches, True)
     except Py4JError as error:
         if "does not exist" in str(error) and not isinstance(error, Py4JJavaError):
             return None
         raise
-    return port, secret, server
+    return address, secret, server
 
 
 def _whole(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -142,8 +143,8 @@ class _Partitions:
     ``server.getResult()`` raises.
     """
 
-    def __init__(self, port: int, secret: str, server: Any) -> None:
-        self._address = (port, secret)
+    def __init__(self, address: int | str, secret: str | None, server: Any) -> None:
+        self._address = (address, secret)
         self._server = server
         self._queue: Queue[bytes | BaseException | None] = Queue(_AHEAD)
         self._closed = threading.Event()

@@ -8,6 +8,7 @@ itself when its standard input closes, so it never outlives the one that started
 from __future__ import annotations
 
 import os
+import re
 import string
 import struct
 import subprocess
@@ -19,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from odf_engine.errors import OdfError
+from odf_engine.errors import OdfError, UsageError
 from odf_engine.spark.java import Java
 
 START_SECONDS: Final = 120.0
@@ -75,6 +76,7 @@ _NOT_INHERITED: Final = (
     "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "JDK_JAVA_OPTIONS", "CLASSPATH",
 )  # fmt: skip
+_ROOMY_HEAP: Final = 1 << 30
 _PLAIN: Final = frozenset(string.ascii_letters + string.digits + "._-/,[]*")
 _USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
@@ -137,6 +139,9 @@ def launch(
         flags: further flags of the virtual machine, such as those for an archive.
         extra_class_path: folders and jars after Spark's own.
         environment: variables beside those of this process.
+
+    Raises:
+        UsageError: ``memory`` is no amount of memory.
     """
     scratch = folder / "tmp"
     scratch.mkdir()
@@ -147,6 +152,7 @@ def launch(
         "-cp",
         os.pathsep.join((*class_path(), *extra_class_path)),
         f"-Xmx{memory}",
+        *_heap_flags(memory),
         *_FLAGS,
         *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
@@ -188,6 +194,19 @@ def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gatewa
     port, length = struct.unpack_from(">ii", data)
     info.unlink()
     return Gateway(process, port, data[8 : 8 + length].decode())
+
+
+def _heap_flags(memory: str) -> list[str]:
+    """Rows live shortly: much room for the young halves the time of collecting; a small heap has none.
+
+    Raises:
+        UsageError: not an amount of memory as Java writes it.
+    """
+    match = re.fullmatch(r"(\d+)([kKmMgGtT]?)", memory)
+    if match is None:
+        raise UsageError(f"'{memory}' is no amount of memory for Spark", hint="write it like 1500m or 2g")
+    size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
+    return ["-XX:NewRatio=1"] if size >= _ROOMY_HEAP else []
 
 
 def _private_file(path: Path, text: str) -> Path:

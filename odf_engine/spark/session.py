@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odf_engine.errors import OdfError
 from odf_engine.spark import archive, training
 from odf_engine.spark.java import Java, find_java
 from odf_engine.spark.launch import Gateway, SparkFailed, connect, launch
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+_log = logging.getLogger(__name__)
 _LARGEST_LOG = 5_000_000
+_LONGEST_SOCKET_FOLDER = 55
 _FORGOTTEN = ("reflect", "java_method", "try_reflect")
 
 
@@ -54,6 +57,9 @@ class SparkRuntime:
         self._gateway: Gateway | None = None
         self._context: SparkContext | None = None
         self._root: SparkSession | None = None
+        self._sockets: Path | None = None
+        self._attached = False
+        self._forgotten: list[Any] = []
         self._java: Java | None = None
         self._detail = "not started"
         self._training: training.Training | None = None
@@ -114,19 +120,35 @@ class SparkRuntime:
 
         with translated():
             session = root.newSession()
-            _forget_functions(session)
+            self._forget_functions(session)
         return session
 
     def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
-        """Makes later starts faster: records the classes of a typical job, once for each Java.
+        """Makes what comes next faster: does a small job now, and records a class-data archive later.
 
-        Returns at once. The recording runs in processes of its own at the lowest priority, and
-        only begins after ``busy`` has said no for some seconds.
+        Returns at once. The small job is left out when ``busy`` says that real ones wait already. The
+        archive is recorded once for each Java, by processes of their own at the lowest priority,
+        after ``busy`` has said no for some seconds.
         """
         with self._lock:
             if self._java is not None and self._training is None:
-                self._training = training.Training(self._java, busy or (lambda: False))
+                self._training = training.Training(self._java, busy or (lambda: False), self.warm_up)
                 self._training.start()
+
+    def warm_up(self) -> None:
+        """Does a small job, so that the first real one does not wait for Java to learn.
+
+        Takes about two seconds; ends early, and silently, when Spark is stopped meanwhile.
+        """
+        folder = self._folder
+        if folder is None or not self.alive:
+            return
+        try:
+            with tempfile.TemporaryDirectory(prefix="warm-", dir=folder) as scratch:
+                training.smallest_job(self.session(), Path(scratch))
+        except Exception:
+            if self.alive:
+                _log.warning("Spark could not do a small job", exc_info=True)
 
     def let_end(self) -> None:
         """Waits until Spark's process has ended by itself: it may have something to write."""
@@ -139,22 +161,24 @@ class SparkRuntime:
     def stop(self) -> None:
         """Ends Spark at once and leaves no file or process behind; it can be started again."""
         with self._lock:
-            if self._training is not None:
-                self._training.stop()
-                self._training = None
-            self._detach()
             if self._gateway is not None:
                 self._gateway.kill()
                 self._gateway = None
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
-                self._folder = None
+            self._detach()
+            if self._training is not None:
+                self._training.stop()
+                self._training = None
+            for folder in (self._folder, self._sockets):
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+            self._folder = self._sockets = None
             self._detail = "stopped"
 
     def _bring_up(self, flags: Sequence[str]) -> None:
         assert self._java is not None
         self._folder = _own_folder(self._scratch)
-        settings = spark_settings(self._config, self._folder / "local")
+        self._sockets = _socket_folder(self._folder)
+        settings = spark_settings(self._config, self._folder / "local", self._sockets)
         local = is_local(self._config.master)
         process = None
         try:
@@ -173,16 +197,24 @@ class SparkRuntime:
 
             self._gateway = connect(process, self._folder, self._log)
             self._attach(pyspark.sql.SparkSession)
-        except Exception as error:
+        except BaseException as error:
+            reason = _reason(error)
             if process is not None:
                 process.kill()
                 process.wait()
             self.stop()
-            if isinstance(error, SparkFailed):
+            if isinstance(error, OdfError) or not isinstance(error, Exception):
                 raise
             raise SparkFailed(
-                f"Spark did not start: {_first_line(error)}", hint=f"the whole story is in {self._log}"
+                f"Spark did not start: {reason}", hint=f"the whole story is in {self._log}"
             ) from error
+
+    def _forget_functions(self, session: SparkSession) -> None:
+        """Takes away the functions that call any Java method: a query must only see its inputs."""
+        java_session: Any = session._jsparkSession
+        registry = java_session.sessionState().functionRegistry()
+        for name in self._forgotten:
+            registry.dropFunction(name)
 
     def _attach(self, session_type: type[SparkSession]) -> None:
         from pyspark import SparkConf, SparkContext
@@ -190,6 +222,7 @@ class SparkRuntime:
 
         assert self._gateway is not None
         _hush()
+        self._attached = True
         os.environ["PYSPARK_GATEWAY_PORT"] = str(self._gateway.port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = self._gateway.secret
         try:
@@ -199,20 +232,21 @@ class SparkRuntime:
         with _python_untouched():
             self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
         self._root = session_type(self._context)
+        self._forgotten = _function_names(self._context)
 
     def _detach(self) -> None:
         """Makes pyspark forget this Spark, so that another can be started in the same process."""
-        context, self._context, self._root = self._context, None, None
-        if "pyspark" not in sys.modules:
+        context, self._context, self._root, self._forgotten = self._context, None, None, []
+        if not self._attached:
             return
+        self._attached = False
         from pyspark import SparkContext
         from pyspark.sql import SparkSession
 
-        if context is not None:
-            accumulators = getattr(context, "_accumulatorServer", None)
-            if accumulators is not None:
-                # Its thread looks every half second whether it should end: nobody waits for that.
-                threading.Thread(target=accumulators.shutdown, daemon=True).start()
+        accumulators = getattr(context, "_accumulatorServer", None)
+        if accumulators is not None:
+            # Its thread looks every half second whether it should end: nobody waits for that.
+            threading.Thread(target=accumulators.shutdown, daemon=True).start()
         gateway: Any = SparkContext._gateway
         if gateway is not None:
             gateway.shutdown()
@@ -242,15 +276,11 @@ def _hush() -> None:
     logging.getLogger("DataFrameQueryContextLogger").disabled = True
 
 
-def _forget_functions(session: SparkSession) -> None:
-    """Takes away the functions that call any Java method: a query must only see its inputs."""
-    java: Any = session._jvm
-    java_session: Any = session._jsparkSession
-    registry = java_session.sessionState().functionRegistry()
-    option = java.scala.Option
-    for name in _FORGOTTEN:
-        identifier = java.org.apache.spark.sql.catalyst.FunctionIdentifier
-        registry.dropFunction(identifier(name, option.apply("builtin"), option.apply("system")))
+def _function_names(context: SparkContext) -> list[Any]:
+    """The names of the functions to forget, as Java has them."""
+    java: Any = context._jvm
+    identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
+    return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _FORGOTTEN]
 
 
 class _python_untouched:
@@ -281,6 +311,15 @@ def _own_folder(scratch: Path) -> Path:
     return Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=scratch))
 
 
+def _socket_folder(folder: Path) -> Path:
+    """A private folder for sockets between Spark and Python; the path of a socket must be short."""
+    inside = folder / "sockets"
+    if len(str(inside)) > _LONGEST_SOCKET_FOLDER:
+        return Path(tempfile.mkdtemp(prefix="odf-spark-"))
+    inside.mkdir()
+    return inside
+
+
 def _runs(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -302,6 +341,10 @@ def _cluster_class_path() -> list[str]:
     return [folder for name in names if (folder := os.environ.get(name))]
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+def _reason(error: BaseException) -> str:
+    """Asked while Java still runs: only there is the reason of its exceptions."""
+    from odf_engine.spark.causes import causes_of
+    from odf_engine.spark.errors import clean
+
+    causes = causes_of(error)
+    return clean(causes[-1].message if causes else str(error)) or type(error).__name__

@@ -85,6 +85,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
 _LOCAL: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
+    # Results stay in memory; by default they would go through the block manager and back.
+    "spark.task.maxDirectResultSize": "100m",
 }
 
 
@@ -93,8 +95,13 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def spark_settings(config: SparkConfig, scratch: Path) -> dict[str, str]:
-    """Everything to start Spark with; ``scratch`` is the folder for its temporary files.
+def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[str, str]:
+    """Everything to start Spark with.
+
+    Args:
+        config: what the configuration says.
+        scratch: the folder for Spark's temporary files.
+        sockets: the folder for sockets through which rows leave Spark.
 
     Raises:
         UsageError: the configuration tries to change what is fixed.
@@ -109,6 +116,9 @@ def spark_settings(config: SparkConfig, scratch: Path) -> dict[str, str]:
         **DEFAULTS,
         **(_LOCAL if is_local(config.master) else {}),
         "spark.local.dir": str(scratch),
+        # Over TCP every small result would wait forty milliseconds for a delayed acknowledgement.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(sockets),
         "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
         **config.conf,
         **FIXED,

@@ -17,7 +17,9 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from odf_engine.progress import Reporter
 from odf_engine.spark import archive
@@ -37,23 +39,27 @@ _QUERIES: Final = (
 
 
 class Training(threading.Thread):
-    """Waits for a calm moment, then has the archive recorded by another process.
+    """Warms Spark up, then waits for a calm moment and has the archive recorded by another process.
 
     Args:
         java: which Java the archive is for.
         busy: whether somebody waits for work to be done; asked twice a second.
+        warm_up: does a small job.
     """
 
-    def __init__(self, java: Java, busy: Callable[[], bool]) -> None:
+    def __init__(self, java: Java, busy: Callable[[], bool], warm_up: Callable[[], None]) -> None:
         super().__init__(name="class-data-archive", daemon=True)
         self._java = java
         self._busy = busy
+        self._warm_up = warm_up
         self._over = threading.Event()
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
         """The thread itself."""
+        if not self._busy():
+            self._warm_up()
         if not archive.enabled() or archive.find(self._java) is not None or not self._calm():
             return
         with self._lock:
@@ -141,38 +147,19 @@ def _run_spark(java: Java, made: Path) -> None:
 
 
 def typical_job(session: SparkSession, scratch: Path) -> None:
-    """What people do first: read text and Parquet, query it, take the rows out as Arrow batches."""
-    import pyarrow as pa
+    """What people do: read text and Parquet, query it, take the rows out as Arrow batches."""
     import pyarrow.parquet as pq
 
     from odf_engine.metadata.model import Csv, NdJson, SqlQueryStep
     from odf_engine.spark.query import run_query
     from odf_engine.spark.readers import read_csv, read_json, read_parquet
 
-    rows = [
-        {
-            "id": i,
-            "at": f"2024-01-{i % 28 + 1:02}T10:00:00Z",
-            "day": "2024-01-31",
-            "price": i / 4,
-            "name": "a b",
-        }
-        for i in range(_ROWS)
-    ]
-    table = pa.Table.from_pylist(rows)
-    schema = pa.schema(
-        [
-            ("id", pa.int64()),
-            ("at", pa.timestamp("ms", "UTC")),
-            ("day", pa.date32()),
-            ("price", pa.decimal128(12, 2)),
-            ("name", pa.string()),
-        ]
-    )
+    made = _rows(_ROWS)
+    schema = _schema()
     lines, objects, parquet = (scratch / f"rows.{suffix}" for suffix in ("csv", "json", "parquet"))
-    lines.write_text("".join(",".join(map(str, row.values())) + "\n" for row in rows))
-    objects.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    pq.write_table(table, parquet)
+    lines.write_text(_as_csv(made))
+    objects.write_text("".join(json.dumps(row) + "\n" for row in made))
+    pq.write_table(pa.Table.from_pylist(made), parquet)
     frames = [
         read_csv(session, lines, Csv(), schema, scratch=scratch),
         read_json(session, objects, NdJson(), schema, scratch=scratch),
@@ -182,6 +169,41 @@ def typical_job(session: SparkSession, scratch: Path) -> None:
         _take(frame)
         for query in _QUERIES:
             _take(run_query(session, {"input": frame}, [SqlQueryStep(query=query)]))
+
+
+def smallest_job(session: SparkSession, scratch: Path) -> None:
+    """A few rows of CSV through a query: enough for Java to have seen what the next job needs."""
+    from odf_engine.metadata.model import Csv, SqlQueryStep
+    from odf_engine.spark.query import run_query
+    from odf_engine.spark.readers import read_csv
+
+    lines = scratch / "rows.csv"
+    lines.write_text(_as_csv(_rows(50)))
+    frame = read_csv(session, lines, Csv(), _schema(), scratch=scratch)
+    _take(run_query(session, {"input": frame}, [SqlQueryStep(query=_QUERIES[0])]))
+
+
+def _rows(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": i,
+            "at": f"2024-01-{i % 28 + 1:02}T10:00:00Z",
+            "day": "2024-01-31",
+            "price": i / 4,
+            "name": "a b",
+        }
+        for i in range(count)
+    ]
+
+
+def _schema() -> pa.Schema:
+    moment, price = pa.timestamp("ms", "UTC"), pa.decimal128(12, 2)
+    kinds = {"id": pa.int64(), "at": moment, "day": pa.date32(), "price": price, "name": pa.string()}
+    return pa.schema(list(kinds.items()))
+
+
+def _as_csv(rows: list[dict[str, Any]]) -> str:
+    return "".join(",".join(map(str, row.values())) + "\n" for row in rows)
 
 
 def _take(frame: DataFrame) -> None:

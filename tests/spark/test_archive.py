@@ -101,23 +101,27 @@ def test_only_one_process_records(java: Java) -> None:
 
 
 def test_training_waits_while_there_is_work(java: Java) -> None:
-    asked = []
-    thread = training.Training(java, lambda: asked.append(1) is None)
+    asked: list[int] = []
+    warmed: list[int] = []
+    thread = training.Training(java, lambda: asked.append(1) is None, lambda: warmed.append(1))
     thread.start()
     thread.join(1.3)
     assert thread.is_alive()
     assert asked
     thread.stop()
     assert not thread.is_alive()
+    assert warmed == []
     assert list(archive.folder().iterdir()) == []
 
 
 def test_nothing_to_train_when_there_is_one(java: Java, tmp_path: Path) -> None:
     archive.publish(java, made(tmp_path / "new", java))
-    thread = training.Training(java, lambda: True)
+    warmed: list[int] = []
+    thread = training.Training(java, lambda: False, lambda: warmed.append(1))
     thread.start()
     thread.join(5)
     assert not thread.is_alive()
+    assert warmed == [1]
 
 
 def test_real_java_has_a_key() -> None:

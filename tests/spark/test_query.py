@@ -65,7 +65,8 @@ def test_aliases_that_make_no_sense(query: Query) -> None:
 COMMANDS = [
     "DROP TABLE input", "INSERT INTO input VALUES (1, 'y')", "SET spark.sql.ansi.enabled = false",
     "CREATE TABLE t AS SELECT 1", "CREATE OR REPLACE TEMPORARY VIEW input AS SELECT 2 AS id",
-    "EXPLAIN SELECT 1", "SHOW TABLES", "DESCRIBE input", "CACHE TABLE input", "CALL f()", "USE x", "BEGIN SELECT 1; END",
+    "EXPLAIN SELECT 1", "SHOW TABLES", "DESCRIBE input", "CACHE TABLE input", "CALL f()", "USE x",
+    "BEGIN SELECT 1; END",
     "EXECUTE IMMEDIATE 'DROP TABLE x'", "FROM input INSERT INTO t SELECT 1", "ADD JAR '/x.jar'",
     "REFRESH input", "TRUNCATE TABLE input", "ALTER TABLE input ADD COLUMN x INT", "DECLARE VARIABLE x INT",
 ]  # fmt: skip

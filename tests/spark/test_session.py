@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("chmod", "sh", "ls", "mkdir")
 
 LIFE = """
-import json, os, sys, time
+import json, os, sys, threading, time
 from pathlib import Path
 from odf_engine.spark.frames import arrow_batches
 from odf_engine.progress import Reporter
@@ -60,14 +60,30 @@ began = time.monotonic()
 runtime.stop()
 said["stop"] = time.monotonic() - began
 said["left"] = [str(file.relative_to(folder)) for file in sorted(folder.rglob("*"))]
-if len(sys.argv) > 3:
-    runtime.start()
-    said["again"] = answer()
-    print(json.dumps(said), flush=True)
-    print(runtime.pid, flush=True)
-    time.sleep(60)
+runtime.start()
+said["again"] = answer()
+runtime.train_archive_in_background()
+time.sleep(0.1)
+began = time.monotonic()
 runtime.stop()
+said["stop while it warms up"] = time.monotonic() - began
+said["threads"] = [thread.name for thread in threading.enumerate() if thread.name == "class-data-archive"]
 print(json.dumps(said))
+"""
+
+ORPHAN = """
+import json, sys, time
+from pathlib import Path
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.settings import SparkOptions
+
+folder = Path(sys.argv[1])
+options = SparkOptions(master="local[1]", driver_memory="512m", java=sys.argv[2])
+runtime = SparkRuntime(options, folder / "spark.log", folder / "cache")
+runtime.start()
+runtime.train_archive_in_background(lambda: True)
+print(json.dumps({"detail": runtime.detail, "pid": runtime.pid}), flush=True)
+time.sleep(60)
 """
 
 
@@ -100,10 +116,13 @@ def test_a_whole_life_without_java_on_the_machine(tmp_path: Path) -> None:
     assert said["first"] == [
         "{'t': datetime.datetime(2024, 1, 31, 10, 0, tzinfo=zoneinfo.ZoneInfo(key='UTC')), 'z': 0}"
     ]
+    assert said["again"] == said["first"]
     assert said["path"]
     assert "Spark's process died" in said["lost"]
     assert "Spark is not running" in said["dead"]
     assert said["stop"] < 1
+    assert said["stop while it warms up"] < 2
+    assert said["threads"] == []
     assert said["left"] == ["cache", "cache/spark", "spark.log"]
     log = (folder / "spark.log").read_text()
     assert "ERROR" not in log
@@ -140,15 +159,14 @@ def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: py
     folder = tmp_path / "odf"
     folder.mkdir()
     process = subprocess.Popen(
-        [sys.executable, "-c", LIFE, str(folder), str(java.home), "stay"], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", ORPHAN, str(folder), str(java.home)], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     said: dict[str, Any] = json.loads(process.stdout.readline())
-    java_process = int(process.stdout.readline())
+    java_process = int(said["pid"])
     assert "without class-data archive" in said["detail"]
     assert archive.find(java) is None
-    assert said["first"] == said["again"]
-    assert (tmp_path / "starts").read_text() == "start\n" * 3
+    assert (tmp_path / "starts").read_text() == "start\n" * 2
 
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -177,12 +195,18 @@ def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
     assert sorted(tmp_path.iterdir()) == sorted([mine, fresh])
 
 
+def another(options: SparkOptions, folder: Path) -> SparkRuntime:
+    from odf_engine.spark.session import SparkRuntime
+
+    return SparkRuntime(options, folder / "spark.log", folder)
+
+
 def test_fixed_settings_cannot_be_changed(tmp_path: Path) -> None:
     options = SparkOptions(conf={"spark.sql.ansi.enabled": "false"})
     with pytest.raises(UsageError, match=r"`spark\.sql\.ansi\.enabled` cannot be changed"):
-        spark_settings(options, tmp_path)
+        spark_settings(options, tmp_path, tmp_path)
     same = SparkOptions(conf={"spark.sql.ansi.enabled": "true", "spark.ui.enabled": "true"})
-    settings = spark_settings(same, tmp_path)
+    settings = spark_settings(same, tmp_path, tmp_path)
     assert settings["spark.ui.enabled"] == "true"
     assert FIXED.items() <= settings.items()
 
@@ -192,7 +216,7 @@ def test_clusters(tmp_path: Path) -> None:
     assert is_local("local[*]")
     assert not is_local("local-cluster[2,1,1024]")
     assert not is_local("spark://localhost:7077")
-    settings = spark_settings(SparkOptions(master="spark://host:7077"), tmp_path)
+    settings = spark_settings(SparkOptions(master="spark://host:7077"), tmp_path, tmp_path)
     assert settings["spark.master"] == "spark://host:7077"
     assert "spark.driver.host" not in settings
 
@@ -205,6 +229,37 @@ def test_settings_are_in_force(runtime: SparkRuntime) -> None:
     assert session.sparkContext.master == "local[2]"
     assert "Spark 4.3" in runtime.detail
     assert runtime.alive
+
+
+def test_warm_up_leaves_nothing(runtime: SparkRuntime) -> None:
+    runtime.warm_up()
+    assert runtime.alive
+    assert runtime._folder is not None
+    assert not list(runtime._folder.glob("warm-*"))
+
+
+@pytest.mark.parametrize("memory", ["lots", "", "2 GB", "-1g"])
+def test_memory_that_is_none(runtime: SparkRuntime, tmp_path: Path, memory: str) -> None:
+    other = another(SparkOptions(driver_memory=memory), tmp_path)
+    with pytest.raises(UsageError, match="no amount of memory"):
+        other.start()
+    assert list((tmp_path / "spark").iterdir()) == []
+    assert runtime.session().sql("SELECT 1 AS a").collect()[0].a == 1
+
+
+def test_memory_that_is_too_little(runtime: SparkRuntime, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from odf_engine.spark.session import SparkRuntime;"
+        "from odf_engine.spark.settings import SparkOptions; folder = Path(sys.argv[1])\n"
+        "try: SparkRuntime(SparkOptions(driver_memory='300m'), folder / 'spark.log', folder).start()\n"
+        "except Exception as error: print(type(error).__name__, error, error.hint)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "SparkFailed Spark did not start: Insufficient driver memory" in done.stdout
+    assert "spark.log" in done.stdout
+    assert done.stderr == ""
 
 
 def test_settings_of_one_session_are_not_those_of_another(runtime: SparkRuntime) -> None:
