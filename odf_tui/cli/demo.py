@@ -34,7 +34,7 @@ def demo_verb(folder: Path, no_tui: bool) -> None:
         requests.append((Pull(dataset=str(entry.id)), str(entry.alias)))
         requests.append((Verify(dataset=str(entry.id)), str(entry.alias)))
     if no_tui:
-        _print(workspace, requests)
+        _print(workspace, folder, requests)
         return
     # The workstation opens at once and shows the jobs as they run.
     asyncio.run(_submit(workspace, requests))
@@ -86,7 +86,7 @@ async def _submit(workspace: Workspace, requests: list[tuple[Request, str]]) -> 
         await client.close()
 
 
-def _print(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:
+def _print(workspace: Workspace, folder: Path, requests: list[tuple[Request, str]]) -> None:
     import json
 
     jobs = follow(workspace, requests)
@@ -104,6 +104,8 @@ def _print(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:
         else:
             verdict = "valid" if result["valid"] else f"NOT VALID, {len(result['findings'])} findings"
             sys.stdout.write(f"checked {job.target}: {verdict}\n")
-    sys.stdout.write(f"\nLook around:  cd {workspace.folder} && odf\n")
+    # As it was called: the command may not be on the person's path.
+    command = sys.argv[0] if sys.argv[0].endswith("odf") else "odf"
+    sys.stdout.write(f"\nLook around:  {command} -w {folder}\n")
     if any(job.state is not JobState.done for job in jobs):
         sys.exit(1)
