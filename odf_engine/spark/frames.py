@@ -7,7 +7,7 @@ import struct
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from queue import Full, Queue
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
@@ -21,6 +21,7 @@ from odf_engine.spark.progress import Watcher, java_spark
 from odf_engine.spark.types import arrow_schema
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame
 
 _AHEAD: Final = 4
@@ -70,10 +71,13 @@ def _check_names(schema: pa.Schema) -> None:
 
 def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool) -> Iterator[pa.RecordBatch]:
     reporter.check()
-    with translated(reporter), _job(frame, reporter, progress):
-        served = _serve(frame)
+    with translated(reporter), _job(frame.sparkSession.sparkContext, reporter, progress) as group:
+        with _in_group(frame.sparkSession.sparkContext, group):
+            served = _serve(frame)
+            # Without it, through the public interface alone, which holds the whole result in memory.
+            whole = [] if served is not None else frame.toArrow().to_batches()
         if served is None:
-            yield from _whole(frame, schema)
+            yield from (batch.cast(schema) for batch in whole if batch.num_rows)
             return
         with _Partitions(*served) as partitions:
             for data in partitions:
@@ -97,33 +101,23 @@ def _serve(frame: DataFrame) -> tuple[int | str, str | None, Any] | None:
     return address, secret, server
 
 
-def _whole(frame: DataFrame, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Through the public interface alone, which holds the whole result in memory."""
-    for batch in frame.toArrow().to_batches():
-        if batch.num_rows:
-            yield batch.cast(schema)
-
-
 @contextmanager
-def _job(frame: DataFrame, reporter: Reporter, progress: bool) -> Iterator[None]:
-    """Runs what is started within as one group of jobs, watched and cancelled together."""
-    context = frame.sparkSession.sparkContext
-    java_context = java_spark(context)
+def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[str]:
+    """The name of a group of jobs that is watched within, and cancelled with the reporter or on failure."""
     group = f"odf-{uuid.uuid4().hex}"
     over = threading.Event()
 
     def cancel() -> None:
         if not over.is_set():
-            java_context.cancelJobGroupAndFutureJobs(group)
+            java_spark(context).cancelJobGroupAndFutureJobs(group)
 
-    context.setJobGroup(group, "odf", interruptOnCancel=True)
     watcher = Watcher(context, group, reporter) if progress else None
     if watcher is not None:
         watcher.start()
     finished = False
     try:
         with reporter.on_cancel(cancel):
-            yield
+            yield group
             finished = True
     finally:
         if not finished:
@@ -131,6 +125,15 @@ def _job(frame: DataFrame, reporter: Reporter, progress: bool) -> Iterator[None]
         over.set()
         if watcher is not None:
             watcher.finish()
+
+
+@contextmanager
+def _in_group(context: SparkContext, group: str) -> Iterator[None]:
+    """Whatever this thread starts within belongs to a group, and so does what that starts later."""
+    context.setJobGroup(group, "odf", interruptOnCancel=True)
+    try:
+        yield
+    finally:
         for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
             context.setLocalProperty(name, None)  # pyright: ignore[reportArgumentType]
 
@@ -164,13 +167,12 @@ class _Partitions:
         with self._queue.mutex:
             self._queue.queue.clear()
             self._queue.not_full.notify_all()
-        try:
+        with suppress(OSError):  # the other side may have been faster
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            pass  # the other side was faster
         self._reader.join()
-        self._file.close()
-        self._socket.close()
+        for part in (self._file, self._socket):
+            with suppress(OSError):  # what was not sent cannot be sent any more
+                part.close()
 
     def __iter__(self) -> Iterator[bytes]:
         while True:

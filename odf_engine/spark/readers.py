@@ -11,24 +11,22 @@ copies and links go to ``scratch``, which must stay until the frame is done with
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import types as st
 
-from odf_engine.errors import BadData, InvalidManifest, InvalidSchema
+from odf_engine.errors import InvalidManifest, InvalidSchema
 from odf_engine.metadata.model import Csv, Json, NdJson
 from odf_engine.progress import Reporter
-from odf_engine.spark import casts
+from odf_engine.spark import casts, parquet
 from odf_engine.spark.casts import Formats
 from odf_engine.spark.errors import clean, translated
 from odf_engine.spark.frames import arrow_batches
 from odf_engine.spark.scans import Dialect
-from odf_engine.spark.text import linked, prepare
+from odf_engine.spark.text import prepare, spark_path
 from odf_engine.spark.types import spark_schema, spark_type
 
 if TYPE_CHECKING:
@@ -37,7 +35,6 @@ if TYPE_CHECKING:
 _ARROW_GUESSES: Final = (
     pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")
 )  # fmt: skip
-_NANOS: Final = re.compile("Timestamp.*nanoseconds")
 _GUESSES: Final = tuple(spark_type(kind, "") for kind in _ARROW_GUESSES)
 
 
@@ -139,24 +136,15 @@ def read_parquet(
         InvalidSchema: a column that the file does not have, or a type that does not fit.
     """
     name = name or path.name
-    try:
-        footer = pq.read_metadata(path).schema
-    except (pa.ArrowInvalid, OSError) as error:
-        raise BadData(f"this is not a Parquet file: {error}", where=name) from None
+    file, footer = parquet.prepare(path, scratch, name, reporter or Reporter())
     with translated(reporter):
         try:
-            frame = session.read.parquet(spark_path(linked(path, scratch, ".parquet")))
+            frame = parquet.with_moments(session.read.parquet(spark_path(file)), footer)
         except AnalysisException as error:
             raise InvalidSchema(f"Spark cannot read this file: {clean(str(error))}", where=name) from None
-        frame = _moments(frame, footer)
         if schema is None:
             return frame
         return _projected(frame, schema, name)
-
-
-def spark_path(path: Path) -> str:
-    """A path as Spark's readers take it: a folder's name may hold `[`, `{` or `*` and means itself."""
-    return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
 
 
 def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
@@ -242,26 +230,6 @@ def _json_field(field: pa.Field) -> st.StructField:
 def _format_options(formats: Formats) -> dict[str, str]:
     options = {"dateFormat": formats.date, "timestampFormat": formats.timestamp}
     return {name: value for name, value in options.items() if value}
-
-
-def _moments(frame: DataFrame, footer: pq.ParquetSchema) -> DataFrame:
-    """Time stamps of nanoseconds, which come as numbers, as time stamps (cut to microseconds)."""
-    leaves = [footer.column(i) for i in range(len(footer))]
-    nanos = {
-        leaf.path
-        for leaf in leaves
-        if str(leaf.logical_type).startswith("Timestamp") and "nano" in str(leaf.logical_type)
-    }
-    if not nanos:
-        return frame
-    return frame.selectExpr(
-        *(
-            f"timestamp_micros(({column} - pmod({column}, 1000)) DIV 1000) AS {column}"
-            if name in nanos
-            else column
-            for name, column in ((name, casts.identifier(name)) for name in frame.columns)
-        )
-    )
 
 
 def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:

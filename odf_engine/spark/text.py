@@ -92,6 +92,11 @@ def linked(path: Path, folder: Path, suffix: str) -> Path:
     return link
 
 
+def spark_path(path: Path) -> str:
+    """A path as Spark's readers take it: a folder's name may hold `[`, `{` or `*` and means itself."""
+    return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
+
+
 def _codec(encoding: str | None) -> codecs.CodecInfo:
     try:
         return codecs.lookup(encoding or "utf-8")

@@ -12,7 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.progress import Reporter
+from odf_engine.spark import parquet as parquet_files
 from odf_engine.spark.errors import RejectedRow
+from odf_engine.spark.launch import SparkFailed
 from odf_engine.spark.readers import read_parquet
 
 if TYPE_CHECKING:
@@ -87,6 +90,32 @@ def test_a_column_that_is_not_there(parquet: Reader) -> None:
 def test_a_cast_that_makes_no_sense(parquet: Reader) -> None:
     with pytest.raises(InvalidSchema, match="declared type"):
         parquet(pa.schema([("s", pa.list_(pa.int64()))]))
+
+
+def test_large_row_groups_are_divided(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "x.parquet"
+    ids = pa.array(range(100_000))
+    pq.write_table(pa.table({"id": ids, "t": ids.cast(pa.timestamp("ns"))}), file)
+    monkeypatch.setattr(parquet_files, "_LARGEST_PIECE", 1 << 20)
+    monkeypatch.setattr(parquet_files, "_PIECE", 1 << 18)
+    copy, _ = parquet_files.prepare(file, tmp_path, "x", Reporter())
+    assert pq.read_metadata(copy).num_row_groups > 5
+    frame = read_parquet(session, file, None, scratch=tmp_path)
+    assert frame.schema.simpleString() == "struct<id:bigint,t:timestamp>"
+    assert [row["id"] for row in rows(frame)] == ids.to_pylist()
+
+
+def test_damaged(session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path) -> None:
+    file = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"id": list(range(10_000))}), file, compression="zstd")
+    data = bytearray(file.read_bytes())
+    data[4:2000] = bytes(1996)
+    file.write_bytes(data)
+    with pytest.raises((BadData, SparkFailed)) as caught:
+        rows(read_parquet(session, file, None, scratch=tmp_path))
+    assert "Exception" not in caught.value.message
 
 
 def test_not_parquet(session: SparkSession, tmp_path: Path) -> None:
