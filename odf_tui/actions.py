@@ -6,8 +6,9 @@ An action's work is the method ``do_<id>`` of the workbench.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
+
+import msgspec
 
 from odf_engine.coordinator.protocol import Job
 from odf_tui.state import BlockLine, DatasetRow
@@ -16,8 +17,7 @@ PANES: Final = ("datasets", "blocks", "data", "jobs")
 ANYWHERE: Final = "anywhere"
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(msgspec.Struct, frozen=True):
     """What guards look at."""
 
     pane: str = "datasets"
@@ -26,7 +26,6 @@ class Situation:
     block: BlockLine | None = None
     job: Job | None = None
     has_rows: bool = False
-    open_jobs: int = 0
     pullable: int = 0
     worker: str = "connected"  # starting, connected, gone
     up: str = ""  # what escape would leave: a filter, the zoom, a pane
@@ -35,8 +34,7 @@ class Situation:
 Guard = Callable[[Situation], str | None]
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(msgspec.Struct, frozen=True):
     """Something a person can do.
 
     Attributes:

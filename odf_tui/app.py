@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -20,6 +21,7 @@ def run(workspace: Workspace) -> None:
 
     terminal.check()
     terminal.set_switches()
+    gc.disable()  # until the first paint: nothing of what is made before it goes away
 
     from odf_tui.engine import WorkspaceSource
 
@@ -30,9 +32,15 @@ def run(workspace: Workspace) -> None:
 
         from odf_tui.workstation import Workstation
 
-        app = Workstation(source, early)
+        app = Workstation(source, early, _painted)
         app.run()
     if app.farewell:
         sys.stdout.write(app.farewell + "\n")
     if app.return_code:
         sys.exit(app.return_code)
+
+
+def _painted() -> None:
+    """The collector works again, and leaves alone what stays: looking through that takes 50 ms each time."""
+    gc.freeze()
+    gc.enable()

@@ -8,7 +8,8 @@ a lane. A crossing is drawn as a bridge (``─│─``), so a glyph with three a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from odf_tui.layers import Component, Edge, Key, components
 
@@ -17,8 +18,7 @@ Cell = tuple[int, int]
 _GAP = 2  # cells from one track to the next
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(msgspec.Struct, frozen=True):
     """Where a label starts (cells, from the upper left corner), and its layer."""
 
     x: int
@@ -26,8 +26,7 @@ class Place:
     layer: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """A drawn graph.
 
     Attributes:
@@ -68,8 +67,7 @@ def layout(widths: Mapping[str, int], edges: Iterable[Edge]) -> Layout:
     return drawing.finish()
 
 
-@dataclass(slots=True)
-class _Track:
+class _Track(msgspec.Struct):
     """A vertical in a gutter: its level from 0 at the left, the rows that it joins, the one it leaves by."""
 
     level: int
@@ -155,20 +153,19 @@ _GLYPHS = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Drawing:
+class _Drawing(msgspec.Struct):
     """What has been drawn so far: cells with arms (left, right, up, down), bridges, places, paths."""
 
     widths: Mapping[str, int]
     top: int = 0
     width: int = 0
-    arms: dict[Cell, set[str]] = field(default_factory=dict)
-    bridges: set[Cell] = field(default_factory=set)
-    places: dict[str, Place] = field(default_factory=dict)
-    paths: dict[Edge, frozenset[Cell]] = field(default_factory=dict)
+    arms: dict[Cell, set[str]] = {}
+    bridges: set[Cell] = set()
+    places: dict[str, Place] = {}
+    paths: dict[Edge, frozenset[Cell]] = {}
     # For each link from one column to the next, its cells; for each key, where its line starts.
-    legs: dict[tuple[Key, Key], list[Cell]] = field(default_factory=dict)
-    starts: dict[Key, int] = field(default_factory=dict)
+    legs: dict[tuple[Key, Key], list[Cell]] = {}
+    starts: dict[Key, int] = {}
 
     def add(self, part: Component) -> None:
         """Draws a component below what there is."""

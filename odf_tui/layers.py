@@ -7,8 +7,9 @@ earlier layer: a place that only a line goes through.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from math import floor
+
+import msgspec
 
 Edge = tuple[str, str]
 Key = tuple[str, int]
@@ -16,8 +17,7 @@ Key = tuple[str, int]
 _SWEEPS = 6
 
 
-@dataclass(slots=True)
-class Component:
+class Component(msgspec.Struct):
     """A connected part of a graph.
 
     Attributes:
@@ -29,10 +29,10 @@ class Component:
 
     nodes: list[str]
     edges: list[Edge]
-    columns: list[list[Key]] = field(default_factory=list)
-    feeds: dict[Key, list[Key]] = field(default_factory=dict)
-    fed: dict[Key, list[Key]] = field(default_factory=dict)
-    rows: dict[Key, int] = field(default_factory=dict)
+    columns: list[list[Key]] = []
+    feeds: dict[Key, list[Key]] = {}
+    fed: dict[Key, list[Key]] = {}
+    rows: dict[Key, int] = {}
 
     def is_lane(self, key: Key) -> bool:
         """Whether only a line stands there."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -231,25 +230,24 @@ def found_invalid(job: Job) -> bool:
     return isinstance(result, dict) and result.get("valid") is False
 
 
-@dataclass(slots=True)
-class Changes:
-    """What a batch of events changed."""
+class Changes(msgspec.Struct):
+    """What a batch of events changed: states of jobs, their amounts, logs, datasets, the worker."""
 
-    jobs: set[str] = field(default_factory=set)
-    logs: set[str] = field(default_factory=set)
-    datasets: set[str] = field(default_factory=set)
-    ended: list[Job] = field(default_factory=list)
+    jobs: set[str] = set()
+    progress: set[str] = set()
+    logs: set[str] = set()
+    datasets: set[str] = set()
+    ended: list[Job] = []
     worker: WorkerStatus | None = None
 
 
-@dataclass(slots=True)
-class JobBook:
+class JobBook(msgspec.Struct):
     """All jobs that the screen knows of, and the logs of those that were looked at."""
 
-    jobs: dict[str, Job] = field(default_factory=dict)
-    logs: dict[str, list[LogLine | Committed]] = field(default_factory=dict)
+    jobs: dict[str, Job] = {}
+    logs: dict[str, list[LogLine | Committed]] = {}
     last_seq: int = 0
-    _seen: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, int] = {}
 
     def load(self, jobs: Iterable[Job], last_seq: int) -> None:
         """Takes over what the journal says, newest first."""
@@ -275,7 +273,7 @@ class JobBook:
                     job = self.jobs.get(event.job)
                     if job is not None and not job.state.final:
                         self.jobs[job.id] = msgspec.structs.replace(job, progress=event.progress)
-                        changes.jobs.add(job.id)
+                        changes.progress.add(job.id)
                 case LogLine() | Committed():
                     self._logged(event, changes)
         return changes
@@ -287,7 +285,8 @@ class JobBook:
             return  # an old entry, told again
         self.jobs[event.job.id] = event.job
         changes.jobs.add(event.job.id)
-        changes.datasets.add(event.job.dataset)
+        if event.job.state.final:
+            changes.datasets.add(event.job.dataset)
         if event.job.state.final and (before is None or not before.state.final):
             changes.ended.append(event.job)
 

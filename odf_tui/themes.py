@@ -119,7 +119,22 @@ def _table(content: Mapping[str, object], key: str, wanted: tuple[str, ...], pat
     return found
 
 
-def palette(theme: Theme) -> dict[str, Style]:
+class Palette(dict[str, Style]):
+    """Styles by name, and what they are on top of each other."""
+
+    def __init__(self, styles: Mapping[str, Style]) -> None:
+        super().__init__(styles)
+        self._mixed: dict[tuple[str, str, str], Style] = {}
+
+    def mix(self, ground: str, whole: str, name: str) -> Style:
+        """The style ``name`` in a line of the style ``whole`` on a ground."""
+        key = (ground, whole, name)
+        if (style := self._mixed.get(key)) is None:
+            style = self._mixed[key] = self[ground] + self[whole] + self[name]
+        return style
+
+
+def palette(theme: Theme) -> Palette:
     """The styles that lines are drawn with; ``base`` has the background."""
     variables = theme.to_color_system().generate() | theme.variables
 
@@ -135,7 +150,7 @@ def palette(theme: Theme) -> dict[str, Style]:
         )
 
     ground = Style.from_color(bgcolor=colour("background"))
-    return {
+    styles = {
         "base": part("foreground") + ground,
         "": Style.null(),
         "strong": Style(bold=True),
@@ -154,3 +169,4 @@ def palette(theme: Theme) -> dict[str, Style]:
         "cursor": block("cursor"),
         "idle": block("idle"),
     }
+    return Palette(styles)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-from rich.style import Style
 from textual.app import App
 from textual.binding import Binding, BindingType
-from textual.filter import LineFilter
+from textual.filter import LineFilter, Monochrome, NoColor
 from textual.scrollbar import ScrollBar
 
 from odf_engine.errors import OdfError
@@ -24,42 +23,59 @@ class Workstation(App[None], inherit_bindings=False):
     """The workstation.
 
     Attributes:
+        painted: called after the first paint.
         farewell: what to print on the terminal after it is closed.
         palette: the styles of the current theme, see ``themes.palette``.
     """
 
     CSS_PATH = "odf.tcss"
+    AUTO_FOCUS = None
     ENABLE_COMMAND_PALETTE = False
     ALLOW_SELECT = False
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "leave", show=False, priority=True),
     ]
 
-    def __init__(self, source: Source, early: Early | None = None) -> None:
+    def __init__(
+        self, source: Source, early: Early | None = None, painted: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__()
         ScrollBar.renderer = ThinBar
         self.source = source
+        self.painted = painted
         self.farewell = ""
         self.theme_names = themes.names()
-        self.palette: dict[str, Style] = {}
+        self.palette = themes.Palette({})
         self._early = early
         self._nearest = NearestColours(enabled=self.console.color_system == "256" and not self.no_color)
         self._filters.append(self._nearest)
+        if self.no_color:  # no colours at all, where Textual would show greys
+            self._filters = [each for each in self._filters if not isinstance(each, Monochrome)]
+            self._filters.append(NoColor())
         self._complaint = ""
         if not self.use_theme(self._wanted_theme()):
             self.use_theme(themes.DEFAULT)
 
     def _wanted_theme(self) -> str:
         """The configured theme; by itself, one that suits the terminal."""
+        if self.no_color:
+            return themes.FEW_COLOURS
         if self.source.theme in self.theme_names:
             return self.source.theme
-        if self.no_color or self.console.color_system in (None, "standard"):
+        if self.console.color_system in (None, "standard"):
             return themes.FEW_COLOURS
         return themes.DEFAULT
 
     def get_default_screen(self) -> Workbench:
-        """The workbench."""
-        return Workbench(self.source, self._early)
+        """The workbench, made for the size of the terminal: the first layout is the last."""
+        bench = Workbench(self.source, self._early)
+        for breakpoints, cells in (
+            (bench.HORIZONTAL_BREAKPOINTS, self.size.width),
+            (bench.VERTICAL_BREAKPOINTS, self.size.height),
+        ):
+            fitting = [name for least, name in breakpoints or () if cells >= least]
+            bench.add_class(*fitting[-1:])
+        return bench
 
     def on_mount(self) -> None:
         """Tells of a theme that could not be read."""

@@ -75,6 +75,8 @@ def _excerpt(where: str, folder: Path) -> list[list[Span]]:
 class AddDialog(ModalScreen[list[str]]):
     """Takes the path of a manifest; ends with the ids of the datasets that were added."""
 
+    AUTO_FOCUS = "Input"
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", show=False),
         Binding("enter", "add", show=False, priority=True),

@@ -9,7 +9,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, cast
 
-from textual import events
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.geometry import Size
@@ -65,9 +65,9 @@ class Parts(Screen[None]):
     def compose(self) -> ComposeResult:
         """Panes, filter, status, hints."""
         with Container(id="panes"):
-            yield DatasetsPane("datasets")
+            yield DatasetsPane("datasets", classes="-front")
             yield BlocksPane("blocks")
-            yield DataPane("data")
+            yield DataPane("data", classes="-lower")
             yield JobsPane("jobs", self.book)
         yield StatusLine(self.source.folder.name or str(self.source.folder))
         yield HintLine()
@@ -118,7 +118,6 @@ class Parts(Screen[None]):
             block=self.blocks_pane.view.block,
             job=self.jobs_pane.view.job,
             has_rows=self.data_pane.view.count() > 0,
-            open_jobs=len(self.book.open()),
             pullable=sum(not row.derivative and not row.missing for row in self.rows),
             worker=self.worker_state,
             up=up,
@@ -141,32 +140,31 @@ class Parts(Screen[None]):
 
     def go_to(self, name: str) -> None:
         """Gives the keys to a pane."""
-        pane = self.query_one(f"#{name}", Pane)
         self.pane = name
-        if pane.display is False or not pane.size:
-            pane.add_class("-front")  # a hidden widget cannot have the focus
-        self.set_focus(pane, scroll_visible=False)
+        self.set_focus(None)
+        self.dress_panes()
         self.arrange_panes()
 
-    def on_descendant_focus(self, event: events.DescendantFocus) -> None:
-        """Another pane has the keys."""
-        if event.widget.id in PANES:
-            self.pane = event.widget.id
-            self.arrange_panes()
+    @on(Pane.Chosen)
+    def _pane_chosen(self, message: Pane.Chosen) -> None:
+        self.go_to(message.pane)
+
+    def dress_panes(self) -> None:
+        """Shows which pane has the keys, in the colours of the theme."""
+        for pane in self.query(Pane):
+            pane.dress(pane.id == self.pane)
 
     def on_resize(self) -> None:
-        """The panes have other sizes."""
-        self.arrange_panes()
+        """The panes have other sizes, once the breakpoints have been looked at."""
+        self.call_next(self.arrange_panes)
 
     def arrange_panes(self) -> None:
         """Says which panes are shown when there is no room for all: see the style sheet."""
-        for name in PANES:
-            pane = self.query_one(f"#{name}")
-            pane.set_class(name == self.pane, "-front")
-            if self.pane != PANES[0]:
-                pane.set_class(name == self.pane, "-lower")
-        if not self.query(".-lower"):
-            self.query_one("#data").add_class("-lower")
+        if any(map(self.has_class, ("-narrow", "-low", "-zoomed"))):
+            for pane in self.query(Pane):
+                pane.set_class(pane.id == self.pane, "-front")
+                if self.pane != PANES[0]:
+                    pane.set_class(pane.id == self.pane, "-lower")
         self.make_room_for_card()
         self.show_hints()
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Final
 
+import msgspec
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -22,8 +22,7 @@ from odf_tui.widgets.lines import LineScroll, LineView, Span
 _YAML: Final = re.compile(r"^(\s*(?:- )*)([\w$./-]+:)( .*|)$")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """Something to choose: its id, its keys (as Textual names them, and to show), its title, a remark."""
 
     id: str
@@ -109,6 +108,8 @@ class Choices(LineView):
 
 class Picker(ModalScreen[str]):
     """Chooses one of many. With ``typing``, letters narrow the list; without, a choice's key picks it."""
+
+    AUTO_FOCUS = "Input"
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", show=False),

@@ -9,6 +9,7 @@ from textual import on
 from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import JobState
+from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.messages import (
     BlocksRead,
     BlocksWanted,
@@ -24,13 +25,14 @@ from odf_tui.messages import (
 )
 from odf_tui.screens.base import Early, Parts
 from odf_tui.state import DatasetRow, Detail, Health, Source, healths
-from odf_tui.widgets.jobs import JobsView, outcome
+from odf_tui.widgets.jobs import JobsView, doing, outcome
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.rows import RowsView
 from odf_tui.widgets.status import StatusLine
 
 LOOK_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
+READ_SECONDS: Final = 1.0
 
 
 class Hearing(Parts):
@@ -49,6 +51,8 @@ class Hearing(Parts):
         self._details: dict[str, Detail] = {}
         self._looked = float("-inf")
         self._look: Timer | None = None
+        self._read_at = float("-inf")
+        self._reading: Timer | None = None
 
     # --- Datasets ---
 
@@ -111,7 +115,8 @@ class Hearing(Parts):
     def _show_status(self) -> None:
         row = self.graph.row
         health = self.healths.get(row.id) if row is not None else None
-        running = [outcome(job)[0] for job in self.book.open() if job.state is JobState.running]
+        now = Timestamp.now()
+        running = [doing(job, now) for job in self.book.open() if job.state is JobState.running]
         self.query_one(StatusLine).show(row, health, len(self.rows), running)
         self.show_hints()
 
@@ -200,20 +205,34 @@ class Hearing(Parts):
         if len(self.book.jobs) != known:
             view.load()
         else:
-            view.update(changes.jobs)
+            view.update(changes.jobs | changes.progress)
         if view.job is not None and view.job.id in changes.logs | changes.jobs:
             self.jobs_pane.show_log()
         if changes.jobs:
             self._news_of_jobs()
+        elif changes.progress:
+            self._show_status()
         if changes.datasets:
-            self.reads.datasets()
+            self._read_soon()
         for job in changes.ended:
             words, style = outcome(job)
             self.notify_line(f"{job.kind} {job.target}: {words}", style if style != "muted" else "good")
 
+    def _read_soon(self) -> None:
+        """Reads the datasets, at most once a second while commits come quickly."""
+        if self._reading is None:
+            wait = max(self._read_at + READ_SECONDS - time.monotonic(), 0.001)
+            self._reading = self.set_timer(wait, self._read_now)
+
+    def _read_now(self) -> None:
+        self._reading, self._read_at = None, time.monotonic()
+        self.reads.datasets()
+
     def _news_of_jobs(self) -> None:
-        self.healths = healths(self.rows, self.book)
+        before, self.healths = self.healths, healths(self.rows, self.book)
         self.graph.set_healths(self.healths)
+        if self.healths.get(selected := self.graph.selected or "") is not before.get(selected):
+            self._show_card()
         if self.book.open():
             self.tick.resume()
         else:
@@ -223,6 +242,7 @@ class Hearing(Parts):
     def second(self) -> None:
         """Running jobs say how long they run."""
         self.jobs_pane.view.update({job.id for job in self.book.open()})
+        self._show_status()
 
     @on(LineView.Moved, "#job-list")
     def _job_selected(self) -> None:
@@ -238,6 +258,8 @@ class Hearing(Parts):
 
     @on(WorkerChanged)
     def _worker_changed(self, message: WorkerChanged) -> None:
+        if message.state == "starting" and self.worker_state == "gone":
+            self.notify_line("starting the worker …")
         self.worker_state = message.state
         if message.state == "gone":
             self.worker_status = None

@@ -1,9 +1,13 @@
-"""What each action does: a method ``do_<id>`` for every line of ``actions.ACTIONS``."""
+"""What each action does: a method ``do_<id>`` for every line of ``actions.ACTIONS``.
+
+Dialogs are imported by the action that opens them: the first paint does not wait for them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual.widgets import Input
 
@@ -13,9 +17,10 @@ from odf_tui import actions
 from odf_tui.actions import PANES, Action, key_name
 from odf_tui.humane import count
 from odf_tui.messages import Notice, TextRead
-from odf_tui.screens.adding import AddDialog
 from odf_tui.screens.base import Parts
-from odf_tui.screens.dialogs import Choice, Confirm, Picker, Reader, record_spans, yaml_spans
+
+if TYPE_CHECKING:
+    from odf_tui.screens.dialogs import Choice
 
 
 class Verbs(Parts):
@@ -189,6 +194,8 @@ class Verbs(Parts):
         job = job if job is not None and not job.state.final else situation.dataset_job
         if job is None:
             return
+        from odf_tui.screens.dialogs import Confirm
+
         question = f"Cancel {job.kind} {job.target}?"
         self.app.push_screen(Confirm(question, "What it has committed stays."), partial(self._cancel, job))
 
@@ -222,6 +229,8 @@ class Verbs(Parts):
 
     def show_text(self, message: TextRead) -> None:
         """Shows a text that was read; in the same dialog when one is open."""
+        from odf_tui.screens.dialogs import Reader, yaml_spans
+
         name = next((row.name for row in self.rows if row.id == message.dataset), message.dataset)
         number = message.sequence_number
         title = name if number is None else f"{name} · block {number}"
@@ -243,6 +252,8 @@ class Verbs(Parts):
         view = self.data_pane.view
         if (record := view.record()) is None:
             return
+        from odf_tui.screens.dialogs import Reader, record_spans
+
         title = f"row {count(view.cursor + 1)}"
         self.app.push_screen(Reader(title, record_spans(record), partial(self.copy_text, "row")))
 
@@ -251,6 +262,8 @@ class Verbs(Parts):
         job = self.jobs_pane.view.job
         if job is None:
             return
+        from odf_tui.screens.dialogs import Reader
+
         lines = self.jobs_pane.log_lines()
         title = f"{job.kind} {job.target} · {job.state.value}"
         self.app.push_screen(Reader(title, lines, partial(self.copy_text, "log")))
@@ -285,6 +298,8 @@ class Verbs(Parts):
 
     def do_palette(self) -> None:
         """Finds an action or a dataset."""
+        from odf_tui.screens.dialogs import Choice, Picker
+
         situation = self.situation()
         choices = [_choice(action) for action in actions.valid(situation) if action.id != "palette"]
         choices += [Choice(f"dataset {row.id}", f"go to {row.name}", remark="dataset") for row in self.rows]
@@ -296,6 +311,8 @@ class Verbs(Parts):
 
     def do_help(self) -> None:
         """The keys that are valid now."""
+        from odf_tui.screens.dialogs import Picker
+
         choices = [_choice(action) for action in actions.valid(self.situation()) if action.id != "help"]
         title = f"Keys in {self.front.label}  (move with h j k l, g G, arrows, page up and down)"
         self.app.push_screen(Picker(title, choices, typing=False), self._picked)
@@ -313,6 +330,8 @@ class Verbs(Parts):
 
     def do_add(self) -> None:
         """Adds datasets from a manifest."""
+        from odf_tui.screens.adding import AddDialog
+
         self.app.push_screen(AddDialog(self.source), self._added)
 
     def _added(self, ids: list[str] | None) -> None:
@@ -338,6 +357,7 @@ class Verbs(Parts):
 
     def _set_theme(self, name: str) -> None:
         if self.station.use_theme(name):
+            self.dress_panes()
             self.notify_line(f"theme {name}")
             self.reads.save_theme(name)
 
@@ -347,4 +367,6 @@ class Verbs(Parts):
 
 
 def _choice(action: Action) -> Choice:
+    from odf_tui.screens.dialogs import Choice
+
     return Choice(action.id, action.title, action.keys, key_name(action.keys[0]))

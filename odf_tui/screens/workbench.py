@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import ClassVar, Final
 
 from textual import on
@@ -50,7 +49,7 @@ class Workbench(Verbs, Hearing, inherit_bindings=False):
         return True
 
     def _begin(self) -> None:
-        gc.freeze()  # what was made so far stays: looking through it again and again costs 50 ms each time
+        self.station.painted()
         self.run_worker(self.follower.run(), group="worker", name="worker")
 
     @on(TextRead)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from textual import on
 from textual.app import ComposeResult
-from textual.content import Content
 from textual.message import Message
 from textual.worker import get_current_worker
 
@@ -42,8 +41,8 @@ class DataPane(Pane):
         rows: int
         done: bool
 
-    def __init__(self, id: str) -> None:
-        super().__init__(id)
+    def __init__(self, id: str, classes: str = "") -> None:
+        super().__init__(id, classes)
         self.dataset = ""
         self._opened: Opened | None = None
 
@@ -61,7 +60,7 @@ class DataPane(Pane):
         self.dataset, self._opened = dataset, None
         self.workers.cancel_group(self, "search")
         self.view.say(*lines)
-        self.border_subtitle = ""
+        self.tell_below("")
         self.retitle("")
 
     def show(self, dataset: str, opened: Opened) -> None:
@@ -86,7 +85,7 @@ class DataPane(Pane):
             columns = view.opened.columns
             place = f"row {count(view.cursor + 1)} of {count(view.count())}"
             about = f"{columns.names[view.column]} {columns.types[view.column]}"
-            self.border_subtitle = Content(f"{place} · {about}")
+            self.tell_below(f"{place} · {about}")
 
     def copied(self) -> tuple[str, str] | None:
         """The cell under the cursor."""
@@ -107,7 +106,7 @@ class DataPane(Pane):
             self._show_all(self._opened, stay=False)
 
     def _look(self, opened: Opened, text: str) -> None:
-        self.border_subtitle = "looking …"
+        self.tell_below("looking …")
         self.run_worker(
             lambda: self._search(opened, text), thread=True, exclusive=True, group="search", name="search"
         )
@@ -141,13 +140,13 @@ class DataPane(Pane):
             return
         everything = message.opened.window.row_count
         if not message.done:
-            self.border_subtitle = f"looking … {100 * message.rows // everything} %"
+            self.tell_below(f"looking … {100 * message.rows // everything} %")
         elif message.found is None:
             self.retitle(f"none of {count(everything)} rows")
             self.view.say(
                 [(f" none of {count(everything)} rows holds ", "muted"), (plain(message.text), "strong")]
             )
-            self.border_subtitle = ""
+            self.tell_below("")
         else:
             rows = message.found.window.row_count
             first = "the first " if rows >= MATCHES else ""

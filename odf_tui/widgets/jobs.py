@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from odf_engine.coordinator.protocol import Committed, Job, JobState, LogLine
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import clip, count, elapsed, plain, shorten, size
-from odf_tui.state import JobBook, found_invalid, job_glyph
+from odf_tui.state import LOG_LINES, JobBook, found_invalid, job_glyph
 from odf_tui.widgets.lines import LineScroll, LineView, Span, right
 from odf_tui.widgets.pane import Pane
 
@@ -20,6 +20,7 @@ _LEVELS: Final = {"debug": "muted", "info": "", "warning": "warn", "error": "bad
 _MAX_LINE: Final = 4000
 _INDENT: Final = 9
 _MOST_PIECES: Final = 12
+_SHOWN: Final = 300
 
 
 def seconds_of(job: Job, now: Timestamp) -> float | None:
@@ -54,6 +55,13 @@ def outcome(job: Job) -> tuple[str, str]:
         rows = f"+{count(result.get('records') or 0)} rows"
         return (f"{rows} in {blocks} blocks" if (blocks or 0) > 1 else rows), "good"
     return str(result.get("status") or "done").replace("-", " "), "muted"
+
+
+def doing(job: Job, now: Timestamp) -> str:
+    """What a running job does, and for how long."""
+    seconds = seconds_of(job, now)
+    took = elapsed(seconds) if seconds is not None and seconds >= 1 else ""
+    return " · ".join(part for part in (amounts(job) or "running", took) if part)
 
 
 def amounts(job: Job) -> str:
@@ -174,6 +182,8 @@ class JobsView(LineView):
         took = seconds_of(job, Timestamp.now())
         words, how = outcome(job)
         width = self.room.width
+        if width < 56 and job.state is JobState.running:
+            words = doing(job, Timestamp.now())
         end = right(elapsed(took) if took is not None else "", 9) + " " if width >= 56 else ""
         if width >= 64:
             end += (job.started or job.created)[11:16] + " "
@@ -255,17 +265,17 @@ class JobsPane(Pane):
         self.view.text = text
         self.view.load()
 
-    def log_lines(self) -> list[list[Span]]:
-        """The selected job's log, and what went wrong."""
+    def log_lines(self, newest: int = LOG_LINES) -> list[list[Span]]:
+        """The newest lines of the selected job's log, and what went wrong."""
         job = self.view.job
         if job is None:
             return []
-        lines = [log_spans(event) for event in self._book.logs.get(job.id, ())]
+        lines = [log_spans(event) for event in self._book.logs.get(job.id, [])[-newest:]]
         return lines + failure_spans(job)
 
     def show_log(self) -> None:
-        """Shows the log of the selected job."""
-        self.query_one(LogView).load(self.log_lines())
+        """Shows the end of the selected job's log; all of it is a dialog away."""
+        self.query_one(LogView).load(self.log_lines(_SHOWN))
 
     def copied(self) -> tuple[str, str] | None:
         """The log of the selected job."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from rich.cells import cell_len
 from rich.segment import Segment
 from textual import events
-from textual.geometry import Size
+from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
@@ -27,6 +27,7 @@ class LineScroll(ScrollView, can_focus=False):
 
     ground: ClassVar[str] = "base"
     headed: ClassVar[bool] = False  # whether the first line is a header, which stays on top
+    _drawn: Size | None = None  # the room, while lines are being drawn
 
     def count(self) -> int:
         """How many lines there are."""
@@ -51,8 +52,18 @@ class LineScroll(ScrollView, can_focus=False):
     @property
     def room(self) -> Size:
         """Cells for lines: without border, scroll bars and header."""
+        if self._drawn is not None:
+            return self._drawn
         region = self.scrollable_content_region
         return Size(region.width, max(region.height - self.headed, 0))
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """Draws some lines; the size is looked up once for all of them."""
+        self._drawn = self.room
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._drawn = None
 
     def reset(self) -> None:
         """What there is to show has changed."""
@@ -99,17 +110,13 @@ class LineScroll(ScrollView, can_focus=False):
         return self._strip(lines[at] if 0 <= at < len(lines) else (), "", 0)
 
     def _strip(self, spans: Sequence[Span], whole: str, x: int) -> Strip:
-        styles = cast("Workstation", self.app).palette
-        base = styles[self.ground]
-        width = self.size.width
-        if whole:
-            base += styles[whole]
+        mix, ground = cast("Workstation", self.app).palette.mix, self.ground
+        base = mix(ground, whole, "")
         if whole == "cursor":  # the colours of the parts would not be readable on it
             segments = [Segment(text, base) for text, _ in spans]
         else:
-            segments = [Segment(text, base + styles[name]) for text, name in spans]
-        strip = Strip(segments)
-        return strip.crop_extend(x, x + width, base).simplify()
+            segments = [Segment(text, mix(ground, whole, name)) for text, name in spans]
+        return Strip(segments).crop_extend(x, x + self.room.width, base).simplify()
 
 
 class LineView(LineScroll):

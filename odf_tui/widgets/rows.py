@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from rich.cells import cell_len
 from textual.geometry import Region
 from textual.message import Message
@@ -25,8 +26,7 @@ MAX_WIDTH: Final = 36
 _SPACE: Final = 2
 
 
-@dataclass
-class Opened:
+class Opened(msgspec.Struct, frozen=True):
     """Rows that can be shown: the window over them, its columns, and its first chunk."""
 
     window: RowWindow
@@ -178,7 +178,7 @@ class RowsView(LineView):
     def _widen(self) -> bool:
         """Columns grow with what is shown: measuring every value would read them all."""
         top = int(self.scroll_offset.y)
-        chunks = range(top // CHUNK, (top + self.size.height) // CHUNK + 1)
+        chunks = range(top // CHUNK, (top + self.room.height) // CHUNK + 1)
         grown = False
         for number in chunks:
             if (chunk := self._chunks.get(number)) is None:
@@ -250,7 +250,7 @@ class RowsView(LineView):
     def _read_next(self) -> None:
         """Reads what is wanted and still in the window; what has gone by is forgotten."""
         top = int(self.scroll_offset.y)
-        seen = range(top // CHUNK, (top + self.size.height) // CHUNK + 1)
+        seen = range(top // CHUNK, (top + self.room.height) // CHUNK + 1)
         self._wanted = [number for number in self._wanted if number in seen]
         if not self._wanted or self._opened is None:
             self._reading = False

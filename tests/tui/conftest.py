@@ -36,7 +36,7 @@ class Driven:
         for _ in range(500):
             await self.pilot.pause()
             busy = [each for each in self.app.workers if each.name != "worker" and not each.is_finished]
-            if not busy and self.bench._look is None:
+            if not busy and self.bench._look is None and self.bench._reading is None:
                 break
             await asyncio.sleep(0.005)
         await self.pilot.pause()

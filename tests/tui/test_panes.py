@@ -41,8 +41,8 @@ async def test_numbers_and_tab_go_to_panes(source: FakeSource) -> None:
         for key, name in zip("2341", ["blocks", "data", "jobs", "datasets"], strict=True):
             await drive.press(key)
             assert drive.bench.pane == name
-            assert drive.app.focused is not None
-            assert drive.app.focused.id == name
+            assert drive.bench.front.view is not None
+            assert drive.bench.front.view.active
         await drive.press("tab", "tab")
         assert drive.bench.pane == "data"
         await drive.press("shift+tab")

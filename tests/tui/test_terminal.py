@@ -7,6 +7,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
 
 from odf_engine.errors import UsageError
 from odf_tui import terminal, themes
@@ -26,7 +29,7 @@ def test_dumb_terminals_are_told_of_the_command_line() -> None:
 def test_switches_for_near_and_far() -> None:
     near: dict[str, str] = {}
     terminal.set_switches(near)
-    assert near == {"ESCDELAY": "25", "TEXTUAL_ANIMATIONS": "none"}
+    assert near == {"ESCDELAY": "25", "TEXTUAL_ANIMATIONS": "none", "TEXTUAL_FPS": "200"}
     far = {"SSH_CONNECTION": "10.0.0.1 22", "TEXTUAL_FPS": "30"}
     terminal.set_switches(far)
     assert far["TEXTUAL_FPS"] == "30"  # what the person has set stays
@@ -75,6 +78,24 @@ def test_a_tmux_that_fails_does_not_swallow_the_text(tmp_path: Path, monkeypatch
     said = terminal.copy("hash", lambda text: None, tmp_path, {"TMUX": "/tmp/tmux,1,0"})
     assert "clipboard.txt" in said
     assert (tmp_path / "clipboard.txt").read_text() == "hash"
+
+
+def test_without_colours_there_are_none(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    source.theme = "tide"  # type: ignore[misc]
+    app = Workstation(source)
+    drawn = Style.parse("bold red on blue")
+    segments = [Segment("x", drawn)]
+    for each in app.get_line_filters():
+        segments = each.apply(segments, Color(0, 0, 0))
+    style = segments[0].style
+    assert style is not None
+    assert style.bold
+    assert style.color is not None
+    assert style.color.is_default
+    assert style.bgcolor is not None
+    assert style.bgcolor.is_default
+    assert app.theme == themes.FEW_COLOURS
 
 
 @pytest.mark.parametrize(
