@@ -22,7 +22,7 @@ from odf_engine.spark.types import arrow_schema
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _AHEAD: Final = 4
 """Batches that may wait between Spark and whoever takes them."""
@@ -57,6 +57,19 @@ def arrow_batches(
         schema = arrow_schema(frame.schema)
     _check_names(schema)
     return schema, _run(frame, schema, reporter, progress)
+
+
+@contextmanager
+def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
+    """Jobs that this thread starts within stop when the reporter is cancelled; errors are translated.
+
+    Raises:
+        BadData, InvalidQuery, Cancelled, SparkFailed: as the jobs end.
+    """
+    reporter.check()
+    context = session.sparkContext
+    with translated(reporter), _job(context, reporter, progress=False) as group, _in_group(context, group):
+        yield
 
 
 def _check_names(schema: pa.Schema) -> None:

@@ -24,7 +24,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark import casts, parquet
 from odf_engine.spark.casts import Formats
 from odf_engine.spark.errors import clean, translated
-from odf_engine.spark.frames import arrow_batches
+from odf_engine.spark.frames import arrow_batches, cancellable
 from odf_engine.spark.scans import Dialect
 from odf_engine.spark.text import prepare, spark_path
 from odf_engine.spark.types import spark_schema, spark_type
@@ -78,11 +78,14 @@ def read_csv(
         path, scratch, name=name or path.name, encoding=step.encoding, dialect=dialect, reporter=reporter
     )
     options = _csv_options(step, dialect, text.line_separator)
-    with translated(reporter):
-        reader = session.read.options(**options)
-        if schema is None:
+    reporter = reporter or Reporter()
+    reader = session.read.options(**options)
+    if schema is None:
+        with cancellable(session, reporter):
             frame = reader.csv(spark_path(text.path))
+        with translated(reporter):
             return _guessed(frame, formats, reporter) if step.infer_schema else frame
+    with translated(reporter):
         frame = reader.schema(_all_text(schema)).csv(spark_path(text.path))
         return casts.declared(frame, schema, formats)
 
@@ -113,9 +116,10 @@ def read_json(
         path, scratch, name=name or path.name, encoding=step.encoding, objects=True, reporter=reporter
     )
     reader = session.read.options(mode="FAILFAST", allowSingleQuotes=False, **_format_options(formats))
-    with translated(reporter):
-        if schema is None:
+    if schema is None:
+        with cancellable(session, reporter or Reporter()):
             return reader.json(spark_path(text.path))
+    with translated(reporter):
         held = st.StructType([_json_field(field) for field in schema])
         return casts.declared(reader.schema(held).json(spark_path(text.path)), schema, formats)
 
@@ -204,13 +208,13 @@ def _all_text(schema: pa.Schema) -> st.StructType:
     return st.StructType([st.StructField(name, st.StringType()) for name in schema.names])
 
 
-def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter | None) -> DataFrame:
+def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFrame:
     """The frame with every column of text as the first type that holds all its values."""
     names = frame.columns
     tests = [
         f"coalesce(bool_and({casts.fits(name, kind, formats)}), false)" for name in names for kind in _GUESSES
     ]
-    _, batches = arrow_batches(frame.selectExpr(*tests), reporter or Reporter(), progress=False)
+    _, batches = arrow_batches(frame.selectExpr(*tests), reporter, progress=False)
     answers = [column[0].as_py() for batch in batches for column in batch.columns]
     fields = []
     for i, name in enumerate(names):

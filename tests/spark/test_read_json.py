@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from odf_engine.errors import BadData, InvalidManifest
+from odf_engine.errors import BadData, Cancelled, InvalidManifest
 from odf_engine.metadata.model import NdJson
+from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_json
 
@@ -134,3 +138,29 @@ def test_inferred(session: SparkSession, tmp_path: Path) -> None:
     file.write_text('{"b":1,"a":"x"}\n{"b":1.5,"c":[1],"t":"2020-01-01T00:00:00Z"}\n')
     frame = read_json(session, file, NdJson(), None, scratch=tmp_path)
     assert frame.schema.simpleString() == "struct<a:string,b:double,c:array<bigint>,t:string>"
+
+
+def test_cancelled_while_it_infers(session: SparkSession, tmp_path: Path) -> None:
+    class Deaf(Reporter):
+        """Hears of the wish to stop by its hooks alone."""
+
+        def check(self) -> None:
+            pass
+
+    file = tmp_path / "x.json"
+    line = json.dumps({f"column {i}": {"x": i, "y": [i] * 5} for i in range(100)}) + "\n"
+    file.write_text(line * 8000)
+    reporter = Deaf()
+    tracker = session.sparkContext.statusTracker()
+
+    def cancel() -> None:
+        while not tracker.getActiveJobsIds():
+            time.sleep(0.01)
+        reporter.cancel()
+
+    thread = threading.Thread(target=cancel)
+    thread.start()
+    with pytest.raises(Cancelled):
+        read_json(session, file, NdJson(), None, scratch=tmp_path, reporter=reporter)
+    thread.join()
+    assert tracker.getActiveJobsIds() == []
