@@ -1,0 +1,128 @@
+"""The screen and a real worker process, whose jobs are pretended: news, cancelling, crashes, coming back."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from odf_engine.coordinator.client import Client, WorkerGone, read_journal
+from odf_engine.coordinator.protocol import Job, JobState, JournalEvent
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.state import Link
+from odf_tui.workstation import Workstation
+from tests.tui.conftest import Driven
+from tests.tui.fake import FakeSource, dataset
+
+PROGRAMS = Path(__file__).resolve().parents[1] / "coordinator" / "programs.py"
+
+# What a dataset is called says what its job does, see the programs.
+SLOW, FOREVER, BAD = (dataset(name, id=name) for name in ("count:300/slow", "wait:0/forever", "bad:1/broken"))
+
+
+class PretendedSource(FakeSource):
+    """Datasets from memory; worker and journal are real."""
+
+    def jobs(self) -> tuple[list[Job], int]:
+        """The journal's jobs."""
+        journal = read_journal(self.folder)
+        last = journal.last_seq()
+        return journal.jobs(50), last
+
+    def log(self, job: str) -> Sequence[JournalEvent]:  # type: ignore[override]
+        """The journal of a job."""
+        return read_journal(self.folder).tail(5000, job=job)
+
+    async def connect(self) -> Link:  # type: ignore[override]
+        """The worker, started if there is none."""
+        command = [sys.executable, str(PROGRAMS), str(self.folder)]
+        client = await Client.connect(self.folder, command=command)
+        self.links.append(client)  # type: ignore[arg-type]
+        return client  # type: ignore[return-value]
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> PretendedSource:
+    """Three datasets."""
+    return PretendedSource(Workspace.init(tmp_path / "haven").folder, [SLOW, FOREVER, BAD])
+
+
+@asynccontextmanager
+async def opened(source: PretendedSource) -> AsyncIterator[Driven]:
+    """A workstation that is connected; the worker ends with the last test."""
+    app = Workstation(source)
+    async with app.run_test(size=(140, 40)) as pilot:
+        drive = Driven(app, pilot, source)
+        await drive.until(lambda: app.bench.worker_state == "connected")
+        await drive.settle()
+        yield drive
+
+
+@pytest.fixture(autouse=True)
+async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
+    yield
+    try:
+        client = await Client.connect(source.folder, start=False)
+    except WorkerGone:
+        return
+    await client.stop()
+
+
+async def test_a_job_from_its_key_to_its_end(source: PretendedSource) -> None:
+    async with opened(source) as drive:
+        await drive.press("colon", *"slow", "enter", "p")
+        await drive.until(lambda: "count · " in drive.status() and "of 300 rows" in drive.status())
+        await drive.until(lambda: drive.bench.jobs_pane.view.job.state is JobState.done)  # type: ignore[union-attr]
+        await drive.until(lambda: "row 300" in drive.text())
+        assert len(drive.bench.book.logs["1"]) == 300
+
+
+async def test_cancelling_and_failing(source: PretendedSource) -> None:
+    async with opened(source) as drive:
+        await drive.press("colon", *"forever", "enter", "p")
+        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
+        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
+        await drive.press("x", "y")
+        await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.cancelled)
+        await drive.press("colon", *"broken", "enter", "p")
+        await drive.until(lambda: "2" in drive.bench.book.jobs and drive.bench.book.jobs["2"].state.final)
+        await drive.settle()
+        assert "'x' is not a number" in drive.text()
+        assert "file.csv:3" in drive.text()
+        assert "correct it" in drive.text()
+
+
+async def test_leaving_and_coming_back(source: PretendedSource) -> None:
+    async with opened(source) as drive:
+        await drive.press("colon", *"forever", "enter", "p")
+        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
+        await drive.pilot.press("q")
+        await drive.pilot.pause()
+    assert "pull wait:0/forever goes on" in drive.app.farewell
+    async with opened(source) as drive:
+        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
+        assert "▸ pull" in drive.text()
+        await drive.press("4", "x", "y")
+        await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.cancelled)
+
+
+async def test_a_crash_of_the_worker(source: PretendedSource) -> None:
+    async with opened(source) as drive:
+        await drive.press("colon", *"forever", "enter", "p")
+        await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
+        await drive.until(lambda: drive.bench.worker_status is not None)
+        os.kill(drive.bench.worker_status.pid, signal.SIGKILL)  # type: ignore[union-attr]
+        await drive.until(lambda: "worker gone" in drive.status())
+        await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.interrupted)
+        await drive.settle()
+        assert "the worker ended before this job did" in drive.text()
+        await drive.press("R")
+        await drive.until(lambda: drive.bench.worker_state == "connected")
+        assert len(source.links) == 2
+        await drive.press("colon", *"slow", "enter", "p")
+        await drive.until(lambda: "2" in drive.bench.book.jobs)
