@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import shutil
+import stat
 import sys
 import tempfile
 import threading
@@ -58,7 +60,7 @@ class SparkRuntime:
         self._context: SparkContext | None = None
         self._root: SparkSession | None = None
         self._sockets: Path | None = None
-        self._attached = False
+        self._attached = self._stopping = False
         self._forgotten: list[Any] = []
         self._java: Java | None = None
         self._detail = "not started"
@@ -147,7 +149,7 @@ class SparkRuntime:
             with tempfile.TemporaryDirectory(prefix="warm-", dir=folder) as scratch:
                 training.smallest_job(self.session(), Path(scratch))
         except Exception:
-            if self.alive:
+            if not self._stopping and self.alive:
                 _log.warning("Spark could not do a small job", exc_info=True)
 
     def let_end(self) -> None:
@@ -161,6 +163,7 @@ class SparkRuntime:
     def stop(self) -> None:
         """Ends Spark at once and leaves no file or process behind; it can be started again."""
         with self._lock:
+            self._stopping = True
             if self._gateway is not None:
                 self._gateway.kill()
                 self._gateway = None
@@ -173,6 +176,7 @@ class SparkRuntime:
                     shutil.rmtree(folder, ignore_errors=True)
             self._folder = self._sockets = None
             self._detail = "stopped"
+            self._stopping = False
 
     def _bring_up(self, flags: Sequence[str]) -> None:
         assert self._java is not None
@@ -314,10 +318,18 @@ def _own_folder(scratch: Path) -> Path:
 def _socket_folder(folder: Path) -> Path:
     """A private folder for sockets between Spark and Python; the path of a socket must be short."""
     inside = folder / "sockets"
-    if len(str(inside)) > _LONGEST_SOCKET_FOLDER:
-        return Path(tempfile.mkdtemp(prefix="odf-spark-"))
-    inside.mkdir()
-    return inside
+    if len(str(inside)) <= _LONGEST_SOCKET_FOLDER:
+        inside.mkdir()
+        return inside
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = Path(runtime) if runtime and len(runtime) < 20 and os.access(runtime, os.W_OK) else Path("/tmp")
+    mine = base / f"odf-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        mine.mkdir(mode=0o700)
+    status = mine.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+        return _own_folder(mine)
+    return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # somebody else has taken the name
 
 
 def _runs(pid: int) -> bool:

@@ -8,6 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,6 +194,21 @@ def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
     mine.mkdir()
     fresh = _own_folder(tmp_path)
     assert sorted(tmp_path.iterdir()) == sorted([mine, fresh])
+
+
+def test_socket_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from odf_engine.spark.session import _socket_folder
+
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    short = Path(tempfile.mkdtemp(dir="/tmp"))
+    assert _socket_folder(short) == short / "sockets"
+    shutil.rmtree(short)
+    deep = tmp_path / ("x" * 60)
+    folder = _socket_folder(deep)
+    assert len(str(folder)) < 55
+    assert folder.stat().st_mode & 0o077 == 0
+    assert folder.parent.stat().st_mode & 0o077 == 0
+    folder.rmdir()
 
 
 def another(options: SparkOptions, folder: Path) -> SparkRuntime:
