@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+import textual._wait
 from textual.pilot import Pilot
 
 from odf_tui.screens.workbench import Workbench
@@ -33,13 +34,20 @@ class Driven:
 
     async def settle(self) -> None:
         """Waits until nothing is being read and nothing waits to be."""
-        for _ in range(500):
-            await self.pilot.pause()
-            busy = [each for each in self.app.workers if each.name != "worker" and not each.is_finished]
-            if not busy and self.bench._look is None and self.bench._reading is None:
-                break
-            await asyncio.sleep(0.005)
-        await self.pilot.pause()
+        quiet = 0  # a paint may ask for more: that nothing is to be done must be so twice
+        for _ in range(1000):
+            if self._busy():
+                quiet = 0
+                await asyncio.sleep(0.005)
+            elif quiet == 2:
+                return
+            else:
+                quiet += 1
+                await self.pilot.pause()
+
+    def _busy(self) -> bool:
+        reading = any(each.name != "worker" and not each.is_finished for each in self.app.workers)
+        return reading or self.bench._look is not None or self.bench._reading is not None
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Waits until something is so."""
@@ -75,6 +83,13 @@ async def driven(source: FakeSource, size: tuple[int, int] = (120, 36)) -> Async
         await drive.until(lambda: source.links)
         await drive.settle()
         yield drive
+
+
+@pytest.fixture(autouse=True)
+def _quick_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Textual's pilot waits 20 ms several times a key; tests here wait for what they are about."""
+    monkeypatch.setattr(textual._wait, "SLEEP_GRANULARITY", 0.002)
+    monkeypatch.setattr(textual._wait, "SLEEP_IDLE", 0.0005)
 
 
 @pytest.fixture

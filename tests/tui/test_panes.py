@@ -60,12 +60,11 @@ async def test_blocks_are_read_by_the_page_as_they_come_into_view(source: FakeSo
         asked = len(source.asked)
         assert asked <= 2
         await drive.press("2", "G")
-        assert view.block is not None
-        assert view.block.event == "Seed"
+        await drive.until(lambda: view.block is not None and view.block.event == "Seed")
         assert len(source.asked) <= asked + 2
         assert all(limit == PAGE for _, limit, _, _ in source.asked)
         await drive.press("g", "pagedown")
-        assert view.block is not None
+        await drive.until(lambda: view.block is not None)
         assert view.cursor == view.room.height - 1
 
 

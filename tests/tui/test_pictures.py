@@ -36,6 +36,7 @@ async def test_small_and_smaller_terminals_show_the_focused_pane(source: FakeSou
         await drive.press("4")
         compare(drive, "80x24-jobs")
         await drive.pilot.resize_terminal(60, 14)
+        await drive.until(lambda: "1 Datasets" not in drive.text())
         await drive.settle()
         compare(drive, "60x14-jobs")
         await drive.press("2")
