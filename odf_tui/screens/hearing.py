@@ -159,6 +159,8 @@ class Hearing(Parts):
     def _no_rows(self, row: DatasetRow) -> list[list[tuple[str, str]]]:
         if row.derivative:
             return [[(" No rows yet: this dataset is made of others by a query.", "muted")]]
+        if self.healths.get(row.id) in (Health.queued, Health.running):
+            return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
         if self.healths.get(row.id) is Health.failed:
             return [
                 [(" No rows: the last pull did not succeed.", "bad")],
@@ -233,6 +235,9 @@ class Hearing(Parts):
         self.graph.set_healths(self.healths)
         if self.healths.get(selected := self.graph.selected or "") is not before.get(selected):
             self._show_card()
+            row = self.graph.row
+            if row is not None and not (row.records or row.missing or row.problem):
+                self.reads.rows(row.id)  # why there are none is another reason now
         if self.book.open():
             self.tick.resume()
         else:
