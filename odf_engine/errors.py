@@ -58,6 +58,12 @@ class Conflict(OdfError):
     exit_code = 4
 
 
+class AlreadyExists(Conflict):
+    """A workspace, or a dataset of this name, is there already."""
+
+    exit_code = 1
+
+
 class Cancelled(OdfError):
     """The person asked for the work to stop."""
 

@@ -13,7 +13,6 @@ from typing import Any, Final, Literal, NamedTuple, TypeVar
 from odf_engine.chain.catchup import catch_up
 from odf_engine.chain.index import ChainIndex, Folded, Position
 from odf_engine.chain.rows import BlockRow, SliceRow, StoredBlock
-from odf_engine.chain.rules import check_append
 from odf_engine.chain.state import ChainState, fold
 from odf_engine.errors import (
     BadData,
@@ -25,7 +24,6 @@ from odf_engine.errors import (
     UsageError,
 )
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.metadata.flatbuffers import decode_block, encode_block
 from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataBlock, MetadataEvent
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.objects import LocalObjects, find_name, sweep_folder
@@ -94,6 +92,9 @@ class Dataset:
             NotFound: there is no such block.
             MalformedBlock: its bytes are no block, or not those that its hash was made of.
         """
+        # Lists come from the index: only who looks into blocks pays for the codec.
+        from odf_engine.metadata.flatbuffers import decode_block
+
         block_hash = self._hash_at(which) if isinstance(which, int) else which
         data = self.block_bytes(block_hash)
         if Multihash.sha3_256(data) != block_hash:
@@ -242,6 +243,9 @@ class Dataset:
         system_time: Timestamp,
         block_version: int,
     ) -> list[_New]:
+        from odf_engine.chain.rules import check_append
+        from odf_engine.metadata.flatbuffers import encode_block
+
         new: list[_New] = []
         for event in events:
             block = MetadataBlock(

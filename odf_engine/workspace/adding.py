@@ -16,16 +16,10 @@ from msgspec.structs import replace
 
 from odf_engine.chain.rules import check_snapshot, normalise_event
 from odf_engine.chain.state import vocabulary_of
-from odf_engine.errors import Conflict, InvalidManifest, InvalidSchema, NotFound, OdfError
+from odf_engine.errors import AlreadyExists, InvalidManifest, InvalidSchema, NotFound, OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.refs import DatasetAlias, DatasetRef, parse_ref
 from odf_engine.metadata import model
-
-
-class AlreadyExists(Conflict):
-    """A workspace, or a dataset of this name, is there already."""
-
-    exit_code = 1
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -21,17 +21,16 @@ from urllib.parse import unquote, urlsplit
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
-from odf_engine.errors import InvalidIdentity, NotFound, OdfError, UsageError
+from odf_engine.errors import AlreadyExists, InvalidIdentity, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DID_PREFIX, DatasetId, KeyStore
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.objects import sync_folder
 from odf_engine.workspace import config as settings
-from odf_engine.workspace.adding import AlreadyExists, plan_datasets
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 
-__all__ = ["AlreadyExists", "DatasetEntry", "Summary", "Workspace"]
+__all__ = ["DatasetEntry", "Summary", "Workspace"]
 
 ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
@@ -175,6 +174,8 @@ class Workspace:
             NotFound: inputs that are neither here nor among ``snapshots``; it names them all.
             OdfError: a definition is wrong.
         """
+        from odf_engine.workspace.adding import plan_datasets  # what only adding needs costs every start
+
         with self._lock():
             self._sweep()
             existing = {alias: dataset_id for dataset_id, alias in self._aliases()}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from odf_engine.errors import OdfError
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -171,10 +170,3 @@ def say(text: str) -> None:
     options = options_of()
     if not options.quiet:
         sys.stderr.write(text + "\n")
-
-
-def fail(error: OdfError) -> None:
-    """Shows an error: one line says what and where, one what to do."""
-    sys.stderr.write(f"error: {error}\n")
-    if error.hint:
-        sys.stderr.write(f"  hint: {error.hint}\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_tui.cli.main import VERBS
+from odf_tui.cli.verbs import VERBS
 from tests.cli.conftest import Odf, run_odf
 
 
@@ -28,7 +28,7 @@ def test_help_lists_every_verb_with_an_example(tmp_path: Path) -> None:
 def test_help_of_a_verb_has_an_example(verb: str) -> None:
     from click.testing import CliRunner
 
-    from odf_tui.cli.main import cli
+    from odf_tui.cli.verbs import cli
 
     out = CliRunner().invoke(cli, [verb, "--help"]).output
     assert "Example:" in out

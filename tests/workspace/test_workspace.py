@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from odf_engine.errors import (
+    AlreadyExists,
     ChainRuleViolated,
     InvalidIdentity,
     InvalidManifest,
@@ -25,7 +26,6 @@ from odf_engine.errors import (
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
-from odf_engine.workspace.adding import AlreadyExists
 from odf_engine.workspace.workspace import Workspace
 
 
