@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
+from odf_engine import processes
 from odf_engine.errors import OdfError, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch import FetchContext, Payload, fetch
@@ -202,7 +203,7 @@ def _job_folder(cache: Path) -> Iterator[Path]:
     cache.mkdir(parents=True, exist_ok=True)
     for old in cache.glob("pull-*"):
         owner = old.name.split("-")[1]
-        if owner.isdigit() and not _runs(int(owner)):
+        if owner.isdigit() and not processes.runs(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"pull-{os.getpid()}-", dir=cache))
     try:
@@ -218,16 +219,6 @@ def _inner_folder(job: Path) -> Iterator[Path]:
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from odf_engine import processes
 from odf_engine.errors import OdfError
 from odf_engine.spark import archive, training
 from odf_engine.spark.java import Java, find_java
@@ -310,7 +311,7 @@ def _own_folder(scratch: Path) -> Path:
     scratch.mkdir(parents=True, exist_ok=True)
     for old in scratch.glob("run-*"):
         owner = old.name.split("-")[1]
-        if owner.isdigit() and not _runs(int(owner)):
+        if owner.isdigit() and not processes.runs(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
     return Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=scratch))
 
@@ -330,16 +331,6 @@ def _socket_folder(folder: Path) -> Path:
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
         return _own_folder(mine)
     return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # somebody else has taken the name
-
-
-def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _rotate(log: Path) -> None:
