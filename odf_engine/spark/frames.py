@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import socket
+import os
+import re
 import struct
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from queue import Full, Queue
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
@@ -24,12 +27,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import DataFrame, SparkSession
 
-_AHEAD: Final = 4
-"""Batches that may wait between Spark and whoever takes them."""
-
-_INT: Final = struct.Struct(">i")
-_MORE: Final = _INT.pack(1)
-_HERE, _FAILED, _END = 1, -1, -1
+_MOST_AT_ONCE: Final = 8
+_LENGTH: Final = struct.Struct(">i")
 
 
 def arrow_batches(
@@ -37,9 +36,9 @@ def arrow_batches(
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """The rows of a frame, in its order.
 
-    Nothing runs until the first batch is asked for. One partition (16 MB of text) is read ahead, so
-    the memory in use does not grow with the result. When the reporter is cancelled the running job
-    stops within two seconds; closing the iterator early stops it as well.
+    Nothing runs until the first batch is asked for. One partition (16 MB of text) more than there are
+    cores is read ahead, so the memory in use does not grow with the result. When the reporter is
+    cancelled the running jobs stop within two seconds; closing the iterator early stops them as well.
 
     Args:
         frame: what to run.
@@ -68,7 +67,7 @@ def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
     """
     reporter.check()
     context = session.sparkContext
-    with translated(reporter), _job(context, reporter, progress=False) as group, _in_group(context, group):
+    with translated(reporter), _job(context, reporter, progress=False) as job, _in_group(context, job.group):
         yield
 
 
@@ -84,39 +83,98 @@ def _check_names(schema: pa.Schema) -> None:
 
 def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool) -> Iterator[pa.RecordBatch]:
     reporter.check()
-    with translated(reporter), _job(frame.sparkSession.sparkContext, reporter, progress) as group:
-        with _in_group(frame.sparkSession.sparkContext, group):
-            served = _serve(frame)
-            # Without it, through the public interface alone, which holds the whole result in memory.
-            whole = [] if served is not None else frame.toArrow().to_batches()
-        if served is None:
+    context = frame.sparkSession.sparkContext
+    with translated(reporter), _job(context, reporter, progress) as job:
+        with _in_group(context, job.group):
+            partitions = _partitions(frame)
+            # Without them, through the public interface alone, which holds the whole result in memory.
+            whole = [] if partitions is not None else frame.toArrow().to_batches()
+        if partitions is None:
             yield from (batch.cast(schema) for batch in whole if batch.num_rows)
             return
-        with _Partitions(*served) as partitions:
-            for data in partitions:
-                reporter.check()
-                batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
-                if batch.num_rows:
-                    yield batch
+        for data in _in_order(context, partitions, job):
+            reporter.check()
+            batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
+            if batch.num_rows:
+                yield batch
 
 
-def _serve(frame: DataFrame) -> tuple[int | str, str | None, Any] | None:
-    """Opens the inner door of Spark through which Arrow batches leave; None where it has gone."""
-    java: Any = frame.sparkSession._jvm
+def _partitions(frame: DataFrame) -> Any:
+    """The inner door of Spark through which Arrow batches leave: a set of partitions of bytes, or None."""
     frame_in_java: Any = frame._jdf
+    java: Any = frame.sparkSession._jvm
     try:
-        batches = frame_in_java.toArrowBatchRdd()
-        address, secret, server = java.PythonRDD.toLocalIteratorAndServe(batches, True)
+        java.PythonRDD.runJob  # noqa: B018
+        return frame_in_java.toArrowBatchRdd().toJavaRDD()
     except Py4JError as error:
         if "does not exist" in str(error) and not isinstance(error, Py4JJavaError):
             return None
         raise
-    return address, secret, server
+
+
+def _in_order(context: SparkContext, partitions: Any, job: _Job) -> Iterator[bytes]:
+    """The batches of all partitions in their order; as many partitions are made at once as there are cores.
+
+    One more than that is under way, so that no core waits while rows are taken. Memory holds the
+    partitions that are under way or wait for their turn.
+    """
+    count = partitions.getNumPartitions()
+    if count <= 1:
+        with _in_group(context, job.group):
+            found = [_partition(context, partitions, i) for i in range(count)]
+        for batches in found:
+            yield from batches
+        return
+    workers = min(_cores(str(context.master)) + 1, count)
+    pool = ThreadPoolExecutor(workers, "spark-rows", lambda: _join_group(context, job.group))
+    try:
+        waiting = deque(pool.submit(_partition, context, partitions, i) for i in range(workers))
+        for following in range(workers, count + workers):
+            batches = waiting.popleft().result()
+            if following < count:
+                waiting.append(pool.submit(_partition, context, partitions, following))
+            yield from batches
+    except BaseException:
+        job.cancel()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:
+    """Runs one partition and returns its batches, as Arrow's messages without schema."""
+    from pyspark.util import _create_local_socket
+
+    java: Any = context._jvm
+    address, secret, server = java.PythonRDD.runJob(java_spark(context), partitions, [index])
+    file, connection = _create_local_socket((address, secret))  # pyright: ignore[reportArgumentType]
+    with connection, file:
+        found = []
+        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
+            found.append(file.read(_LENGTH.unpack(head)[0]))
+    server.getResult()
+    return found
+
+
+def _cores(master: str) -> int:
+    match = re.fullmatch(r"local(?:\[(\d+|\*).*\])?", master)
+    if match is None:
+        return _MOST_AT_ONCE
+    cores = os.cpu_count() or 1 if match[1] == "*" else int(match[1] or 1)
+    return min(cores, _MOST_AT_ONCE)
+
+
+@dataclass(frozen=True)
+class _Job:
+    """A group of Spark's jobs, and how to cancel it."""
+
+    group: str
+    cancel: Callable[[], None]
 
 
 @contextmanager
-def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[str]:
-    """The name of a group of jobs that is watched within, and cancelled with the reporter or on failure."""
+def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[_Job]:
+    """A group of jobs that is watched within, and cancelled with the reporter or on failure."""
     group = f"odf-{uuid.uuid4().hex}"
     over = threading.Event()
 
@@ -130,7 +188,7 @@ def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[
     finished = False
     try:
         with reporter.on_cancel(cancel):
-            yield group
+            yield _Job(group, cancel)
             finished = True
     finally:
         if not finished:
@@ -142,8 +200,8 @@ def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[
 
 @contextmanager
 def _in_group(context: SparkContext, group: str) -> Iterator[None]:
-    """Whatever this thread starts within belongs to a group, and so does what that starts later."""
-    context.setJobGroup(group, "odf", interruptOnCancel=True)
+    """Whatever this thread starts within belongs to a group."""
+    _join_group(context, group)
     try:
         yield
     finally:
@@ -151,83 +209,5 @@ def _in_group(context: SparkContext, group: str) -> Iterator[None]:
             context.setLocalProperty(name, None)  # pyright: ignore[reportArgumentType]
 
 
-class _Partitions:
-    """The serialized batches of an RDD, partition by partition, read ahead by a thread.
-
-    Spark's side: for every integer 1 that it is sent it answers 1 and the next partition (each
-    batch with its length before it, then -1), 0 when there are no more, or -1 after a failure that
-    ``server.getResult()`` raises.
-    """
-
-    def __init__(self, address: int | str, secret: str | None, server: Any) -> None:
-        self._address = (address, secret)
-        self._server = server
-        self._queue: Queue[bytes | BaseException | None] = Queue(_AHEAD)
-        self._closed = threading.Event()
-        self._reader = threading.Thread(target=self._read, name="spark-batches", daemon=True)
-
-    def __enter__(self) -> _Partitions:
-        from pyspark.util import _create_local_socket
-
-        self._file: BinaryIO
-        self._socket: socket.socket
-        self._file, self._socket = _create_local_socket(self._address)  # pyright: ignore
-        self._reader.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        with self._queue.mutex:
-            self._queue.queue.clear()
-            self._queue.not_full.notify_all()
-        with suppress(OSError):  # the other side may have been faster
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._reader.join()
-        for part in (self._file, self._socket):
-            with suppress(OSError):  # what was not sent cannot be sent any more
-                part.close()
-
-    def __iter__(self) -> Iterator[bytes]:
-        while True:
-            item = self._queue.get()
-            if item is None:
-                return
-            if isinstance(item, BaseException):
-                raise item
-            yield item
-
-    def _read(self) -> None:
-        try:
-            self._read_partitions()
-        except BaseException as error:
-            self._put(error)
-        else:
-            self._put(None)
-
-    def _read_partitions(self) -> None:
-        while True:
-            self._file.write(_MORE)
-            self._file.flush()
-            status = self._number()
-            if status == _FAILED:
-                self._server.getResult()
-            if status != _HERE:
-                return
-            while (length := self._number()) != _END:
-                if not self._put(self._file.read(length)):
-                    return
-
-    def _number(self) -> int:
-        data = self._file.read(_INT.size)
-        if len(data) < _INT.size:
-            raise EOFError("Spark closed the connection")
-        return _INT.unpack(data)[0]
-
-    def _put(self, item: bytes | BaseException | None) -> bool:
-        while not self._closed.is_set():
-            try:
-                self._queue.put(item, timeout=0.1)
-            except Full:
-                continue
-            return True
-        return False
+def _join_group(context: SparkContext, group: str) -> None:
+    context.setJobGroup(group, "odf", interruptOnCancel=True)

@@ -177,7 +177,7 @@ def test_a_failure_in_a_later_partition(session: SparkSession) -> None:
 def test_without_the_inner_door_of_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     from odf_engine.spark import frames
 
-    monkeypatch.setattr(frames, "_serve", lambda frame: None)
+    monkeypatch.setattr(frames, "_partitions", lambda frame: None)
     schema, batches = arrow_batches(session.range(0, 1000, 1, 3), Reporter())
     table = pa.Table.from_batches(batches, schema)
     assert table["id"].to_pylist() == list(range(1000))
