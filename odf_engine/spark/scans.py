@@ -96,8 +96,10 @@ class QuoteScan:
         if self._odd or (not self._rest and self._quote not in chunk):
             return
         self._quotes = True
-        lines, end, self._rest = (self._rest + chunk).rpartition(b"\n")
+        lines, end, rest = (self._rest + chunk).rpartition(b"\n")
         self._count(lines + end)
+        # What begins a line and has no quote yet does not matter to the count.
+        self._rest = rest if self._quote in rest else b""
 
     def finish(self) -> None:
         """The file has ended."""
