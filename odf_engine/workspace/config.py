@@ -36,7 +36,7 @@ class SparkConfig(Settings, frozen=True):
         ),
     ] = "local[*]"
     driver_memory: Annotated[
-        str, Meta(pattern=r"^[1-9][0-9]*[kKmMgGtT]$", description="memory of the Java process, such as 1500m or 4g")
+        str, Meta(pattern=r"^[1-9][0-9]*[kKmMgGtT]$", description="memory of the Java process, such as 2g")
     ] = "1500m"
     conf: Annotated[
         dict[str, str], Meta(description="any other setting of Spark, as its documentation names them")
