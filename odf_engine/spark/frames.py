@@ -8,14 +8,15 @@ import struct
 import threading
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark.errors import PySparkException
 
 from odf_engine.errors import InvalidSchema
 from odf_engine.progress import Reporter
@@ -113,32 +114,54 @@ def _partitions(frame: DataFrame) -> Any:
 
 
 def _in_order(context: SparkContext, partitions: Any, job: _Job) -> Iterator[bytes]:
-    """The batches of all partitions in their order; as many partitions are made at once as there are cores.
+    """The batches of all partitions in their order.
 
-    One more than that is under way, so that no core waits while rows are taken. Memory holds the
-    partitions that are under way or wait for their turn.
+    Jobs over the same data fail together, with the reason of whichever was first. So the partition
+    whose turn it is after a failure runs once more, alone: it fails for a reason of its own, always the
+    same for the same data, or it does not fail and the others go on after it.
     """
     count = partitions.getNumPartitions()
-    if count <= 1:
-        with _in_group(context, job.group):
-            found = [_partition(context, partitions, i) for i in range(count)]
-        for batches in found:
-            yield from batches
-        return
-    workers = min(_cores(str(context.master)) + 1, count)
+    following = 0
+    while following < count:
+        if count > 1:
+            following = yield from _at_once(context, partitions, job, following, count)
+        if following < count:
+            with _in_group(context, job.group):
+                found = _partition(context, partitions, following)
+            following += 1
+            yield from found
+
+
+def _at_once(
+    context: SparkContext, partitions: Any, job: _Job, first: int, count: int
+) -> Generator[bytes, None, int]:
+    """The batches of the partitions from ``first``, in order; returns which failed, or ``count``.
+
+    As many partitions are made at once as there are cores, and one more, so that no core waits while
+    rows are taken. Memory holds the partitions that are under way or wait for their turn.
+    """
+    workers = min(_cores(str(context.master)) + 1, count - first)
     pool = ThreadPoolExecutor(workers, "spark-rows", lambda: _join_group(context, job.group))
+
+    def submit(index: int) -> Future[list[bytes]]:
+        return pool.submit(_partition, context, partitions, index)
+
     try:
-        waiting = deque(pool.submit(_partition, context, partitions, i) for i in range(workers))
-        for following in range(workers, count + workers):
-            batches = waiting.popleft().result()
-            if following < count:
-                waiting.append(pool.submit(_partition, context, partitions, following))
-            yield from batches
+        waiting = deque(submit(i) for i in range(first, first + workers))
+        for index in range(first, count):
+            try:
+                found = waiting.popleft().result()
+            except (PySparkException, Py4JError):
+                return index
+            if index + workers < count:
+                waiting.append(submit(index + workers))
+            yield from found
     except BaseException:
         job.cancel()
         raise
     finally:
         pool.shutdown(cancel_futures=True)
+    return count
 
 
 def _partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:

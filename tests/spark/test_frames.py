@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 
 from odf_engine.errors import Cancelled, InvalidSchema
 from odf_engine.metadata.model import Csv
@@ -172,6 +173,32 @@ def test_a_failure_in_a_later_partition(session: SparkSession) -> None:
             rows += batch.num_rows
     assert rows >= 70_000
     assert threading.active_count() < 20
+
+
+def test_the_first_failure_in_the_order_of_rows_is_told(session: SparkSession) -> None:
+    wrong = "IF(id % 1000 = 999, raise_error(concat('row ', id)), id) AS id"
+    for partitions in (1, 2, 7):
+        frame = session.range(0, 100_000, 1, partitions).selectExpr(wrong)
+        with pytest.raises(RejectedRow, match=r"row 999$"):
+            list(arrow_batches(frame, Reporter())[1])
+
+
+def test_a_partition_that_fails_only_in_company(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odf_engine.spark import frames
+
+    made = frames._partition
+
+    def unlucky(context: Any, partitions: Any, index: int) -> list[bytes]:
+        if threading.current_thread() is not threading.main_thread() and index % 3 == 2:
+            raise Py4JError("the connection was lost")
+        return made(context, partitions, index)
+
+    monkeypatch.setattr(frames, "_partition", unlucky)
+    batches = arrow_batches(session.range(0, 10_000, 1, 10), Reporter())[1]
+    ids = pa.concat_arrays(batch["id"] for batch in batches)
+    assert ids.equals(pa.array(range(10_000), pa.int64()))
 
 
 def test_without_the_inner_door_of_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
