@@ -76,7 +76,7 @@ async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
 async def test_a_job_from_its_key_to_its_end(source: PretendedSource) -> None:
     async with opened(source) as drive:
         await drive.press("colon", *"slow", "enter", "p")
-        await drive.until(lambda: "count · " in drive.status() and "of 300 rows" in drive.status())
+        await drive.until(lambda: "1" in drive.bench.book.jobs and drive.bench.book.jobs["1"].progress.rows)
         await drive.until(lambda: drive.bench.jobs_pane.view.job.state is JobState.done)  # type: ignore[union-attr]
         await drive.until(lambda: "row 300" in drive.text())
         assert len(drive.bench.book.logs["1"]) == 300
