@@ -87,6 +87,8 @@ async def test_cancelling_and_failing(source: PretendedSource) -> None:
         await drive.press("colon", *"forever", "enter", "p")
         await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
         await drive.until(lambda: drive.bench.book.open_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
+        # This job stays, so its live progress in the status line can be waited for on any machine.
+        await drive.until(lambda: "wait · 1 row" in drive.status())
         await drive.press("x", "y")
         await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.cancelled)
         await drive.press("colon", *"broken", "enter", "p")
