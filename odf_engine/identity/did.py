@@ -110,6 +110,10 @@ class KeyStore:
             os.fsync(file.fileno())
         return dataset_id
 
+    def holds(self, dataset_id: DatasetId) -> bool:
+        """Whether the private key is here."""
+        return self._path(dataset_id).is_file()
+
     def private_key_pem(self, dataset_id: DatasetId) -> str:
         """The private key as PKCS#8 PEM. Never log or print what this returns.
 

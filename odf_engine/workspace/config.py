@@ -5,8 +5,6 @@ The file is written from these declarations: settings at their default stand the
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
@@ -15,6 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from odf_engine.errors import InvalidManifest, UsageError
+from odf_engine.workspace.small_files import write_text
 
 _HEAD: Final = (
     "# Settings of this workspace; a line behind '#' shows the default.\n"
@@ -110,16 +109,7 @@ def load(path: Path) -> Config:
 
 def save(config: Config, path: Path) -> None:
     """Writes the settings, defaults as comments, replacing the file in one step."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".config-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(render(config))
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_text(path, render(config))
 
 
 def render(config: Config) -> str:

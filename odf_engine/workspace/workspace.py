@@ -11,8 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -28,11 +27,14 @@ from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEven
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.objects import sync_folder
 from odf_engine.workspace import config as settings
+from odf_engine.workspace.small_files import write_text
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 
 __all__ = ["DatasetEntry", "Summary", "Workspace"]
 
 ODF_FOLDER: Final = ".odf"
+ORIGIN_FILE: Final = "info/origin"
+"""In a dataset's folder: where its definition came from, if not from here."""
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
 
 
@@ -166,8 +168,15 @@ class Workspace:
 
     # --- Changing datasets --------------------------------------------------------------------
 
-    def add(self, snapshots: Sequence[DatasetSnapshot]) -> list[DatasetEntry]:
+    def add(
+        self, snapshots: Sequence[DatasetSnapshot], origins: Mapping[str, str] | None = None
+    ) -> list[DatasetEntry]:
         """Makes datasets from their definitions, in any order among them: all of them or none.
+
+        Args:
+            snapshots: the definitions.
+            origins: where definitions of these names came from, when somebody else wrote them: such a
+                dataset runs nothing until it is trusted (see :mod:`odf_engine.workspace.trust`).
 
         Raises:
             AlreadyExists: a name is taken.
@@ -181,9 +190,10 @@ class Workspace:
             existing = {alias: dataset_id for dataset_id, alias in self._aliases()}
             plans = plan_datasets(existing, snapshots, self.keys.generate)
             now = Timestamp.now()
+            foreign = {DatasetAlias.parse(name): origin for name, origin in (origins or {}).items()}
             try:
                 for plan in plans:
-                    self._stage(plan.id, plan.alias, plan.events, now)
+                    self._stage(plan.id, plan.alias, plan.events, now, foreign.get(plan.alias))
                 return [self._publish(plan.id, plan.alias) for plan in plans]
             except BaseException:
                 for plan in plans:
@@ -226,7 +236,7 @@ class Workspace:
             folder = self._datasets / entry.id.multibase
             if not folder.is_dir():
                 raise self._not_found(str(entry.alias))
-            _write_text(folder / "info" / "alias", str(alias))
+            write_text(folder / "info" / "alias", str(alias))
             return self._entry(entry.id, alias)
 
     def delete(self, entry: DatasetEntry) -> None:
@@ -301,11 +311,18 @@ class Workspace:
         return self._datasets / f".new-{dataset_id.multibase}"
 
     def _stage(
-        self, dataset_id: DatasetId, alias: DatasetAlias, events: Sequence[MetadataEvent], now: Timestamp
+        self,
+        dataset_id: DatasetId,
+        alias: DatasetAlias,
+        events: Sequence[MetadataEvent],
+        now: Timestamp,
+        origin: str | None = None,
     ) -> None:
         folder = self._staging(dataset_id)
         (folder / "info").mkdir(parents=True)
-        _write_text(folder / "info" / "alias", str(alias))
+        write_text(folder / "info" / "alias", str(alias))
+        if origin is not None:
+            write_text(folder / ORIGIN_FILE, origin)
         version = self.config.block_version
         Dataset(folder, self.index).commit(events, system_time=now, expected_head=None, block_version=version)
 
@@ -337,18 +354,3 @@ def _read_alias(folder: Path) -> DatasetAlias:
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
         # A lost name must not hide a dataset: until it is renamed it goes by its id.
         return DatasetAlias(None, folder.name)
-
-
-def _write_text(path: Path, text: str) -> None:
-    """Replaces a small file in one step."""
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)

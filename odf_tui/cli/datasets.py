@@ -46,13 +46,20 @@ def add_verb(manifests: tuple[str, ...], recursive: bool) -> None:
     """
     workspace = open_workspace()
     snapshots: list[DatasetSnapshot] = []
+    origins: dict[str, str] = {}
     for name in manifests:
         for source, text in _read_sources(name, recursive):
-            snapshots.extend(_read(text, source))
+            found = _read(text, source)
+            snapshots.extend(found)
+            if _is_url(name):
+                origins.update((snapshot.name, name) for snapshot in found)
     if not snapshots:
         raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
-    for entry in workspace.add(snapshots):
+    for entry in workspace.add(snapshots, origins):
         say(f"added {entry.alias}")
+    for snapshot in snapshots:
+        if snapshot.name in origins and snapshot.kind is DatasetKind.Root:
+            say(f"{snapshot.name} runs nothing before you allow it: odf trust {snapshot.name}")
 
 
 def _read(text: str, source: str) -> list[DatasetSnapshot]:
@@ -64,7 +71,7 @@ def _read(text: str, source: str) -> list[DatasetSnapshot]:
 def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
     if name == "-":
         return [("stdin", sys.stdin.read())]
-    if name.startswith(("http://", "https://")):
+    if _is_url(name):
         return [(name, _download(name))]
     path = Path(name)
     if path.is_dir():
@@ -73,6 +80,10 @@ def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
         files = sorted([*path.rglob("*.yaml"), *path.rglob("*.yml")])
         return [(str(file), _text(file)) for file in files if ".odf" not in file.parts]
     return [(name, _text(path))]
+
+
+def _is_url(name: str) -> bool:
+    return name.lower().startswith(("http://", "https://"))
 
 
 def _download(url: str) -> str:
