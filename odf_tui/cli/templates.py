@@ -77,3 +77,34 @@ content:
       description: What this dataset holds, in a sentence
       keywords: [example]
 """
+
+PUSH: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: NAME
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      # Nothing is polled: data comes with `odf ingest NAME FILE`, or `… | odf ingest NAME -`.
+      # A dataset may have several such sources; the one called default needs no --source-name.
+      sourceName: default
+      read:
+        kind: NdJson         # or Csv, Json, Parquet, …
+        schema:
+          - id BIGINT NOT NULL
+          - at TIMESTAMP
+          - value DOUBLE
+      # A column called event_time says when each row was true:
+      preprocess:
+        kind: Sql
+        engine: spark
+        query: SELECT at AS event_time, id, value FROM input
+      # How new data meets old: Append, Ledger or Snapshot.
+      merge:
+        kind: Ledger
+        primaryKey: [id, event_time]
+    - kind: SetInfo
+      description: What this dataset holds, in a sentence
+      keywords: [example]
+"""
