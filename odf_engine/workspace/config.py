@@ -60,6 +60,18 @@ class FetchConfig(Settings, frozen=True):
         int, Meta(ge=0, le=20, description="further attempts after a broken connection or a 5xx answer")
     ] = 3
     max_redirects: Annotated[int, Meta(ge=0, le=50, description="redirects to follow")] = 10
+    longest_pause_seconds: Annotated[
+        float, Meta(gt=0, description="give up when a server asks to wait longer than this")
+    ] = 60
+    s3_endpoint: Annotated[
+        str, Meta(description="URL of the S3 service, where it is another one than Amazon's")
+    ] = ""
+    s3_region: Annotated[
+        str, Meta(description="region of the S3 service; by default the environment or the bucket says it")
+    ] = ""
+    s3_anonymous: Annotated[bool, Meta(description="ask S3 without credentials, as for public buckets")] = (
+        False
+    )
 
 
 class UiConfig(Settings, frozen=True):
