@@ -6,20 +6,17 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rich.cells import cell_len
 from textual.app import ComposeResult
 
 from odf_engine.coordinator.protocol import Committed, Job, JobState, LogLine
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import clip, count, elapsed, plain, shorten, size
 from odf_tui.state import LOG_LINES, JobBook, found_invalid, job_glyph
-from odf_tui.widgets.lines import LineScroll, LineView, Span, right
+from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
 from odf_tui.widgets.pane import Pane
 
 _LEVELS: Final = {"debug": "muted", "info": "", "warning": "warn", "error": "bad"}
 _MAX_LINE: Final = 4000
-_INDENT: Final = 9
-_MOST_PIECES: Final = 12
 _SHOWN: Final = 300
 
 
@@ -115,20 +112,6 @@ def plain_lines(text: str) -> list[str]:
     return [plain(line[:_MAX_LINE]) for line in text.splitlines()] or [""]
 
 
-def wrapped(line: list[Span], width: int) -> list[list[Span]]:
-    """A line in pieces of at most ``width`` cells; its last span is broken, best between words."""
-    *head, (text, style) = line
-    room = width - sum(cell_len(each) for each, _ in head)
-    if cell_len(text) <= room:
-        return [line]
-    pieces: list[list[Span]] = []
-    while text and len(pieces) < _MOST_PIECES:
-        cut = len(text) if cell_len(text) <= room else text.rfind(" ", 1, room + 1) + 1 or room
-        pieces.append([*head, (text[:cut], style)])
-        text, head, room = text[cut:], [(" " * _INDENT, "")], width - _INDENT
-    return pieces
-
-
 class JobsView(LineView):
     """The list of jobs."""
 
@@ -208,35 +191,18 @@ class JobsView(LineView):
         ]
 
 
-class LogView(LineScroll):
+class LogView(Paragraphs):
     """The newest lines of a job's log; it follows them unless it was scrolled up."""
 
     def __init__(self) -> None:
         super().__init__(id="log")
-        self._given: list[list[Span]] = []
-        self._lines: list[list[Span]] = []
 
-    def load(self, lines: list[list[Span]]) -> None:
-        """Shows these lines, from their end; long ones go on in the next line."""
+    def set(self, lines: Sequence[Sequence[Span]]) -> None:
+        """Shows these lines, from their end."""
         follows = self.scroll_offset.y >= self.max_scroll_y
-        self._given = lines
-        width = max(self.room.width, _INDENT + 10)
-        self._lines = [part for line in lines for part in wrapped(line, width)]
-        self.reset()
+        super().set(lines)
         if follows:
-            self.scroll_to(y=len(self._lines), animate=False)
-
-    def on_resize(self) -> None:
-        """Breaks the lines anew."""
-        self.load(self._given)
-
-    def count(self) -> int:
-        """Lines."""
-        return len(self._lines)
-
-    def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
-        return self._lines[index]
+            self.scroll_to(y=self.count(), animate=False)
 
 
 class JobsPane(Pane):
@@ -275,7 +241,7 @@ class JobsPane(Pane):
 
     def show_log(self) -> None:
         """Shows the end of the selected job's log; all of it is a dialog away."""
-        self.query_one(LogView).load(self.log_lines(_SHOWN))
+        self.query_one(LogView).set(self.log_lines(_SHOWN))
 
     def copied(self) -> tuple[str, str] | None:
         """The log of the selected job."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from rich.cells import cell_len
 from rich.segment import Segment
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 Span = tuple[str, str]
 """Some text and the name of its style, see ``themes.palette``."""
+
+_MOST_PIECES: Final = 12
+_LEAST_WIDTH: Final = 20
 
 MOVES = ("down", "above", "left", "right", "first", "last", "page_down", "page_up")
 
@@ -212,6 +215,53 @@ class LineView(LineScroll):
         offset = event.get_content_offset(self)
         if offset is not None and self.clicked(offset.x, offset.y) and event.chain == 2:
             self.post_message(self.Opened())
+
+
+class Paragraphs(LineScroll):
+    """Lines that are given once; those that are longer than the window go on in the next line."""
+
+    def __init__(self, lines: Sequence[Sequence[Span]] = (), id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.given = lines
+        self._lines: list[list[Span]] = []
+
+    def set(self, lines: Sequence[Sequence[Span]]) -> None:
+        """Shows other lines."""
+        self.given = lines
+        width = max(self.room.width, _LEAST_WIDTH)
+        self._lines = [part for line in lines for part in wrapped(line, width)]
+        self.reset()
+
+    def on_resize(self) -> None:
+        """Breaks the lines anew."""
+        self.set(self.given)
+
+    def count(self) -> int:
+        """Lines."""
+        return len(self._lines)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A line."""
+        return self._lines[index]
+
+
+def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
+    """A line in pieces of at most ``width`` cells; its last span is broken, best between words.
+
+    The pieces after the first begin where the second span does, or under the first word of the only one.
+    """
+    if sum(cell_len(text) for text, _ in line) <= width:
+        return [list(line)]
+    *head, (text, style) = line
+    blank = len(text) - len(text.lstrip())
+    indent = min(cell_len(head[0][0]) if head else blank, width // 2)
+    room = max(width - sum(cell_len(each) for each, _ in head), 1)
+    pieces: list[list[Span]] = []
+    while text and len(pieces) < _MOST_PIECES:
+        cut = len(text) if cell_len(text) <= room else text.rfind(" ", blank + 1, room + 1) + 1 or room
+        pieces.append([*head, (text[:cut], style)])
+        text, head, room, blank = text[cut:], [(" " * indent, "")], width - indent, 0
+    return pieces
 
 
 def right(text: str, width: int) -> str:

@@ -18,7 +18,8 @@ from odf_tui.events import Batches
 from odf_tui.state import Health, JobBook, healths, job_glyph
 from odf_tui.widgets.cells import Chunk, TableWindow, search
 from odf_tui.widgets.graph import visible_graph
-from odf_tui.widgets.jobs import outcome, wrapped
+from odf_tui.widgets.jobs import outcome
+from odf_tui.widgets.lines import wrapped
 from odf_tui.widgets.status import worker_words
 from tests.tui.fake import HAVEN, SYSTEM, FakeSource, dataset, progress
 
