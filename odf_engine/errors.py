@@ -14,10 +14,12 @@ class OdfError(Exception):
         message: one sentence: what was wrong.
         hint: one sentence: what to do next, if there is something to do.
         where: file, line, column, row, block or dataset, as a person would name it.
+        excerpt: the line of a file that it is about, with its number before it, where that is known.
         exit_code: what the command line exits with.
     """
 
     exit_code = 1
+    excerpt: tuple[str, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
         super().__init__(message)
@@ -113,6 +115,10 @@ class BadData(OdfError):
 
 class SourceUnavailable(OdfError):
     """A source that could not be fetched: a missing file, an HTTP status, a broken connection."""
+
+
+class NotTrusted(OdfError):
+    """Somebody else wrote the dataset, and nobody here has allowed what its source would run."""
 
 
 class InvalidQuery(OdfError):

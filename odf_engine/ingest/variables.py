@@ -14,12 +14,13 @@ from contextlib import contextmanager
 from typing import Any, Final
 from urllib.parse import quote, quote_plus
 
-from odf_engine.errors import InvalidManifest, OdfError, SourceUnavailable
+from odf_engine.errors import OdfError, SourceUnavailable
+from odf_engine.metadata.templates import TEMPLATE, names_in, variable_of
 from odf_engine.progress import Reporter
 
+__all__ = ["Redacting", "fill", "names_in", "redact", "redacted_errors", "secrets_of", "value_of"]
+
 HIDDEN: Final = "***"
-_TEMPLATE: Final = re.compile(r"\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
-_NAME: Final = re.compile(r"\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*")
 _SHORT: Final = 4
 """Texts of fewer characters are hidden as whole words only: `1` would take every number apart."""
 
@@ -40,7 +41,7 @@ def fill(
         InvalidManifest: a template of another kind, or one without an end.
         SourceUnavailable: a name that is not allowed, or not set.
     """
-    return _TEMPLATE.sub(lambda found: value_of(_name(found), environment, allowed, dataset), text)
+    return TEMPLATE.sub(lambda found: value_of(variable_of(found), environment, allowed, dataset), text)
 
 
 def value_of(
@@ -61,28 +62,10 @@ def value_of(
     return value
 
 
-def names_in(text: str) -> list[str]:
-    """The names of the variables that a text asks for, in their order, each once.
-
-    Raises:
-        InvalidManifest: a template of another kind, or one without an end.
-    """
-    return list(dict.fromkeys(map(_name, _TEMPLATE.finditer(text))))
-
-
 def secrets_of(environment: Mapping[str, str], allowed: Iterable[str]) -> list[str]:
     """The values that have to be hidden: of all names that a dataset may read."""
     found = (environment.get(name, os.environ.get(name)) for name in allowed)
     return [value for value in found if value]
-
-
-def _name(found: re.Match[str]) -> str:
-    name = _NAME.fullmatch(found[1])
-    if name is None or not found[2]:
-        raise InvalidManifest(
-            f"'{found[0]}' cannot be filled in", hint="what can be: ${{ env.NAME }}, a variable by its name"
-        )
-    return name[1]
 
 
 # --- Hiding ------------------------------------------------------------------------------------

