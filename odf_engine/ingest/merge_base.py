@@ -43,6 +43,9 @@ class Inputs:
             taken back; with offset and operation; None when there is nothing.
         event_time: for rows that have none.
         small: the new rows are few enough to be sent to every executor.
+        changelog: what the new rows call their column of operations, when they bring retractions and
+            corrections themselves.
+        strict: a known key of a ledger with other values is an error.
     """
 
     session: SparkSession
@@ -53,6 +56,8 @@ class Inputs:
     event_time: Timestamp
     small: bool
     reporter: Reporter
+    changelog: str | None = None
+    strict: bool = False
 
     @property
     def names(self) -> list[str]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from odf_engine.data.kernels import pc
+from odf_engine.errors import BadData
 from odf_engine.ingest import sql
 from odf_engine.ingest.diagnose import shown
 from odf_engine.ingest.merge_base import HISTORY, POSITION, Inputs, Merged, filler, normal, time_of
@@ -23,7 +24,7 @@ _CHANGED: Final = "odf_changed"
 
 
 def merge_ledger(strategy: Ledger, inputs: Inputs) -> Merged:
-    """Prepares the merge; a known key with other values is a warning."""
+    """Prepares the merge; a known key with other values is a warning, or an error if that was asked for."""
     keys = key_columns(strategy.primary_key, inputs)
     history = inputs.history(keys, False)
     names = [*inputs.names, POSITION, COPIES]
@@ -44,7 +45,7 @@ def merge_ledger(strategy: Ledger, inputs: Inputs) -> Merged:
             query = f"SELECT * FROM ({query}) ORDER BY {time_of(inputs, event_time)}, {POSITION}"
         return inputs.select(parts, query, history)
 
-    known = _KnownRows(keys, filler(inputs, event_time))
+    known = _KnownRows(keys, filler(inputs, event_time), strict=inputs.strict)
     return Merged(
         make,
         Order((event_time, POSITION), extra=(POSITION,)),
@@ -86,9 +87,12 @@ def _unchanged(keys: list[str], inputs: Inputs) -> str:
 class _KnownRows:
     """Takes out rows whose key was seen with other values, and says so at the end."""
 
-    def __init__(self, keys: list[str], fill: Callable[[pa.RecordBatch], pa.RecordBatch]) -> None:
+    def __init__(
+        self, keys: list[str], fill: Callable[[pa.RecordBatch], pa.RecordBatch], *, strict: bool
+    ) -> None:
         self._keys = keys
         self._fill = fill
+        self._strict = strict
         self._count = 0
         self._examples: list[dict[str, Any]] = []
 
@@ -105,13 +109,18 @@ class _KnownRows:
         return self._fill(batch)
 
     def warn(self, reporter: Reporter) -> None:
-        """Says how many there were."""
-        if self._count:
-            examples = " | ".join(
-                ", ".join(f"{key}={row[key]}" for key in self._keys) for row in self._examples
+        """Says how many there were.
+
+        Raises:
+            BadData: there were some, and that is not allowed.
+        """
+        if not self._count:
+            return
+        examples = " | ".join(", ".join(f"{key}={row[key]}" for key in self._keys) for row in self._examples)
+        problem = f"{self._count:,} rows have a known primary key and other values than before"
+        if self._strict:
+            raise BadData(
+                f"{problem}, such as: {shown(examples)}",
+                hint="a ledger keeps the first values: without --strict such rows are only warned of",
             )
-            reporter.line(
-                f"{self._count:,} rows have a known primary key and other values than before; a ledger"
-                f" keeps the first ones. Such as: {shown(examples)}",
-                "warning",
-            )
+        reporter.line(f"{problem}; a ledger keeps the first ones. Such as: {shown(examples)}", "warning")
