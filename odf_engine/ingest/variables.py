@@ -126,6 +126,8 @@ def redacted_errors(secrets: Iterable[str]) -> Iterator[None]:
         for name, value in vars(hidden).items():
             if isinstance(value, str):
                 setattr(hidden, name, hide(value))
+            elif isinstance(value, tuple):
+                setattr(hidden, name, tuple(hide(each) if isinstance(each, str) else each for each in value))
         hidden.__context__ = None  # `from None` alone would keep what it stands for
         raise hidden.with_traceback(None) from None
 

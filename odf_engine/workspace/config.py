@@ -72,12 +72,27 @@ class FetchConfig(Settings, frozen=True):
     s3_anonymous: Annotated[bool, Meta(description="ask S3 without credentials, as for public buckets")] = (
         False
     )
+    container_runtime: Annotated[
+        str, Meta(min_length=1, description="what runs containers: auto, podman, docker, or a program's path")
+    ] = "auto"
+
+
+class PrepareConfig(Settings, frozen=True):
+    """Bounds on what is unpacked or piped, against archives that would fill the disk."""
+
+    most_bytes: Annotated[int, Meta(ge=1, description="what a prepare step may write, in bytes")] = 256 << 30
+    most_ratio: Annotated[
+        int, Meta(ge=1, description="how many times its packed size a file may unpack to, from 256 MiB on")
+    ] = 250
 
 
 class UiConfig(Settings, frozen=True):
     """The workstation's looks."""
 
     theme: Annotated[str, Meta(min_length=1, description="name of the colour theme, or auto")] = "auto"
+
+
+Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class Config(Settings, frozen=True):
@@ -90,7 +105,20 @@ class Config(Settings, frozen=True):
     spark: SparkConfig = SparkConfig()
     worker: WorkerConfig = WorkerConfig()
     fetch: FetchConfig = FetchConfig()
+    prepare: PrepareConfig = PrepareConfig()
+    allowed_env: Annotated[
+        dict[str, list[Variable]],
+        Meta(description="environment variables that the source of a dataset, by name or id, may read"),
+    ] = {}
     ui: UiConfig = UiConfig()
+
+    def allowed_for(self, *names: str) -> list[str]:
+        """The environment variables that a dataset of these names (its alias, its id) may read."""
+        keys = {name.casefold() for name in names}
+        found = [
+            each for key, listed in self.allowed_env.items() if key.casefold() in keys for each in listed
+        ]
+        return list(dict.fromkeys(found))
 
 
 class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,7 +167,7 @@ def render(config: Config) -> str:
 
 
 def list_values(config: Config) -> list[Setting]:
-    """Every setting with its value, its default and what it does; members of ``spark.conf`` too."""
+    """Every setting with its value, its default and what it does; members of mappings too."""
     found: list[Setting] = []
     plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
     for path, field in _leaves():
@@ -168,7 +196,8 @@ def get_value(config: Config, key: str) -> Any:
 def set_value(config: Config, key: str, text: str | None) -> Config:
     """A copy with this setting read from ``text``; None puts the default back.
 
-    Members of a mapping have keys of their own, such as ``spark.conf.NAME``.
+    Members of a mapping have keys of their own, such as ``spark.conf.NAME``; a list is written with
+    commas, or as JSON.
 
     Raises:
         UsageError: there is no such key, or the value does not fit.
@@ -182,11 +211,21 @@ def set_value(config: Config, key: str, text: str | None) -> Config:
     elif isinstance(old, dict):
         raise UsageError(f"'{key}' is a mapping", hint=f"set one of its members: {key}.NAME")
     else:
-        group[path[-1]] = text
+        group[path[-1]] = _items(text) if path[0] == "allowedEnv" else text
     try:
         return msgspec.convert(plain, Config, strict=False)
     except msgspec.ValidationError as error:
         raise UsageError(f"'{text}' does not fit {key}: {_tidy(error)}") from None
+
+
+def _items(text: str) -> Any:
+    """A list as people write it: ``A,B`` or ``["A", "B"]``."""
+    if text.lstrip().startswith("["):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"'{text}' is not a list in JSON: {error}") from None
+    return [item.strip() for item in text.split(",") if item.strip()]
 
 
 class _Field(NamedTuple):

@@ -50,5 +50,5 @@ def _shown(value: object) -> str:
     if isinstance(value, list):
         return ",".join(map(str, value))
     if isinstance(value, dict):
-        return ", ".join(f"{name}={text}" for name, text in value.items())
+        return ", ".join(f"{name}={_shown(text)}" for name, text in value.items())
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -108,3 +108,18 @@ def test_a_group_with_only_comments_is_its_defaults(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("spark:\n  # master: x\nblockVersion: 2\n")
     assert load(path) == Config(block_version=2)
+
+
+def test_variables_are_allowed_by_name_or_id_of_a_dataset(tmp_path: Path) -> None:
+    config = set_value(Config(), "allowedEnv.com.example", "TOKEN, KEY")
+    config = set_value(config, "allowedEnv.did:odf:fed01", '["ID"]')
+    config = set_value(config, "allowedEnv.other", "OTHER")
+    save(config, tmp_path / "config.yaml")
+    config = load(tmp_path / "config.yaml")
+    assert config.allowed_for("Com.Example", "did:odf:fed01") == ["TOKEN", "KEY", "ID"]
+    assert config.allowed_for("com") == []
+    assert get_value(config, "allowedEnv.com.example") == ["TOKEN", "KEY"]
+    assert set_value(config, "allowedEnv.com.example", None).allowed_for("com.example") == []
+    for text in ("NOT-A-NAME", "[1", "[1]", "A=B"):
+        with pytest.raises(UsageError):
+            set_value(config, "allowedEnv.x", text)
