@@ -25,6 +25,7 @@ from odf_engine.ingest.payload import PayloadJob
 from odf_engine.metadata.model import AddData, DatasetKind, FilesGlob, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def pull(
         force: fetch although the source says that nothing changed.
 
     Raises:
+        NotTrusted: somebody else wrote the source, and it was not allowed to run.
         Cancelled: what was committed until then stays.
         OdfError: the pull failed; what was committed until then stays, and the next pull goes on there.
     """
@@ -87,8 +89,10 @@ def pull(
         )
     if set_watermark is not None:
         _set_watermark(workspace, entry, before, set_watermark, reporter)
-    elif _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
-        _poll(workspace, entry, runtime, reporter, force=force)
+    else:
+        Trust(workspace).check(entry)
+        if _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
+            _poll(workspace, entry, runtime, reporter, force=force)
     after = dataset.state()
     return PullResult(
         status="up-to-date" if after.head == before.head else "updated",
