@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def breaking_change(old: bytes, new: bytes) -> str | None:
-    """What in ``new`` would break a reader of ``old``, as one sentence; None when nothing would.
+class Breaking(NamedTuple):
+    """A change that breaks readers, as one sentence, and what to do instead, as another."""
+
+    problem: str
+    advice: str
+
+
+def breaking_change(old: bytes, new: bytes) -> Breaking | None:
+    """What in ``new`` would break a reader of ``old``; None when nothing would.
 
     Both are Arrow schemas as SetDataSchema holds them. Columns may be added if they may be null, may
     change their places and their metadata; they may not vanish, change type, or change whether they
@@ -19,19 +26,45 @@ def breaking_change(old: bytes, new: bytes) -> str | None:
         InvalidSchema: bytes that are no schema.
     """
     before, after = read_schema(old), read_schema(new)
-    names = after.names
     for field in before:
-        found = names.count(field.name)
-        if found != 1:
-            return f"column '{field.name}' is " + ("not in it" if not found else "in it more than once")
-        now = after.field(field.name)
-        if now.type != field.type:
-            return f"column '{field.name}' was {field.type} and became {now.type}"
-        if now.nullable != field.nullable:
-            return f"column '{field.name}' {_may(field)} be null before and {_may(now)} now"
+        found = after.get_all_field_indices(field.name)
+        if len(found) > 1:
+            return Breaking(f"column '{field.name}' is in it more than once", "name each column once")
+        breaking = _gone(field) if not found else _changed(field, after.field(found[0]))
+        if breaking is not None:
+            return breaking
     for field in after:
         if field.name not in before.names and not field.nullable:
-            return f"the new column '{field.name}' may not be null, and older records have no value for it"
+            return Breaking(
+                f"the new column '{field.name}' may not be null, and older records have no value for it",
+                "declare it without NOT NULL",
+            )
+    return None
+
+
+def _gone(field: pa.Field) -> Breaking:
+    kept = f"CAST(NULL AS {_ddl(field)}) AS {field.name}"
+    advice = f"keep it, as {kept} in the preprocess query" if field.nullable else "keep it"
+    return Breaking(f"column '{field.name}' is not in it", f"{advice}, or make a new dataset")
+
+
+def _changed(old: pa.Field, new: pa.Field) -> Breaking | None:
+    name = old.name
+    if new.type != old.type:
+        was, now = _ddl(old), _ddl(new)
+        if was == now:  # types that DDL has one word for
+            was, now = str(old.type), str(new.type)
+        return Breaking(
+            f"column '{name}' was {was} and became {now}",
+            f"keep '{name}' as {was} and give the new values under another name in the preprocess query,"
+            " or make a new dataset",
+        )
+    if new.nullable != old.nullable:
+        was = "without NOT NULL" if old.nullable else "NOT NULL"
+        return Breaking(
+            f"column '{name}' {_may(old)} be null before and {_may(new)} now",
+            f"declare it {was}, as it was, or make a new dataset",
+        )
     return None
 
 
@@ -54,6 +87,12 @@ def read_schema(schema: bytes) -> pa.Schema:
     from odf_engine.data.arrow_schema import decode_schema
 
     return decode_schema(schema)
+
+
+def _ddl(field: pa.Field) -> str:
+    from odf_engine.data.ddl import type_ddl
+
+    return type_ddl(field.type)
 
 
 def _may(field: pa.Field) -> str:

@@ -7,15 +7,16 @@ that are from a newer specification are not judged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from odf_engine.chain import data_rules as data
 from odf_engine.chain import setting_rules as setting
 from odf_engine.chain.snapshots import check_snapshot, normalise_event, normalise_transform
-from odf_engine.chain.state import ChainState
+from odf_engine.chain.state import ChainState, fold
 from odf_engine.chain.violations import broken
 from odf_engine.errors import ChainRuleViolated
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
@@ -24,14 +25,24 @@ from odf_engine.metadata.model import (
     DisablePushSource,
     ExecuteTransform,
     MetadataBlock,
+    MetadataEvent,
     Seed,
     SetDataSchema,
     SetPollingSource,
     SetTransform,
+    SetVocab,
     kind_of,
 )
+from odf_engine.metadata.timestamp import Timestamp
 
-__all__ = ["check_append", "check_snapshot", "normalise_event", "normalise_transform", "violations"]
+__all__ = [
+    "check_append",
+    "check_commit",
+    "check_snapshot",
+    "normalise_event",
+    "normalise_transform",
+    "violations",
+]
 
 Rule = Callable[[Any, MetadataBlock, Any], None]  # state before the block, block, its event
 
@@ -58,6 +69,25 @@ def violations(state: ChainState | None, block: MetadataBlock) -> Iterator[Chain
             rule(state, block, block.event)
         except ChainRuleViolated as violation:
             yield violation
+
+
+def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], system_time: Timestamp) -> None:
+    """Whether these events may follow each other as the next blocks of a chain.
+
+    Raises:
+        ChainRuleViolated: one may not; the error names its block and the rule.
+        NothingChanged: one would change nothing.
+    """
+    for event in events:
+        block = MetadataBlock(
+            system_time=system_time,
+            prev_block_hash=None if state is None else state.head,
+            sequence_number=0 if state is None else state.sequence_number + 1,
+            event=event,
+        )
+        check_append(state, block)
+        # No rule looks into a hash: that of the number serves as well as that of the bytes.
+        state = fold(state, block, Multihash.sha3_256(str(block.sequence_number).encode()))
 
 
 # --- The first block ---------------------------------------------------------------------------
@@ -168,5 +198,6 @@ _BY_EVENT: Final[dict[type, tuple[Rule, ...]]] = {
         setting.transform_inputs_once,
         setting.transform_normalised,
     ),
+    SetVocab: (setting.vocabulary_fixed,),
     SetDataSchema: (setting.schema_given, setting.schema_new, setting.schema_evolution),
 }

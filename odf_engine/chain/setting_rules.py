@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from odf_engine.chain.evolution import breaking_change, read_schema, same_schema
 from odf_engine.chain.snapshots import not_normalised
-from odf_engine.chain.state import ChainState, holds_opaque
+from odf_engine.chain.state import ChainState, holds_opaque, vocabulary_of
 from odf_engine.chain.violations import broken, repeated, unchanged
 from odf_engine.errors import InvalidIdentity, InvalidSchema
 from odf_engine.identity.did import DatasetId
@@ -25,6 +25,7 @@ from odf_engine.metadata.model import (
     SetDataSchema,
     SetPollingSource,
     SetTransform,
+    SetVocab,
 )
 
 # The other formats carry the types of their columns in themselves.
@@ -146,6 +147,20 @@ def _check_normalised(block: MetadataBlock, transform: Any) -> None:
         raise broken(block, "query-normalised", problem)
 
 
+# --- SetVocab ----------------------------------------------------------------------------------
+
+
+def vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -> None:
+    """Records keep the names of their system columns."""
+    if state.slices and vocabulary_of(event) != state.vocabulary:
+        raise broken(
+            block,
+            "vocabulary-fixed",
+            "the system columns cannot be called otherwise: the dataset has records that name them",
+            hint="make a new dataset for other names",
+        )
+
+
 # --- SetDataSchema -----------------------------------------------------------------------------
 
 
@@ -174,13 +189,13 @@ def schema_evolution(state: ChainState, block: MetadataBlock, event: SetDataSche
     """Readers of the old schema survive the new one."""
     if not _both_arrow(state, event):
         return
-    problem = _readable(lambda: breaking_change(state.schema or b"", event.schema or b""))
-    if problem:
+    breaking = _readable(lambda: breaking_change(state.schema or b"", event.schema or b""))
+    if breaking:
         raise broken(
             block,
             "schema-evolution",
-            f"the schema changes so that its readers break: {problem}",
-            hint="only columns that may be null can be added; make a new dataset for anything else",
+            f"the schema changes so that its readers break: {breaking.problem}",
+            hint=breaking.advice,
         )
 
 

@@ -12,6 +12,8 @@ from odf_engine.metadata.model import (
     AddPushSource,
     DatasetKind,
     DatasetSnapshot,
+    DisablePollingSource,
+    DisablePushSource,
     MetadataEvent,
     Seed,
     SetAttachments,
@@ -31,16 +33,19 @@ _ALLOWED: Final = {
     DatasetKind.Root: (SetPollingSource, AddPushSource, *_ANY_KIND),
     DatasetKind.Derivative: (SetTransform, *_ANY_KIND),
 }
+_DISABLING: Final = (DisablePollingSource, DisablePushSource)
 Event = TypeVar("Event", bound=MetadataEvent)
 
 
-def check_snapshot(snapshot: DatasetSnapshot) -> None:
-    """Whether a dataset can be made of this definition.
+def check_snapshot(snapshot: DatasetSnapshot, *, exists: bool = False) -> None:
+    """Whether a dataset can be made of this definition; with ``exists``, whether it can become that.
 
     Raises:
         InvalidManifest: an event does not belong there; ``where`` is the dataset's name.
     """
     for event in snapshot.metadata:
+        if exists and snapshot.kind is DatasetKind.Root and isinstance(event, _DISABLING):
+            continue
         problem = _misplaced(snapshot.kind, event)
         if problem is not None:
             raise InvalidManifest(problem, where=snapshot.name)

@@ -49,10 +49,14 @@ def closest(word: str, known: Iterable[str]) -> str | None:
 
 
 class TextReader:
-    """Reads the trees of one source, and gathers what is wrong with them."""
+    """Reads the trees of one source, and gathers what is wrong with them.
 
-    def __init__(self, source: str) -> None:
+    A ``definition`` may use the fields that have a place in texts alone.
+    """
+
+    def __init__(self, source: str, *, definition: bool = False) -> None:
         self._source = source
+        self._definition = definition
         self._problems: list[tuple[int, int, str, str | None]] = []
 
     def note(self, node: Node, path: str, message: str, hint: str | None = None) -> Any:
@@ -116,7 +120,7 @@ class TextReader:
         """A table from a mapping, or ``BAD``."""
         if not isinstance(node, Mapping):
             return self.note(node, path, f"expected {layout.type.__name__}, found {_found(node)}")
-        known = _fields_by_key(layout)
+        known = _fields_by_key(layout, self._definition)
         values: dict[str, Any] = {}
         seen: set[str] = set()
         for key, child in node.entries:
@@ -263,9 +267,9 @@ class TextReader:
         return BAD if any(value is BAD for value in members.values()) else members
 
 
-def _fields_by_key(layout: Layout) -> dict[str, tuple[Field, ...]]:
+def _fields_by_key(layout: Layout, definition: bool) -> dict[str, tuple[Field, ...]]:
     known: dict[str, tuple[Field, ...]] = {}
-    for field in layout.fields:
+    for field in (*layout.fields, *(layout.text_fields if definition else ())):
         for key in field.keys:
             known[key] = (*known.get(key, ()), field)
     return known

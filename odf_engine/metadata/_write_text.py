@@ -25,10 +25,11 @@ def to_plain(value: Model) -> dict[str, Any]:
     A table that uses a field of a newer specification goes by that specification's names.
     """
     layout = layout_of(type(value))
-    present = {field.name: getattr(value, field.name) for field in layout.fields}
-    newer = any(field.is_newer and present[field.name] is not None for field in layout.fields)
+    fields = (*layout.fields, *layout.text_fields)
+    present = {field.name: getattr(value, field.name) for field in fields}
+    newer = any(field.is_newer and present[field.name] is not None for field in fields)
     plain: dict[str, Any] = {} if layout.tag is None else {"kind": layout.tag}
-    for field in layout.fields:
+    for field in fields:
         if present[field.name] is not None:
             plain[field.newer_key if newer else field.key] = _plain(present[field.name])
     return plain

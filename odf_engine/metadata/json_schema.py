@@ -107,7 +107,7 @@ class _Builder:
         if layout.tag is not None:
             properties["kind"] = {"enum": list(spellings(layout.tag))}
             required.append("kind")
-        for field in layout.fields:
+        for field in (*layout.fields, *layout.text_fields):
             for key in field.keys:
                 schema = self._field(field)
                 earlier = properties.get(key)

@@ -9,7 +9,8 @@ schema. From this declaration come the bytes (``metadata.flatbuffers``), the YAM
 - ``Multihash``, ``DatasetId`` and ``bytes`` are byte vectors, ``Timestamp`` a 16-byte struct;
 - ``U64``, ``I32`` … are scalars: without ``| None`` a zero is not written, with it always;
 - an enum's number is its place, from 0, and has 32 bits unless ``Meta`` says otherwise;
-- ``NEEDS_ONE_OF`` names fields of which at least one has to be there.
+- ``NEEDS_ONE_OF`` names fields of which at least one has to be there;
+- ``TEXT_ONLY`` names fields that have no slot: a shorter way to write another field in a definition.
 
 Fields and union members that came after 0.34.1 follow the older ones, so that newer blocks can be
 read; a table that uses them goes by the newer field names (``NEWER_NAMES``) in its text form.
@@ -41,6 +42,7 @@ class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, for
 
     NEWER_NAMES: ClassVar[dict[str, str]] = {}
     NEEDS_ONE_OF: ClassVar[tuple[str, ...]] = ()
+    TEXT_ONLY: ClassVar[dict[str, str]] = {}
 
 
 # --- Fragments -------------------------------------------------------------------------------
@@ -658,14 +660,19 @@ class SetLicense(Model, kw_only=True, tag_field="kind", tag="SetLicense"):
 
 
 class SetDataSchema(Model, tag_field="kind", tag="SetDataSchema"):
-    """The schema of all slices that follow: a bare Arrow schema in FlatBuffers."""
+    """The schema of all slices that follow: a bare Arrow schema in FlatBuffers.
+
+    A definition may list the data columns as DDL instead; what goes into the chain is made of that.
+    """
 
     NEWER_NAMES: ClassVar[dict[str, str]] = {"schema": "rawArrowSchema", "odfSchema": "schema"}
-    NEEDS_ONE_OF: ClassVar[tuple[str, ...]] = ("schema", "odf_schema")
+    NEEDS_ONE_OF: ClassVar[tuple[str, ...]] = ("schema", "odf_schema", "ddl")
+    TEXT_ONLY: ClassVar[dict[str, str]] = {"ddl": "schema"}
 
     # Required by 0.34.1; since 0.37 absent where odf_schema is given.
     schema: bytes | None = None
     odf_schema: DataSchema | None = None
+    ddl: list[str] | None = None
 
 
 class AddPushSource(Model, kw_only=True, tag_field="kind", tag="AddPushSource"):

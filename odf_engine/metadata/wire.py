@@ -123,12 +123,16 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """All fields of a table in order; ``slots`` is how many it has (a union takes two)."""
+    """All fields of a table in order; ``slots`` is how many it has (a union takes two).
+
+    ``text_fields`` have no slot: they are there in the text of definitions alone.
+    """
 
     type: type[model.Model]
     tag: str | None
     fields: tuple[Field, ...]
     slots: int
+    text_fields: tuple[Field, ...] = ()
 
 
 @cache
@@ -136,14 +140,19 @@ def layout_of(kind: type[model.Model]) -> Layout:
     """The layout of a table, from its declaration."""
     hints = get_type_hints(kind, include_extras=True)
     fields: list[Field] = []
+    text_fields: list[Field] = []
     slot = 0
     for name, key in zip(kind.__struct_fields__, kind.__struct_encode_fields__, strict=True):
         shape, optional = shape_of(hints[name])
+        if name in kind.TEXT_ONLY:
+            key = kind.TEXT_ONLY[name]
+            text_fields.append(Field(name, key, key, -1, shape, optional, False))
+            continue
         newer_key = kind.NEWER_NAMES.get(key) or key
         is_newer = newer_key != key and newer_key in kind.NEWER_NAMES
         fields.append(Field(name, key, newer_key, slot, shape, optional, is_newer))
         slot += 2 if isinstance(shape, Union) else 1
-    return Layout(kind, tag_of(kind), tuple(fields), slot)
+    return Layout(kind, tag_of(kind), tuple(fields), slot, tuple(text_fields))
 
 
 def shape_of(hint: Any) -> tuple[Shape, bool]:

@@ -44,7 +44,7 @@ def read_manifests(text: str | bytes, source: str) -> list[DatasetSnapshot]:
     roots = parse_documents(text, source)
     if not roots:
         raise InvalidManifest("there is no manifest in it", where=source)
-    reader = TextReader(source)
+    reader = TextReader(source, definition=True)
     snapshots = [_read(reader, root, "DatasetSnapshot", bare=False)[0] for root in roots]
     reader.check()
     return snapshots

@@ -62,6 +62,7 @@ _FROM_SETTINGS: Final = frozenset(
         "schema-before-data",
         "schema-new",
         "schema-evolution",
+        "vocabulary-fixed",
         "transform-inputs",
         "polling-or-push",
         "push-source-new",
