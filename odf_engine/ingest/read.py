@@ -65,17 +65,19 @@ def read(
     job: Path,
     reporter: Reporter,
     known: pa.Schema | None = None,
+    check_keys: Callable[[TextFile, Reporter], None] | None = None,
 ) -> Reading | None:
     """Begins to read a prepared file; None when there is nothing in it at all.
 
-    ``known`` are the columns to use when the step declares none.
+    ``known`` are the columns to use when the step declares none; ``check_keys`` looks at JSON lines in
+    another way than with a glance at the first of them.
 
     Raises:
         BadData: it can be seen already that the file is not what the manifest says.
         InvalidSchema: the declared columns are malformed, or do not go with the file's header.
         Unsupported: a format that this version cannot read.
     """
-    columns = _declared(step) or known
+    columns = declared_columns(step) or known
     if prepared.path.stat().st_size == 0:
         reporter.line(f"{prepared.name} is empty", "warning")
         return None
@@ -87,14 +89,20 @@ def read(
     if isinstance(step, Csv):
         return _read_csv(session, step, columns, prepared, job, reporter)
     if isinstance(step, NdJson | Json | GeoJson | NdGeoJson):
-        return _read_json(session, step, columns, prepared, job, reporter)
+        return _read_json(session, step, columns, prepared, job, reporter, check_keys or _check_keys)
     raise Unsupported(
         f"files of the format {kind_of(step)} cannot be read",  # type: ignore[arg-type]
         hint="what can be read: Csv, NdJson, Json, GeoJson, NdGeoJson, Parquet",
     )
 
 
-def _declared(step: ReadStep) -> pa.Schema | None:
+def declared_columns(step: ReadStep) -> pa.Schema | None:
+    """The columns that a step declares; None when it declares none.
+
+    Raises:
+        InvalidSchema: the declaration is malformed.
+        Unsupported: it is in the specification's newer terms.
+    """
     if step.schema is None and step.odf_schema is not None:
         raise Unsupported(
             "a read schema in the specification's own terms is not understood yet",
@@ -114,20 +122,9 @@ def _read_csv(
     job: Path,
     reporter: Reporter,
 ) -> Reading:
-    if step.encoding is None:
-        check_is_text(prepared.path, prepared.name)
+    file = csv_file(step, prepared)
     encoding = encoding_of(prepared.path, step.encoding)
-    quote = '"' if step.quote is None else step.quote
-    file = TextFile(
-        prepared.path,
-        prepared.name,
-        encoding=encoding or "utf-8",
-        header=bool(step.header),
-        separator="," if step.separator is None else step.separator.replace("\\t", "\t"),
-        quote=quote,
-        escape=step.escape or quote,
-    )
-    first = _first_row(file)
+    first = first_row(file)
     if step.header and first:
         _check_header(first, columns, file.name, reporter)
     schema = columns
@@ -150,7 +147,27 @@ def _read_csv(
     return Reading(frame, columns, lambda error: explain_csv(error, file, reporter))
 
 
-def _first_row(file: TextFile) -> list[str]:
+def csv_file(step: Csv, prepared: Prepared) -> TextFile:
+    """The file with what the step says of its text.
+
+    Raises:
+        BadData: it is no text.
+    """
+    if step.encoding is None:
+        check_is_text(prepared.path, prepared.name)
+    quote = '"' if step.quote is None else step.quote
+    return TextFile(
+        prepared.path,
+        prepared.name,
+        encoding=encoding_of(prepared.path, step.encoding) or "utf-8",
+        header=bool(step.header),
+        separator="," if step.separator is None else step.separator.replace("\\t", "\t"),
+        quote=quote,
+        escape=step.escape or quote,
+    )
+
+
+def first_row(file: TextFile) -> list[str]:
     """The first row, which may be a header; empty where only Spark can tell."""
     if len(file.separator) != 1:
         return []
@@ -206,6 +223,7 @@ def _read_json(
     prepared: Prepared,
     job: Path,
     reporter: Reporter,
+    check_keys: Callable[[TextFile, Reporter], None],
 ) -> Reading | None:
     declared_encoding = getattr(step, "encoding", None)
     if declared_encoding is None:
@@ -222,7 +240,7 @@ def _read_json(
     file = TextFile(path, prepared.name, encoding=encoding or "utf-8")
     if columns is not None:
         file = dataclasses.replace(file, columns=tuple(columns.names))
-        _check_keys(file, reporter)
+        check_keys(file, reporter)
     frame = read_json(session, path, plain, columns, scratch=job, name=prepared.name, reporter=reporter)
     if columns is None and not frame.columns:
         reporter.line(f"{prepared.name} has no objects, and no columns are declared", "warning")
