@@ -13,7 +13,7 @@ import contextlib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -102,6 +102,12 @@ class Trust:
         grant = self.grant_of(entry)
         return grant is not None and {str(block) for block, _ in _sources(entry)} <= set(grant.blocks)
 
+    def standing(self, entry: DatasetEntry) -> Literal["own", "trusted", "not trusted"]:
+        """How the dataset stands, in a word or two."""
+        if self.is_own(entry):
+            return "own"
+        return "trusted" if self.is_trusted(entry) else "not trusted"
+
     def allows_private_network(self, entry: DatasetEntry) -> bool:
         """Whether the sources may ask addresses of this machine and of private networks."""
         if self.is_own(entry):
@@ -172,16 +178,11 @@ class Trust:
         grant = self.grant_of(entry)
         if grant is None:
             raise NotTrusted(
-                f"somebody else wrote the dataset, and it would run {_listed(runs)}",
-                hint=hint,
-                where=str(entry.alias),
+                f"somebody else wrote {entry.alias}, and it would run {_listed(runs)}", hint=hint
             )
         block = next(each.block for each in runs if str(each.block) not in grant.blocks)
-        raise NotTrusted(
-            f"block {block} changed the source after it was trusted: {_changes(grant.runs, runs)}",
-            hint=hint,
-            where=str(entry.alias),
-        )
+        changes = _changes(grant.runs, runs)
+        raise NotTrusted(f"block {block} changed the source after it was trusted: {changes}", hint=hint)
 
     def _path(self, entry: DatasetEntry) -> Path:
         return self._folder / f"{entry.id.multibase}.json"

@@ -13,6 +13,7 @@ from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.lineage import Graph
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Summary, Workspace
 from odf_tui import humane
 from odf_tui.cli.output import (
@@ -237,8 +238,11 @@ def _details(workspace: Workspace, dataset_id: object, summaries: list[Summary])
     def plain(event: Any) -> Any:
         return None if event is None else to_plain(event)
 
+    trust = Trust(workspace)
     return {
         "path": str(entry.dataset.folder),
+        "trust": trust.standing(entry),
+        "origin": trust.origin(entry),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
         "outputs": [other.name for other in summaries if entry.id in other.inputs],
         "sources": sources,

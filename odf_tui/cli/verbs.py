@@ -25,6 +25,8 @@ VERBS: Final = {
     "schema": "chain",
     "tail": "chain",
     "pull": "data",
+    "trust": "trust",
+    "untrust": "trust",
     "verify": "data",
     "demo": "demo",
     "jobs": "jobs",
