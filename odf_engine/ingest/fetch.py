@@ -8,15 +8,15 @@ so that nothing but the chain is needed to go on from there, on any machine.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable, Unsupported
+from odf_engine.ingest.variables import Redacting, fill, names_in, redacted_errors, secrets_of
 from odf_engine.metadata.model import FetchStep, FilesGlob, FromMetadata, FromPath, SourceState, Url, kind_of
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -25,7 +25,6 @@ from odf_engine.workspace.config import FetchConfig
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
 SOURCE_NAME: Final = "default"  # polling sources have no name of their own
-_TEMPLATE: Final = re.compile(r"\$\{\{.*?\}\}")
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,11 @@ class FetchContext:
         state: of the source, as the chain has it; None asks to fetch regardless.
         job: folder for temporary files.
         force: fetch again what is known to have changed although it was taken.
+        environment: values given along with the request, for ``${{ env.NAME }}``.
+        allowed: the names that the configuration allows for the dataset.
+        name: the dataset's, for hints.
+        untrusted: connections go to public addresses only, since somebody else wrote the source.
+        downloads: folder in which downloads that broke off are kept for the next pull; None: nowhere.
     """
 
     resolve: Callable[[str], Path]
@@ -77,55 +81,93 @@ class FetchContext:
     config: FetchConfig
     reporter: Reporter
     force: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    allowed: Collection[str] = ()
+    name: str = "DATASET"
+    untrusted: bool = False
+    downloads: Path | None = None
+
+    def fill(self, text: str) -> str:
+        """A text with its variables filled in: for use, not to be shown or kept.
+
+        Raises:
+            OdfError: a variable that is not allowed or not set, or a template of another kind.
+        """
+        return fill(text, self.environment, self.allowed, self.name)
 
 
 def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
     """Payloads that are new since ``context.state``, oldest first; none at all means up to date.
 
+    Variables are filled in where they are used; log lines, errors and payloads show the text as the
+    manifest has it.
+
     Raises:
-        SourceUnavailable: a missing file, an HTTP status, a broken connection.
+        SourceUnavailable: a missing file, an HTTP status, a broken connection, a variable that is not set.
         BadData: an event time that cannot be read from a file's name.
         Unsupported: a kind of source that this version cannot fetch.
         InvalidManifest: the step contradicts itself.
     """
+    secrets = secrets_of(context.environment, context.allowed)
+    if secrets:
+        context = replace(context, reporter=Redacting(context.reporter, secrets))
+    with redacted_errors(secrets):
+        yield from _payloads(step, context)
+
+
+def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
     if isinstance(step, FilesGlob):
         from odf_engine.ingest.files_glob import fetch_files
 
-        _no_templates(step.path)
+        if names_in(step.path):
+            raise InvalidManifest(
+                f"'{step.path}': variables are filled into URLs and headers, not into paths",
+                hint="write the path itself",
+            )
         yield from fetch_files(step, context)
     elif isinstance(step, Url):
-        _no_templates(step.url, *(header.value for header in step.headers or ()))
-        yield from _fetch_url(step, context)
+        payload = _fetch_url(step, context)
+        if payload is not None:
+            yield payload
     else:
         kind = kind_of(step)  # type: ignore[arg-type]
         raise Unsupported(
             f"sources of kind {kind} cannot be fetched",
-            hint="what can be fetched: Url (file, http, https), FilesGlob",
+            hint="what can be fetched: Url (file, http, https, ftp, ftps, s3), FilesGlob",
         )
 
 
-def _fetch_url(step: Url, context: FetchContext) -> Iterator[Payload]:
+def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
     if isinstance(step.event_time, FromPath):
         raise InvalidManifest(
             "eventTime FromPath goes with FilesGlob, not with Url",
             hint="use fetch.kind FilesGlob, or take the time from a column in preprocess",
         )
-    scheme = urlsplit(step.url).scheme.lower()
+    scheme = urlsplit(context.fill(step.url)).scheme.lower()
+    if step.headers and scheme not in ("http", "https"):
+        context.reporter.line("headers go with http and https only: they are not sent", "warning")
     if scheme in ("http", "https"):
         from odf_engine.ingest.http import fetch_http
 
-        payload = fetch_http(step, context)
-    elif scheme in ("", "file"):
-        payload = _fetch_file(step, context)
-    else:
-        raise Unsupported(f"'{step.url}': URLs of {scheme} cannot be fetched", hint="use file, http or https")
-    if payload is not None:
-        yield payload
+        return fetch_http(step, context)
+    if scheme in ("ftp", "ftps"):
+        from odf_engine.ingest.ftp import fetch_ftp
+
+        return fetch_ftp(step, context)
+    if scheme == "s3":
+        from odf_engine.ingest.s3 import fetch_s3
+
+        return fetch_s3(step, context)
+    if scheme in ("", "file"):
+        return _fetch_file(step, context)
+    raise Unsupported(
+        f"'{step.url}': URLs of {scheme} cannot be fetched", hint="use file, http, https, ftp, ftps or s3"
+    )
 
 
 def _fetch_file(step: Url, context: FetchContext) -> Payload | None:
     """A local file, read in place; new when its modification time differs from the one remembered."""
-    path = context.resolve(step.url)
+    path = context.resolve(context.fill(step.url))
     check_readable(path)
     stamp = stamp_of(path)
     modified = Timestamp.from_ms(stamp[0] // 1_000_000)
@@ -161,11 +203,3 @@ def check_readable(path: Path) -> None:
         )
     if not os.access(path, os.R_OK):
         raise SourceUnavailable("may not be read: permission denied", where=str(path))
-
-
-def _no_templates(*texts: str) -> None:
-    for text in texts:
-        if found := _TEMPLATE.search(text):
-            raise Unsupported(
-                f"'{found[0]}': variables in manifests are not filled in yet", hint="write the value itself"
-            )

@@ -1,35 +1,35 @@
-"""Fetching over HTTP: conditional requests, redirects, retries, and a download that can be stopped."""
+"""Fetching over HTTP: conditional requests, redirects, and downloads that go on where they broke off."""
 
 from __future__ import annotations
 
 import base64
-import errno
 import http.client
+import json
+import re
 import socket
 import ssl
-import threading
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from email.utils import format_datetime, parsedate_to_datetime
-from pathlib import Path
-from time import monotonic, time
-from typing import Any, Final, TypeVar
+from time import time
+from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
-from odf_engine.errors import Cancelled, SourceUnavailable
+from odf_engine.errors import BadData, OdfError, SourceUnavailable
+from odf_engine.ingest.addresses import connect
+from odf_engine.ingest.download import Failed, Partial, attempts, broken, is_of_disk
 from odf_engine.ingest.fetch import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.metadata.model import FromMetadata, FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.progress import Reporter
 
 _CHUNK: Final = 1 << 18
-_PAUSE_BASE: Final = 0.5
-_PAUSE_LONGEST: Final = 30.0
-_DISK: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _URL_SAFE: Final = "%/:=&?~#+!$,;'@()*[]"
-_Result = TypeVar("_Result")
+_SURPLUS_WAIT: Final = 0.1
+_STRONG_SECONDS: Final = 60
+"""How much older than the answer a Last-Modified must be to tell versions apart (RFC 9110 §8.8.2.2)."""
+_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 
 
 def fetch_http(step: Url, context: FetchContext) -> Payload | None:
@@ -37,94 +37,111 @@ def fetch_http(step: Url, context: FetchContext) -> Payload | None:
 
     Raises:
         SourceUnavailable: names the URL and the status, or what went wrong with the connection.
+        BadData: the server sent more than it announced.
     """
-    for attempt in range(context.config.retries + 1):
-        try:
-            return _Attempt(step, context).run()
-        except _Failed as failure:
-            if not failure.again or attempt == context.config.retries:
-                raise failure.error from None
-            pause = failure.pause if failure.pause is not None else _PAUSE_BASE * 2**attempt
-            if pause > _PAUSE_LONGEST:
-                raise failure.error from None
-            context.reporter.line(f"{failure.error}; trying again in {pause:.1f} s", "warning")
-            _sleep(pause, context.reporter)
-    raise AssertionError("unreachable")
-
-
-class _Failed(Exception):
-    """An attempt that failed; ``again`` says whether another one makes sense, after ``pause`` seconds."""
-
-    def __init__(self, error: SourceUnavailable, *, again: bool, pause: float | None = None) -> None:
-        super().__init__(str(error))
-        self.error, self.again, self.pause = error, again, pause
+    url = context.fill(step.url)
+    headers = {header.name: context.fill(header.value) for header in step.headers or ()}
+    key = json.dumps([url, sorted(headers.items())])
+    partial = Partial(context.downloads or context.job / "downloads", key)
+    attempt = _Attempt(step, url, headers, context, partial)
+    return attempts(
+        attempt.run, partial=partial, abort=attempt.abort, config=context.config, reporter=context.reporter
+    )
 
 
 class _Attempt:
-    """One request and its download."""
+    """One request and its download, as often as it takes."""
 
-    def __init__(self, step: Url, context: FetchContext) -> None:
+    def __init__(
+        self, step: Url, url: str, headers: Mapping[str, str], context: FetchContext, partial: Partial
+    ) -> None:
         self.step = step
+        self.url = url
+        self.headers = headers
         self.context = context
-        self.name = _without_login(step.url)
+        self.partial = partial
+        self.name = without_login(step.url)
         self.sockets: list[socket.socket] = []
 
     def run(self) -> Payload | None:
         try:
-            return _cancellable(self._exchange, self._abort, self.context.reporter)
+            return self._exchange()
         except urllib.error.HTTPError as error:
             raise self._status_failure(error) from None
         except urllib.error.URLError as error:
-            raise self._broken(error.reason) from None
+            raise broken(error.reason, self.name) from None
+        except (http.client.InvalidURL, ValueError):
+            error = SourceUnavailable(
+                "the URL or a header has characters that are not allowed there",
+                where=self.name,
+                hint="write special characters of a URL as %XX",
+            )
+            raise Failed(error, again=False) from None
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, OSError) and error.errno in _DISK:
+            if is_of_disk(error):
                 raise
-            raise self._broken(error) from None
-        except ValueError as error:  # a URL or a header that http.client refuses
-            raise _Failed(SourceUnavailable(str(error), where=self.name), again=False) from None
+            raise broken(error, self.name) from None
+        except OdfError as error:
+            error.where = error.where or self.name
+            raise
+
+    def abort(self) -> None:
+        for connected in self.sockets:
+            with suppress(OSError):
+                connected.shutdown(socket.SHUT_RDWR)
 
     def _exchange(self) -> Payload | None:
-        reporter = self.context.reporter
-        config = self.context.config
-        url = quote(_without_login(self.step.url), safe=_URL_SAFE)
-        request = urllib.request.Request(url, headers=self._headers())
-        private = {"authorization", *(header.name.lower() for header in self.step.headers or ())}
-        opener = urllib.request.build_opener(
-            _Redirects(private, config.max_redirects), *_handlers(self.sockets, config.read_timeout_seconds)
-        )
-        reporter.line(f"GET {self.name}")
+        reporter, partial = self.context.reporter, self.partial
+        url = quote(without_login(self.url), safe=_URL_SAFE)
+        request = urllib.request.Request(url, headers=self._request_headers())
+        asked_from = partial.size if request.has_header("Range") else 0
+        reporter.line(f"GET {self.name}" + (f" from byte {asked_from:,} on" if asked_from else ""))
         try:
-            response = opener.open(request, timeout=config.connect_timeout_seconds)
+            response = self._opener().open(request, timeout=self.context.config.connect_timeout_seconds)
         except urllib.error.HTTPError as error:
             if error.code == 304:
+                partial.begin()
                 reporter.line(f"{self.name} has not changed (304)")
                 return None
             raise
         with response:
-            if response.status != 200:
+            if response.status == 206 and asked_from:
+                known, total = self._goes_on(response.headers, asked_from)
+            elif response.status == 200:
+                if asked_from:
+                    reporter.line(f"{self.name} cannot go on where it broke off: it starts anew")
+                known, total = _version(response.headers), _number(response.headers.get("Content-Length"))
+                partial.begin(**known if "validator" in known else {})
+            else:
                 raise urllib.error.HTTPError(
                     self.name, response.status, response.reason, response.headers, None
                 )
-            state = _state_of(response.headers)
+            state = _state_of(known)
             if state is not None and state == self.context.state:
+                partial.begin()
                 reporter.line(f"{self.name} has not changed ({state.kind} {state.value})")
                 return None
-            path = self.context.job / "fetched"
-            size = self._download(response, path)
+            self._download(response, total)
+        return self._payload(known, state)
+
+    def _payload(self, known: Mapping[str, str], state: SourceState | None) -> Payload:
+        reporter, size = self.context.reporter, self.partial.size
+        path = self.context.job / "fetched"
+        self.partial.finish(path)
         reporter.line(f"{self.name}, {size:,} bytes, {f'{state.kind} {state.value}' if state else 'no ETag'}")
-        modified = _moment(response.headers.get("Last-Modified"))
+        modified = _moment(known.get("modified"))
         event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
         if modified is None and isinstance(self.step.event_time, FromMetadata):
             reporter.line("the server gives no Last-Modified: event time is the time of ingestion", "warning")
         return Payload(path, self.name, state, event_time)
 
-    def _headers(self) -> dict[str, str]:
+    def _request_headers(self) -> dict[str, str]:
         headers = {"User-Agent": "odf-workstation", "Accept": "*/*", "Accept-Encoding": "identity"}
-        parts = urlsplit(self.step.url)
+        parts = urlsplit(self.url)
         if parts.username is not None:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
-        headers.update({header.name: header.value for header in self.step.headers or ()})
+        headers.update(self.headers)
         state = self.context.state
         if state is not None and state.kind == ETAG:
             headers["If-None-Match"] = state.value
@@ -133,56 +150,85 @@ class _Attempt:
                 headers["If-Modified-Since"] = format_datetime(
                     Timestamp.parse(state.value).to_datetime().replace(microsecond=0), usegmt=True
                 )
+        validator = self.partial.facts.get("validator")
+        if self.partial.size and validator:
+            headers |= {"Range": f"bytes={self.partial.size}-", "If-Range": validator}
         return headers
 
-    def _download(self, response: Any, path: Path) -> int:
-        reporter = self.context.reporter
-        length = response.headers.get("Content-Length")
-        total = int(length) if length and length.isdigit() else None
-        size = 0
-        with path.open("wb") as file:
-            while chunk := response.read(_CHUNK):
-                reporter.check()
-                file.write(chunk)
-                size += len(chunk)
-                reporter.amount(bytes=size, total_bytes=total)
-        if total is not None and size != total:
-            raise http.client.HTTPException(f"the connection ended after {size:,} of {total:,} bytes")
-        return size
+    def _opener(self) -> urllib.request.OpenerDirector:
+        context = self.context
+        private = {"authorization", *(name.lower() for name in self.headers)}
+        handlers = [
+            _Redirects(private, context.config.max_redirects),
+            *_handlers(self.sockets, context.config.read_timeout_seconds, public_only=context.untrusted),
+        ]
+        if context.untrusted:
+            handlers.append(urllib.request.ProxyHandler({}))  # a proxy hides where a connection goes
+        return urllib.request.build_opener(*handlers)
 
-    def _abort(self) -> None:
-        for connected in self.sockets:
-            with suppress(OSError):
-                connected.shutdown(socket.SHUT_RDWR)
+    def _goes_on(self, headers: Any, asked_from: int) -> tuple[dict[str, str], int | None]:
+        """Facts and total size of what a part belongs to; starts anew when it is not the one asked for."""
+        partial = self.partial
+        part = _RANGE.match(headers.get("Content-Range") or "")
+        same = headers.get("ETag") in (None, partial.facts.get("etag"))
+        if part is None or int(part[1]) != asked_from or not same:
+            partial.begin()
+            error = SourceUnavailable("the server sent another part than it was asked for", where=self.name)
+            raise Failed(error, again=True, pause=0)
+        return dict(partial.facts), _number(part[2])
 
-    def _broken(self, reason: object) -> _Failed:
-        if isinstance(reason, ssl.SSLCertVerificationError):
-            text, again = f"its certificate is not valid: {reason.verify_message}", False
-        elif isinstance(reason, socket.gaierror):
-            text, again = "its host name is not known", False
-        elif isinstance(reason, TimeoutError):
-            text, again = "it did not answer in time", True
-        elif isinstance(reason, OSError):
-            text, again = f"the connection failed: {reason.strerror or reason}", True
-        else:
-            text, again = f"the connection broke: {reason}", True
-        hint = "check the URL and the network, then pull again"
-        return _Failed(SourceUnavailable(text, where=self.name, hint=hint), again=again)
+    def _download(self, response: Any, total: int | None) -> None:
+        reporter, partial = self.context.reporter, self.partial
+        if (encoding := response.headers.get("Content-Encoding", "identity")) != "identity":
+            reporter.line(f"the server sends it packed as {encoding}, and it is taken like that", "warning")
+        response.length = None  # what comes is looked at, and not only as much as was announced
+        while total is None or partial.size < total:
+            reporter.check()
+            chunk = response.read1(_CHUNK)
+            if not chunk:
+                break
+            partial.write(chunk)
+            reporter.amount(bytes=partial.size, total_bytes=total)
+        if total is None:
+            return
+        if partial.size < total:
+            raise http.client.HTTPException(f"the connection ended after {partial.size:,} of {total:,} bytes")
+        if partial.size > total or self._surplus(response):
+            partial.begin()
+            error = BadData(
+                f"the server sent more than the {total:,} bytes that it announced",
+                where=self.name,
+                hint="its Content-Length is wrong, so it cannot be known what is meant: tell its owner",
+            )
+            raise Failed(error, again=False)
 
-    def _status_failure(self, error: urllib.error.HTTPError) -> _Failed:
-        code = error.code
-        hint = "pull again later"
+    def _surplus(self, response: Any) -> bool:
+        try:
+            self.sockets[-1].settimeout(_SURPLUS_WAIT)
+            return bool(response.read1(1))
+        except OSError:
+            return False
+
+    def _status_failure(self, error: urllib.error.HTTPError) -> Failed:
+        code, message = error.code, f"the server answered {error.code} {error.reason}".rstrip()
+        hint, again = "pull again later", code in (408, 429) or code >= 500
+        pause = _retry_after(error.headers.get("Retry-After")) if error.headers else None
         if code in (404, 410):
             hint = "check fetch.url in the manifest"
         elif code in (401, 403, 407):
             hint = "give what the server asks for in fetch.headers"
+        elif code == 416 and self.partial.size:
+            self.partial.begin()  # it has become shorter than what is here
+            again, pause = True, 0
         elif 300 <= code < 400:
             hint = "the server redirects in a way that cannot be followed"
-        message = f"the server answered {code} {error.reason}".rstrip()
-        again = code == 429 or code >= 500
-        pause = _retry_after(error.headers.get("Retry-After")) if error.headers else None
+            if "infinite loop" in message:
+                message = (
+                    f"the server answered {code} again and again: it redirects in a circle,"
+                    f" or more than {self.context.config.max_redirects} times"
+                )
         error.close()
-        return _Failed(SourceUnavailable(message, where=self.name, hint=hint), again=again, pause=pause)
+        return Failed(SourceUnavailable(message, where=self.name, hint=hint), again=again, pause=pause)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):
@@ -194,20 +240,34 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
         self.__dict__.update(max_redirections=most, max_repeats=max(1, min(4, most)))
 
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        request = super().redirect_request(req, fp, code, msg, headers, newurl)
-        if request is not None and urlsplit(newurl).netloc != urlsplit(req.full_url).netloc:
+        fp.close()  # its body is of no use, however long it is
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        if (old.scheme, new.scheme) == ("https", "http"):
+            raise SourceUnavailable(
+                f"the server answered {code} and redirects from https to http, where anybody can listen",
+                hint="write the http URL into the manifest if that is all right",
+            )
+        request = super().redirect_request(req, fp, code, msg, headers, without_login(newurl))
+        if request is not None and new.netloc.lower() != old.netloc.lower():
             request.headers = {
                 name: value for name, value in request.headers.items() if name.lower() not in self.private
             }
         return request
 
 
-def _handlers(sockets: list[socket.socket], read_timeout: float) -> list[urllib.request.BaseHandler]:
+def _handlers(
+    sockets: list[socket.socket], read_timeout: float, *, public_only: bool
+) -> list[urllib.request.BaseHandler]:
     """Handlers that note their sockets, so that a cancelled download can be cut off."""
 
     def noted(kind: type[http.client.HTTPConnection]) -> Callable[..., http.client.HTTPConnection]:
+        def create(address: tuple[str, int], timeout: float | None, _source: object) -> socket.socket:
+            sockets.append(connect(*address, timeout, public_only=public_only))
+            return sockets[-1]
+
         class Noted(kind):
             def connect(self) -> None:
+                self._create_connection = create
                 super().connect()
                 self.sock.settimeout(read_timeout)
                 sockets.append(self.sock)
@@ -226,44 +286,27 @@ def _handlers(sockets: list[socket.socket], read_timeout: float) -> list[urllib.
     return [Plain(), Secure()]
 
 
-def _cancellable(work: Callable[[], _Result], abort: Callable[[], None], reporter: Reporter) -> _Result:
-    """Runs ``work`` in a thread, so that a cancel is heeded at once even while a connection hangs."""
-    outcome: list[_Result] = []
-    failure: list[BaseException] = []
-    done = threading.Event()
-
-    def body() -> None:
-        try:
-            outcome.append(work())
-        except BaseException as error:
-            failure.append(error)
-        finally:
-            done.set()
-
-    with reporter.on_cancel(done.set):
-        threading.Thread(target=body, name="download", daemon=True).start()
-        done.wait()
-    if reporter.cancelled:
-        abort()
-        raise Cancelled
-    if failure:
-        raise failure[0]
-    return outcome[0]
+def _version(headers: Any) -> dict[str, str]:
+    """What tells versions apart: ``etag``, ``modified``, and as ``validator`` what one can go on with."""
+    etag, modified = headers.get("ETag"), headers.get("Last-Modified")
+    facts = {name: value for name, value in (("etag", etag), ("modified", modified)) if value}
+    now, then = _moment(headers.get("Date")), _moment(modified)
+    if etag and not etag.startswith("W/"):
+        facts["validator"] = etag
+    elif now and then and now.ns - then.ns >= _STRONG_SECONDS * 10**9:
+        facts["validator"] = modified
+    return facts
 
 
-def _sleep(seconds: float, reporter: Reporter) -> None:
-    end = monotonic() + seconds
-    woken = threading.Event()
-    with reporter.on_cancel(woken.set):
-        woken.wait(max(0.0, end - monotonic()))
-    reporter.check()
-
-
-def _state_of(headers: Any) -> SourceState | None:
-    if etag := headers.get("ETag"):
+def _state_of(version: Mapping[str, str]) -> SourceState | None:
+    if etag := version.get("etag"):
         return SourceState(SOURCE_NAME, ETAG, etag)
-    modified = _moment(headers.get("Last-Modified"))
+    modified = _moment(version.get("modified"))
     return SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text and text.strip().isdigit() else None
 
 
 def _moment(text: str | None) -> Timestamp | None:
@@ -284,7 +327,7 @@ def _retry_after(text: str | None) -> float | None:
     return max(0.0, moment.ns / 1e9 - time()) if moment else None
 
 
-def _without_login(url: str) -> str:
+def without_login(url: str) -> str:
     """The URL without user and password, which are sent as a header and shown nowhere."""
     parts = urlsplit(url)
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

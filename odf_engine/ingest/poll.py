@@ -3,6 +3,7 @@
 What one fetch brings becomes at most one commit, with the rows and the source's state in one block, so
 that nothing is taken twice or lost. Everything temporary is in one folder of the workspace's cache,
 which goes when the pull ends, however it ends; a payload that failed is fetched anew by the next pull.
+Only a download that broke off stays, for the next pull to go on with.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Literal
 
 from odf_engine import processes
@@ -63,6 +65,7 @@ def pull(
     fetch_uncacheable: bool = False,
     set_watermark: Timestamp | None = None,
     force: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
 ) -> PullResult:
     """Brings a root dataset up to date with its source.
 
@@ -74,6 +77,7 @@ def pull(
         fetch_uncacheable: fetch a source again that cannot say whether it changed.
         set_watermark: instead of polling, say up to when event time is complete.
         force: fetch although the source says that nothing changed.
+        environment: values for ``${{ env.NAME }}`` that were given along with the request.
 
     Raises:
         NotTrusted: somebody else wrote the source, and it was not allowed to run.
@@ -92,7 +96,7 @@ def pull(
     else:
         Trust(workspace).check(entry)
         if _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
-            _poll(workspace, entry, runtime, reporter, force=force)
+            _poll(workspace, entry, runtime, reporter, environment, force=force)
     after = dataset.state()
     return PullResult(
         status="up-to-date" if after.head == before.head else "updated",
@@ -165,7 +169,13 @@ def _set_watermark(
 
 
 def _poll(
-    workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime, reporter: Reporter, *, force: bool
+    workspace: Workspace,
+    entry: DatasetEntry,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    environment: Mapping[str, str],
+    *,
+    force: bool,
 ) -> None:
     state = entry.dataset.state()
     source = state.polling_source
@@ -180,6 +190,11 @@ def _poll(
             config=workspace.config.fetch,
             reporter=reporter,
             force=force,
+            environment=environment,
+            allowed=workspace.config.allowed_for(str(entry.alias), str(entry.id)),
+            name=str(entry.alias),
+            untrusted=not Trust(workspace).allows_private_network(entry),
+            downloads=workspace.odf / "cache" / "downloads",
         )
         session = runtime.session()
         with closing(_told(fetch(source.fetch, context), reporter)) as payloads:

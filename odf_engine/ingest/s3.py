@@ -1,0 +1,183 @@
+"""Fetching an object of S3, Amazon's or another service that speaks the same: ``s3://BUCKET/KEY``.
+
+The key is taken as it is written, without ``%XX``. Service and region come from the workspace's
+settings (``fetch.s3Endpoint``, ``fetch.s3Region``), never from a manifest. Credentials come from where
+every program of Amazon's looks for them: the environment of the background process, ``~/.aws``, the
+role of the machine; they are kept nowhere. A dataset that somebody else wrote does not get them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from email.utils import parsedate_to_datetime
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
+
+from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
+from odf_engine.ingest.addresses import check_public
+from odf_engine.ingest.download import Failed, Partial, attempts, broken, is_of_disk
+from odf_engine.ingest.fetch import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
+from odf_engine.metadata.model import FromSystemTime, SourceState, Url
+from odf_engine.metadata.timestamp import Timestamp
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
+
+_CHUNK: Final = 8 << 20
+_URL: Final = re.compile(r"s3://([^/]+)/(.+)", re.IGNORECASE | re.DOTALL)
+_BUCKET: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,253}[a-zA-Z0-9]")
+_REASON: Final = re.compile(r"AWS Error ([A-Z_0-9]+)[^:]*:\s*(.*?)\s*$", re.DOTALL)
+_ANYWHERE: Final = "us-east-1"
+
+
+def fetch_s3(step: Url, context: FetchContext) -> Payload | None:
+    """Downloads the object unless it is as the source state remembers it.
+
+    Raises:
+        SourceUnavailable: no such object, no access, no connection.
+        BadData: the object was written anew all the while.
+        InvalidManifest: the URL is not of the form ``s3://BUCKET/KEY``.
+    """
+    found = _URL.fullmatch(context.fill(step.url))
+    if found is None or not _BUCKET.fullmatch(found[1]):
+        raise InvalidManifest("is not of the form s3://BUCKET/KEY", where=step.url, hint="check fetch.url")
+    key = json.dumps([context.config.s3_endpoint, found[1], found[2]])
+    partial = Partial(context.downloads or context.job / "downloads", key)
+    attempt = _Attempt(step, found[1], found[2], context, partial)
+    return attempts(
+        attempt.run, partial=partial, abort=attempt.abort, config=context.config, reporter=context.reporter
+    )
+
+
+class _Attempt:
+    """One look at the object and its download, as often as it takes."""
+
+    def __init__(self, step: Url, bucket: str, key: str, context: FetchContext, partial: Partial) -> None:
+        self.step = step
+        self.bucket = bucket
+        self.key = key
+        self.context = context
+        self.partial = partial
+        self.stopped = False
+
+    def run(self) -> Payload | None:
+        try:
+            return self._exchange(_file_system(self.bucket, self.context))
+        except FileNotFoundError:
+            error = SourceUnavailable(
+                "there is no such object", where=self.step.url, hint="check bucket and key in fetch.url"
+            )
+            raise Failed(error, again=False) from None
+        except OSError as error:
+            if is_of_disk(error):
+                raise
+            raise self._failure(error) from None
+
+    def abort(self) -> None:
+        self.stopped = True
+
+    def _exchange(self, service: S3FileSystem) -> Payload | None:
+        reporter, partial, url = self.context.reporter, self.partial, self.step.url
+        reporter.line(f"asking for {url}")
+        path = f"{self.bucket}/{self.key}"
+        with service.open_input_file(path) as source:
+            facts = _version(source)
+            state = _state_of(facts)
+            if state is not None and state == self.context.state:
+                partial.begin()
+                reporter.line(f"{url} has not changed ({state.kind} {state.value})")
+                return None
+            if partial.facts != facts:
+                partial.begin(**facts)
+            self._download(source, int(facts["size"]))
+        with service.open_input_file(path) as source:
+            if _version(source) != facts:
+                partial.begin()
+                error = BadData("was written anew while it was downloaded", where=url, hint="pull again")
+                raise Failed(error, again=True)
+        target = self.context.job / "fetched"
+        partial.finish(target)
+        reporter.line(f"{url}, {facts['size']:,} bytes, of {facts.get('modified', 'an unknown time')}")
+        by_clock = isinstance(self.step.event_time, FromSystemTime)
+        return Payload(target, url, state, None if by_clock else _moment(facts))
+
+    def _download(self, source: Any, total: int) -> None:
+        reporter, partial = self.context.reporter, self.partial
+        if partial.size:
+            reporter.line(f"{self.step.url} from byte {partial.size:,} on")
+        while partial.size < total and not self.stopped:
+            chunk = source.read_at(min(_CHUNK, total - partial.size), partial.size)
+            if not chunk:
+                raise OSError(f"the connection ended after {partial.size:,} of {total:,} bytes")
+            reporter.check()
+            partial.write(chunk)
+            reporter.amount(bytes=partial.size, total_bytes=total)
+
+    def _failure(self, error: OSError) -> Failed:
+        found = _REASON.search(str(error))
+        code, text = (found[1], found[2]) if found else ("", str(error))
+        where, again, hint = self.step.url, False, "pull again later"
+        if code in ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN"):
+            text = "the service does not let this object be read"
+            hint = (
+                "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws);"
+                " for a public bucket: odf config set fetch.s3Anonymous true"
+            )
+        elif code in ("NETWORK_CONNECTION", "REQUEST_TIMEOUT", ""):
+            return broken(text or code, where)
+        else:
+            again = code in ("INTERNAL_FAILURE", "SERVICE_UNAVAILABLE", "SLOW_DOWN", "THROTTLING", "UNKNOWN")
+            text = f"the service answered {code}: {text}"
+        return Failed(SourceUnavailable(text, where=where, hint=hint), again=again)
+
+
+def _file_system(bucket: str, context: FetchContext) -> S3FileSystem:
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+
+    config = context.config
+    endpoint = (
+        config.s3_endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    )
+    region = config.s3_region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    region = region or (_ANYWHERE if endpoint else resolve_s3_region(bucket))
+    if context.untrusted and endpoint:
+        check_public(urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "")
+    parts = urlsplit(endpoint) if endpoint and "://" in endpoint else None
+    return S3FileSystem(
+        anonymous=config.s3_anonymous or context.untrusted,
+        region=region,
+        endpoint_override=parts.netloc if parts else endpoint,
+        scheme=parts.scheme if parts else "https",
+        connect_timeout=config.connect_timeout_seconds,
+        request_timeout=config.read_timeout_seconds,
+        # Attempts are made, and told, by whoever called.
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1),
+    )
+
+
+def _version(source: Any) -> dict[str, Any]:
+    told = {name.decode().lower(): value.decode() for name, value in (source.metadata() or {}).items()}
+    facts: dict[str, Any] = {"size": source.size()}
+    if "etag" in told:
+        facts["etag"] = told["etag"]
+    if "last-modified" in told:
+        facts["modified"] = told["last-modified"]
+    return facts
+
+
+def _state_of(facts: dict[str, Any]) -> SourceState | None:
+    if "etag" in facts:
+        return SourceState(SOURCE_NAME, ETAG, facts["etag"])
+    modified = _moment(facts)
+    return SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
+
+
+def _moment(facts: dict[str, Any]) -> Timestamp | None:
+    try:
+        return Timestamp.parse(facts["modified"])
+    except KeyError:
+        return None
+    except ValueError:
+        return Timestamp.from_datetime(parsedate_to_datetime(facts["modified"]))
