@@ -124,8 +124,8 @@ def draft(
                 inputs += [(parse_ref(each.dataset_ref), each.dataset_ref) for each in event.inputs]
             elif isinstance(event, model.SetDataSchema):
                 _check_schema(event, vocabulary)
-            elif isinstance(event, model.SetAttachments):
-                _check_attachments(event.attachments)
+            elif isinstance(event, model.SetAttachments) and not exists:
+                check_attachments(event.attachments)
     return Draft(alias, snapshot.kind, events, inputs, vocabulary)
 
 
@@ -235,7 +235,12 @@ def _schema_of(ddl: Sequence[str], vocabulary: model.DatasetVocabulary) -> model
     return model.SetDataSchema(encode_schema(slice_schema(parse_ddl(ddl), vocabulary)))
 
 
-def _check_attachments(attachments: model.Attachments) -> None:
+def check_attachments(attachments: model.Attachments) -> None:
+    """Whether texts are small enough to be carried around with a chain.
+
+    Raises:
+        InvalidManifest: they are not.
+    """
     if not isinstance(attachments, model.Embedded):
         return
     size = sum(len(item.content.encode()) for item in attachments.items)

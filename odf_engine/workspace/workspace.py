@@ -15,8 +15,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
+
+from msgspec.structs import replace
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
@@ -29,6 +31,10 @@ from odf_engine.storage.objects import sync_folder
 from odf_engine.workspace import config as settings
 from odf_engine.workspace.small_files import write_text
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
+
+if TYPE_CHECKING:
+    from odf_engine.workspace.adding import Plan
+    from odf_engine.workspace.updating import Update
 
 __all__ = ["DatasetEntry", "Summary", "Workspace"]
 
@@ -188,17 +194,61 @@ class Workspace:
         with self._lock():
             self._sweep()
             existing = {alias: dataset_id for dataset_id, alias in self._aliases()}
-            plans = plan_datasets(existing, snapshots, self.keys.generate)
-            now = Timestamp.now()
-            foreign = {DatasetAlias.parse(name): origin for name, origin in (origins or {}).items()}
+            return self._make(plan_datasets(existing, snapshots, self.keys.generate), origins)
+
+    def update(
+        self,
+        snapshots: Sequence[DatasetSnapshot],
+        origins: Mapping[str, str] | None = None,
+        *,
+        dry_run: bool = False,
+    ) -> list[Update]:
+        """Makes datasets what their definitions say: appends the events that differ, deletes nothing.
+
+        A definition of a dataset that is not here makes it. Everything is checked before anything is
+        changed; then each dataset changes by one commit. What a definition does not mention stays.
+
+        Args:
+            snapshots: the definitions, in any order among them.
+            origins: as for :meth:`add`; what somebody else changes is not one's own any more.
+            dry_run: only say what would change.
+
+        Returns:
+            What changed, one for each definition, in their order; some may have no events.
+
+        Raises:
+            Conflict: somebody else committed to one of the datasets meanwhile; it stays as it is.
+            ChainRuleViolated: a change that a dataset's chain does not allow, such as one of the
+                schema that breaks readers.
+            OdfError: a definition is wrong.
+        """
+        from odf_engine.workspace.updating import plan_updates
+
+        with self._lock():
+            if dry_run:
+                return plan_updates(self.datasets(), snapshots, None).updates
+            self._sweep()
+            ids: list[DatasetId] = []
+
+            def new_id() -> DatasetId:
+                ids.append(self.keys.generate())
+                return ids[-1]
+
             try:
-                for plan in plans:
-                    self._stage(plan.id, plan.alias, plan.events, now, foreign.get(plan.alias))
-                return [self._publish(plan.id, plan.alias) for plan in plans]
+                planned = plan_updates(self.datasets(), snapshots, new_id)
             except BaseException:
-                for plan in plans:
-                    self._discard(plan.id)
+                for dataset_id in ids:
+                    self.keys.forget(dataset_id)
                 raise
+            made = {entry.alias: entry for entry in self._make(planned.plans, origins)}
+            foreign = _by_alias(origins)
+            for update in planned.updates:
+                if update.entry is not None and update.events:
+                    self._append(update.entry, update, foreign.get(update.alias))
+        return [
+            replace(update, entry=made[update.alias]) if update.is_new else update
+            for update in planned.updates
+        ]
 
     def dataset_new(
         self,
@@ -307,6 +357,33 @@ class Workspace:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
+    def _make(self, plans: Sequence[Plan], origins: Mapping[str, str] | None) -> list[DatasetEntry]:
+        """Makes all of these datasets, or none; only under the lock."""
+        now = Timestamp.now()
+        foreign = _by_alias(origins)
+        try:
+            for plan in plans:
+                self._stage(plan.id, plan.alias, plan.events, now, foreign.get(plan.alias))
+            return [self._publish(plan.id, plan.alias) for plan in plans]
+        except BaseException:
+            for plan in plans:
+                self._discard(plan.id)
+            raise
+
+    def _append(self, entry: DatasetEntry, update: Update, origin: str | None) -> None:
+        if origin is not None:  # before the blocks: nothing foreign may run in between
+            write_text(entry.dataset.folder / ORIGIN_FILE, origin)
+        try:
+            entry.dataset.commit(
+                update.events,
+                system_time=update.system_time,
+                expected_head=update.head,
+                block_version=self.config.block_version,
+            )
+        except OdfError as error:
+            error.where = f"dataset {entry.alias}" + (f", {error.where}" if error.where else "")
+            raise
+
     def _staging(self, dataset_id: DatasetId) -> Path:
         return self._datasets / f".new-{dataset_id.multibase}"
 
@@ -345,6 +422,10 @@ class Workspace:
                 self.keys.forget(DatasetId.parse(DID_PREFIX + name))
             except InvalidIdentity:
                 continue
+
+
+def _by_alias(origins: Mapping[str, str] | None) -> dict[DatasetAlias, str]:
+    return {DatasetAlias.parse(name): origin for name, origin in (origins or {}).items()}
 
 
 def _read_alias(folder: Path) -> DatasetAlias:
