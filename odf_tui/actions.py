@@ -101,7 +101,8 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action("pull", ("p",), "pull the dataset: poll its source", hint="pull", guard=_pull),
     Action("pull_all", ("P",), "pull all root datasets", guard=_need("pullable", "there is nothing to pull")),
     Action("verify", ("v",), "verify the dataset: chain, slices and hashes", hint="verify", guard=_verify),
-    Action("add", ("a",), "add datasets from a manifest file", hint="add"),
+    Action("add", ("a",), "add a dataset: write its manifest in your editor", hint="add"),
+    Action("add_file", ("A",), "add datasets from a manifest file"),
     Action("cancel", ("x",), "cancel the running job", hint="cancel", guard=_cancel),
     Action("open_dataset", ("enter",), "show everything about the dataset", "datasets", "details", _dataset),
     Action(

@@ -122,7 +122,7 @@ class WorkspaceSource:
 
     # --- Doing ---
 
-    def add(self, path: Path) -> list[str]:
+    def add(self, path: Path) -> dict[str, str]:
         """Adds the datasets of a manifest file: all of them or none."""
         from odf_engine.metadata.yaml import read_manifests
 
@@ -136,7 +136,7 @@ class WorkspaceSource:
             raise NotFound(f"cannot be read: {error.strerror}", where=str(path)) from None
         name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
         entries = self._workspace.add(read_manifests(text, name))
-        return [str(entry.id) for entry in entries]
+        return {str(entry.id): str(entry.alias) for entry in entries}
 
     def jobs(self) -> tuple[list[Job], int]:
         """Recent jobs, and up to where the journal was read."""

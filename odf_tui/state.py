@@ -152,8 +152,8 @@ class Source(Protocol):
         """The rows of a dataset."""
         ...
 
-    def add(self, path: Path) -> list[str]:
-        """Adds datasets from a manifest file; their ids."""
+    def add(self, path: Path) -> dict[str, str]:
+        """Adds datasets from a manifest file: all of them or none; their names by id."""
         ...
 
     def jobs(self) -> tuple[list[Job], int]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App
@@ -123,6 +127,23 @@ class Workstation(App[None], inherit_bindings=False):
         if self._driver is not None:
             self._driver.write(sequence)
 
+    async def edit(self, path: Path, line: int | None = None) -> None:
+        """Gives the terminal to the person's editor until it ends; news come in meanwhile, unseen.
+
+        Raises:
+            OdfError: there is no editor, it does not start, or it ends with an error.
+        """
+        from odf_tui import editor
+
+        chosen = editor.find()
+        terminal_is_given = nullcontext() if self.is_headless else self.suspend()
+        with terminal_is_given, self.batch_update(), _deaf_to_interrupts():
+            opened = asyncio.to_thread(editor.run, chosen, path, line, self.source.folder)
+            # An exception may not leave the block: the terminal would not be taken back.
+            (failure,) = await asyncio.gather(opened, return_exceptions=True)
+        if failure is not None:
+            raise failure
+
     def action_leave(self) -> None:
         """Leaves from wherever."""
         self.bench.do_quit()
@@ -136,3 +157,13 @@ class Workstation(App[None], inherit_bindings=False):
                 "odf jobs shows how; odf opens the workstation again."
             )
         self.exit()
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """^C is meant for the editor. A handler, because programs inherit signals that are ignored."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar, Final
@@ -17,12 +16,11 @@ from textual.widgets import Input
 
 from odf_engine.errors import OdfError
 from odf_tui.fuzzy import ranked
-from odf_tui.humane import plain
-from odf_tui.screens.dialogs import Choice, Choices, Lines
+from odf_tui.screens.dialogs import Choice, Choices
+from odf_tui.screens.problems import problem_lines, text_of
 from odf_tui.state import Source
-from odf_tui.widgets.lines import Span
+from odf_tui.widgets.lines import Paragraphs, Span
 
-_PLACE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
 _SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
 _MOST_FILES: Final = 200
 _DEPTH: Final = 4
@@ -42,38 +40,8 @@ def manifest_files(folder: Path) -> Iterator[Path]:
                     return
 
 
-def error_spans(error: OdfError, folder: Path) -> list[list[Span]]:
-    """What is wrong and where, with the line of the file it is in, and what to do."""
-    lines: list[list[Span]] = [[(f" {text}", "bad")] for text in map(plain, error.message.splitlines())]
-    if error.where:
-        lines.append([(" in ", "muted"), (plain(error.where), "strong")])
-        lines += _excerpt(error.where, folder)
-    if error.hint:
-        lines.append([(" try ", "muted"), (plain(error.hint), "good")])
-    return lines
-
-
-def _excerpt(where: str, folder: Path) -> list[list[Span]]:
-    match = _PLACE.match(where)
-    if match is None:
-        return []
-    try:
-        text = (folder / match["file"]).read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return []
-    at = int(match["line"])
-    lines: list[list[Span]] = []
-    for number in range(max(at - 1, 1), min(at + 1, len(text)) + 1):
-        here = number == at
-        shown = plain(text[number - 1])
-        lines.append([(f" {number:>5} ", "title" if here else "muted"), (shown, "" if here else "muted")])
-        if here and match["column"]:
-            lines.append([(" " * (6 + int(match["column"])) + "^", "bad")])
-    return lines
-
-
-class AddDialog(ModalScreen[list[str]]):
-    """Takes the path of a manifest; ends with the ids of the datasets that were added."""
+class AddDialog(ModalScreen[dict[str, str]]):
+    """Takes the path of a manifest; ends with the names of the datasets that were added, by id."""
 
     AUTO_FOCUS = "Input"
 
@@ -88,9 +56,9 @@ class AddDialog(ModalScreen[list[str]]):
     class Tried(Message):
         """A file was tried."""
 
-        def __init__(self, added: list[str], error: OdfError | None) -> None:
+        def __init__(self, added: dict[str, str], problem: Sequence[Sequence[Span]] = ()) -> None:
             super().__init__()
-            self.added, self.error = added, error
+            self.added, self.problem = added, problem
 
     class Found(Message):
         """Files to choose from."""
@@ -114,7 +82,7 @@ class AddDialog(ModalScreen[list[str]]):
             line.cursor_blink = False
             yield line
             yield Choices([])
-            yield Lines(id="problem")
+            yield Paragraphs(id="problem")
 
     def on_mount(self) -> None:
         """Looks for files, in a thread."""
@@ -174,16 +142,16 @@ class AddDialog(ModalScreen[list[str]]):
         try:
             added = self._source.add(path)
         except OdfError as error:
-            self.post_message(self.Tried([], error))
+            self.post_message(self.Tried({}, problem_lines(error, text_of(path))))
         else:
-            self.post_message(self.Tried(added, None))
+            self.post_message(self.Tried(added))
 
     def on_add_dialog_tried(self, message: Tried) -> None:
         """Closes, or shows what is wrong."""
         self._busy = False
-        if message.error is None:
+        if not message.problem:
             self.dismiss(message.added)
             return
-        problem = self.query_one("#problem", Lines)
+        problem = self.query_one("#problem", Paragraphs)
         problem.display = True
-        problem.set(error_spans(message.error, self._source.folder))
+        problem.set(message.problem)

@@ -1,7 +1,7 @@
 """What the workbench is made of: four panes, two lines below them, and which of them can be seen.
 
-The screen is put together from three files: this one, ``hearing.py`` (what it learns) and ``verbs.py``
-(what it does).
+The screen is put together from this file, ``hearing.py`` (what it learns), ``verbs.py`` (what it does) and
+``editing.py`` (the definitions it lets a person write).
 """
 
 from __future__ import annotations

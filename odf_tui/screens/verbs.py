@@ -328,19 +328,6 @@ class Verbs(Parts):
 
     # --- The rest ---
 
-    def do_add(self) -> None:
-        """Adds datasets from a manifest."""
-        from odf_tui.screens.adding import AddDialog
-
-        self.app.push_screen(AddDialog(self.source), self._added)
-
-    def _added(self, ids: list[str] | None) -> None:
-        if not ids:
-            return
-        self.graph.selected = ids[0]  # selected once it is there
-        self.notify_line(f"added {count(len(ids))} dataset{'' if len(ids) == 1 else 's'}: p pulls")
-        self.reads.datasets()
-
     def do_refresh(self) -> None:
         """Reads everything again."""
         self.seen = ("", "")

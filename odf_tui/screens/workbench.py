@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from odf_tui import actions
 from odf_tui.actions import PANES
 from odf_tui.messages import TextRead
+from odf_tui.screens.editing import Editing
 from odf_tui.screens.hearing import Hearing
 from odf_tui.screens.verbs import Verbs
 from odf_tui.widgets.lines import LineView
@@ -17,8 +18,8 @@ from odf_tui.widgets.lines import LineView
 _EARLY_SECONDS: Final = 0.2
 
 
-class Workbench(Verbs, Hearing, inherit_bindings=False):
-    """Four panes, see ``base.py``, ``hearing.py`` and ``verbs.py``."""
+class Workbench(Verbs, Editing, Hearing, inherit_bindings=False):
+    """Four panes, see ``base.py``, ``hearing.py``, ``verbs.py`` and ``editing.py``."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
     VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012

@@ -254,8 +254,8 @@ class GraphView(LineView):
         return [
             [(" There are no datasets yet.", "strong")],
             [],
-            [(" Press ", "muted"), ("a", "key"), (" to add some from a manifest file", "muted")],
-            [(" (", "muted"), ("odf new NAME --root", "strong"), (" prints one to start from),", "muted")],
+            [(" Press ", "muted"), ("a", "key"), (" to write the manifest of one in your editor,", "muted")],
+            [(" or ", "muted"), ("A", "key"), (" to add those of a file that is there already;", "muted")],
             [(" or leave with ", "muted"), ("q", "key"), (" and run ", "muted"), ("odf demo", "strong")],
             [(" for a workspace with sample data.", "muted")],
         ]

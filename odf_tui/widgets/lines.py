@@ -21,6 +21,7 @@ Span = tuple[str, str]
 
 _MOST_PIECES: Final = 12
 _LEAST_WIDTH: Final = 20
+_USUAL_WIDTH: Final = 72
 
 MOVES = ("down", "above", "left", "right", "first", "last", "page_down", "page_up")
 
@@ -228,9 +229,13 @@ class Paragraphs(LineScroll):
     def set(self, lines: Sequence[Sequence[Span]]) -> None:
         """Shows other lines."""
         self.given = lines
-        width = max(self.room.width, _LEAST_WIDTH)
+        width = max(self.room.width or _USUAL_WIDTH, _LEAST_WIDTH)
         self._lines = [part for line in lines for part in wrapped(line, width)]
         self.reset()
+
+    def on_mount(self) -> None:
+        """Shows the lines."""
+        self.set(self.given)
 
     def on_resize(self) -> None:
         """Breaks the lines anew."""

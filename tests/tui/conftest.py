@@ -46,7 +46,9 @@ class Driven:
                 await self.pilot.pause()
 
     def _busy(self) -> bool:
-        reading = any(each.name != "worker" and not each.is_finished for each in self.app.workers)
+        # The worker's news never end, and what is being written waits for the person.
+        lasting = ("worker", "editing")
+        reading = any(each.name not in lasting and not each.is_finished for each in self.app.workers)
         return reading or self.bench._look is not None or self.bench._reading is not None
 
     async def until(self, condition: Callable[[], object]) -> None:

@@ -205,7 +205,7 @@ class FakeSource:
         """The rows."""
         return self.windows.get(dataset) or Rows(self._row(dataset).records)
 
-    def add(self, path: Path) -> list[str]:
+    def add(self, path: Path) -> dict[str, str]:
         """Files with ``bad`` in their name are wrong."""
         if not path.exists():
             raise OdfError("there is no such file", where=str(path))
@@ -217,7 +217,7 @@ class FakeSource:
             )
         row = dataset(path.stem)
         self.rows_.append(row)
-        return [row.id]
+        return {row.id: row.name}
 
     def jobs(self) -> tuple[list[Job], int]:
         """The jobs."""

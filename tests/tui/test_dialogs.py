@@ -15,7 +15,7 @@ async def test_a_bad_manifest_shows_line_and_column(source: FakeSource) -> None:
     path = source.folder / "manifests" / "bad.yaml"
     path.write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")
     async with driven(source) as drive:
-        await drive.press("a", *"manifests/bad.yaml", "enter")
+        await drive.press("A", *"manifests/bad.yaml", "enter")
         text = drive.text()
         assert "unknown field 'mrge'" in text
         assert "bad.yaml:3:5" in text
@@ -33,7 +33,7 @@ async def test_a_good_manifest_is_added_and_selected(source: FakeSource) -> None
     (source.folder / "manifests" / "boats.yaml").write_text("kind: DatasetSnapshot\n")
     (source.folder / "notes.txt").write_text("no manifest\n")
     async with driven(source) as drive:
-        await drive.press("a")
+        await drive.press("A")
         assert "manifests/boats.yaml" in drive.text()
         assert "notes.txt" not in drive.text()
         await drive.press(*"boa", "tab")
@@ -41,19 +41,19 @@ async def test_a_good_manifest_is_added_and_selected(source: FakeSource) -> None
         await drive.press("enter")
         assert not isinstance(drive.app.screen, AddDialog)
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
-        assert "added 1 dataset" in drive.hint()
+        assert "added boats: p pulls" in drive.hint()
 
 
 async def test_letters_that_name_one_file_are_enough(source: FakeSource) -> None:
     (source.folder / "manifests" / "boats.yaml").write_text("kind: DatasetSnapshot\n")
     async with driven(source) as drive:
-        await drive.press("a", *"boat", "enter")
+        await drive.press("A", *"boat", "enter")
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
 
 
 async def test_a_file_that_is_not_there(source: FakeSource) -> None:
     async with driven(source) as drive:
-        await drive.press("a", *"nowhere.yaml", "enter")
+        await drive.press("A", *"nowhere.yaml", "enter")
         assert "there is no such file" in drive.text()
 
 

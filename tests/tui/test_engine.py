@@ -102,7 +102,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
         drive = Driven(app, pilot, None)  # type: ignore[arg-type]
         await drive.settle()
         assert "There are no datasets yet" in drive.text()
-        await drive.press("a", *"boats.yaml", "enter")
+        await drive.press("A", *"boats.yaml", "enter")
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
         await drive.settle()
         assert "◇ boats · ──◆ long-boats ·" in drive.text()

@@ -1,0 +1,99 @@
+"""Manifests that are being written: a file of a template's text, named after its dataset in the end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from itertools import count
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from odf_engine.errors import OdfError
+from odf_tui.cli.templates import DERIVATIVE, PUSH, ROOT
+
+TEMPLATES: Final = {"root": ROOT, "push": PUSH, "derivative": DERIVATIVE}
+
+_NAME: Final = "my.dataset"
+_UNSAFE: Final = re.compile(r"[^\w.-]+")
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """A new file, and what was written into it."""
+
+    path: Path
+    text: str
+
+    def changed(self) -> bool:
+        """Whether somebody has written something else since; a file that is gone counts as unchanged."""
+        try:
+            return self.path.read_bytes() != self.text.encode()
+        except FileNotFoundError:
+            return False
+
+    def line_of(self, field: str) -> int | None:
+        """The line, from 1, on which a field stands first."""
+        lines = self.text.splitlines()
+        return next((at + 1 for at, line in enumerate(lines) if line.strip().startswith(f"{field}:")), None)
+
+
+def create(folder: Path, template: str, taken: Collection[str]) -> Draft:
+    """A new manifest in a folder, or in its ``manifests`` if it has that.
+
+    Args:
+        template: a name of :data:`TEMPLATES`.
+        taken: names of datasets, which the new one must not have.
+
+    Raises:
+        OdfError: the folder cannot be written to.
+    """
+    names = {name.lower() for name in taken}
+    free = (name for name in _numbered(_NAME) if name not in names)
+    text = TEMPLATES[template].replace("NAME", next(free))
+    home = folder / "manifests" if (folder / "manifests").is_dir() else folder
+    try:
+        return Draft(_write(home, f"new-{template}", text), text)
+    except OSError as error:
+        raise OdfError(f"no manifest can be written: {error.strerror}", where=str(home)) from None
+
+
+def name_after(path: Path, dataset: str) -> Path:
+    """Calls a manifest like its dataset, if it can be; where it is now."""
+    for stem in _numbered(_UNSAFE.sub("-", dataset).strip("-") or path.stem):
+        target = path.with_name(f"{stem}.yaml")
+        try:
+            target.hardlink_to(path)  # unlike a rename, this never overwrites
+        except FileExistsError:
+            continue
+        except OSError:
+            return path
+        path.unlink()
+        return target
+    return path
+
+
+def discard(path: Path) -> None:
+    """Removes a manifest; one that cannot be removed stays."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError:
+        return
+
+
+def _write(folder: Path, stem: str, text: str) -> Path:
+    for name in _numbered(stem):
+        path = folder / f"{name}.yaml"
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(text)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("numbers have no end")
+
+
+def _numbered(stem: str) -> Iterator[str]:
+    yield stem
+    for number in count(2):
+        yield f"{stem}-{number}"

@@ -1,0 +1,129 @@
+"""Writing definitions in the person's own editor: new datasets, and changes of those that are there.
+
+What is written is checked when the editor ends. Nothing that somebody wrote goes without being asked for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from odf_engine.errors import OdfError
+from odf_tui import drafts
+from odf_tui.drafts import Draft
+from odf_tui.humane import count, said
+from odf_tui.screens.base import Parts
+
+if TYPE_CHECKING:
+    from odf_tui.screens.problems import Place
+
+_KINDS: Final = (
+    ("root", "r", "a root dataset: polls files, URLs or a container"),
+    ("push", "p", "a root dataset that data is pushed into"),
+    ("derivative", "d", "a derivative dataset: a query over others"),
+    ("file", "f", "from a manifest file that is there already"),
+)
+_NEXT: Final = {"root": ": p pulls it", "push": ": p says how to push into it"}
+
+
+class Editing(Parts):
+    """The part of the workbench that writes definitions."""
+
+    # --- New datasets ---
+
+    def do_add(self) -> None:
+        """Asks what to start from."""
+        from odf_tui.screens.dialogs import Choice, Picker
+
+        choices = [Choice(name, title, (key,), key) for name, key, title in _KINDS]
+        self.app.push_screen(Picker("Add a dataset", choices, typing=False), self._add_picked)
+
+    def _add_picked(self, picked: str | None) -> None:
+        if picked == "file":
+            self.do_add_file()
+        elif picked:
+            self._run(self._write_new(picked))
+
+    def do_add_file(self) -> None:
+        """Adds datasets from a manifest file that is there."""
+        from odf_tui.screens.adding import AddDialog
+
+        self.app.push_screen(AddDialog(self.source), self._added)
+
+    def _added(self, names: Mapping[str, str] | None, remark: str = ": p pulls") -> None:
+        if not names:
+            return
+        self.graph.selected = next(iter(names))  # selected once it is there
+        what = next(iter(names.values())) if len(names) == 1 else f"{count(len(names))} datasets"
+        self.notify_line(f"added {what}{remark}")
+        self.reads.datasets()
+
+    async def _write_new(self, template: str) -> None:
+        taken = [row.name for row in self.rows]
+        draft = await asyncio.to_thread(drafts.create, self.source.folder, template, taken)
+        line: int | None = draft.line_of("name")
+        while True:
+            await self._edit(draft, line)
+            if not await asyncio.to_thread(draft.changed):
+                await asyncio.to_thread(drafts.discard, draft.path)
+                self.notify_line("the manifest was left as it was: nothing is added", "warn")
+                return
+            try:
+                names = await asyncio.to_thread(self.source.add, draft.path)
+            except OdfError as error:
+                answer, place = await self._show_problem(error, draft.path, "leaves it for later")
+                line = None if place is None else place.line
+            else:
+                path = await asyncio.to_thread(drafts.name_after, draft.path, next(iter(names.values())))
+                self._added(names, f" ({path.name}){_NEXT.get(template, '')}")
+                return
+            if answer != "edit":
+                await self._leave(draft.path, discard=answer == "discard")
+                return
+
+    async def _leave(self, path: Path, *, discard: bool) -> None:
+        if discard:
+            await asyncio.to_thread(drafts.discard, path)
+            self.notify_line(f"discarded {path.name}")
+        else:
+            self.notify_line(f"nothing was added; the manifest is kept: {self._relative(path)}", "warn")
+
+    # --- What both need ---
+
+    def _run(self, story: Coroutine[None, None, None]) -> None:
+        async def guarded() -> None:
+            try:
+                await story
+            except Exception as error:  # whatever it is, it is told, and the screen lives on
+                hint = f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
+                self.notify_line(said(error) + hint, "bad")
+
+        self.run_worker(guarded(), group="editing", name="editing")
+
+    async def _edit(self, draft: Draft, line: int | None) -> None:
+        """Opens the editor.
+
+        Raises:
+            OdfError: it did not do its work; what was written is kept, and the hint says where.
+        """
+        try:
+            await self.station.edit(draft.path, line)
+        except OdfError as error:
+            if await asyncio.to_thread(draft.changed):
+                error.hint = f"what was written is in {self._relative(draft.path)}"
+            else:
+                await asyncio.to_thread(drafts.discard, draft.path)
+            raise
+
+    async def _show_problem(self, error: OdfError, path: Path, leaving: str) -> tuple[str, Place | None]:
+        from odf_tui.screens.problems import Problem, place_of, problem_lines, text_of
+
+        text = await asyncio.to_thread(text_of, path)
+        problem = Problem(f"{path.name} is not right yet", problem_lines(error, text), leaving)
+        return await self.app.push_screen_wait(problem), place_of(error, text)
+
+    def _relative(self, path: Path) -> str:
+        folder = self.source.folder
+        return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

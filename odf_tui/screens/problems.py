@@ -1,0 +1,130 @@
+"""What is wrong with a text that somebody wrote: the message, the line it is about, and what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import ClassVar, Final
+
+import msgspec
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+
+from odf_engine.errors import OdfError
+from odf_tui.humane import plain
+from odf_tui.widgets.lines import Paragraphs, Span
+
+_FILE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
+_FURTHER: Final = re.compile(r"^\S.*?:(?P<line>\d+):(?P<column>\d+): (?P<message>.*)$")
+_DATASET: Final = re.compile(r"^(?:dataset )?(?P<name>[\w./-]+)(?:, (?P<path>.*))?$")
+_QUOTED: Final = re.compile(r"'([^'\n]+)'")
+_SHOWN: Final = 62  # cells of a line of an excerpt: it fits into a dialog of a small terminal
+
+
+class Place(msgspec.Struct, frozen=True):
+    """A line of a file, and a column if it is known; both from 1."""
+
+    line: int
+    column: int | None = None
+
+
+def place_of(error: OdfError, text: str) -> Place | None:
+    """Where in a manifest an error is: as it says itself, else where the field or word it names stands."""
+    where = error.where or ""
+    if match := _FILE.match(where):
+        return Place(int(match["line"]), int(match["column"]) if match["column"] else None)
+    lines = text.splitlines()
+    match = _DATASET.match(where)
+    start = _index(lines, 0, lambda line: _field(line) == ("name", match["name"])) if match else None
+    at = start
+    for part in (match["path"] or "").split(".") if match else ():
+        name = part.partition("[")[0].strip()
+        found = _index(lines, at or 0, lambda line, name=name: f"{name}:" in line) if name else None
+        at = at if found is None else found
+    if at is None or at == start:
+        words = _QUOTED.findall(error.message)
+        found = (_index(lines, start or 0, lambda line, word=word: word in line) for word in words)
+        at = next((line for line in found if line is not None), at)
+    return None if at is None else Place(at + 1)
+
+
+def _index(lines: Sequence[str], start: int, fits: Callable[[str], bool]) -> int | None:
+    return next((at for at in range(start, len(lines)) if fits(lines[at])), None)
+
+
+def _field(line: str) -> tuple[str, str]:
+    name, _, value = line.strip().removeprefix("- ").partition(":")
+    return name, value.strip().strip("\"'")
+
+
+def excerpt(text: str, place: Place, around: int = 1) -> list[list[Span]]:
+    """The line of a place with its neighbours, a mark under its column."""
+    lines = text.splitlines()
+    start = max((place.column or 1) - _SHOWN * 2 // 3, 0)
+    found: list[list[Span]] = []
+    for number in range(max(place.line - around, 1), min(place.line + around, len(lines)) + 1):
+        here = number == place.line
+        shown = plain(lines[number - 1])[start : start + _SHOWN]
+        found.append([(f" {number:>5} ", "title" if here else "muted"), (shown, "" if here else "muted")])
+        if here and place.column:
+            found.append([(" " * (6 + place.column - start) + "^", "bad")])
+    return found
+
+
+def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
+    """An error in a manifest in full, see the module; a message may tell of further places."""
+    first, *others = error.message.splitlines() or [""]
+    lines: list[list[Span]] = [[(f" {plain(first)}", "bad")]]
+    if error.where:
+        lines.append([(" in ", "muted"), (plain(error.where), "strong")])
+    if place := place_of(error, text):
+        lines += excerpt(text, place)
+    if error.hint:
+        lines.append([(" try ", "muted"), (plain(error.hint), "good")])
+    for other in others:
+        match = _FURTHER.match(other)
+        lines.append([(f" {plain(match['message'] if match else other)}", "bad")])
+        if match:
+            lines += excerpt(text, Place(int(match["line"]), int(match["column"])), around=0)
+    return lines
+
+
+def text_of(path: Path) -> str:
+    """The text of a file as far as it can be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+class Problem(ModalScreen[str]):
+    """Shows what is wrong, and asks what to do: ends with ``edit``, ``discard`` or ``leave``."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("e,enter", "dismiss('edit')", show=False),
+        Binding("d", "dismiss('discard')", show=False),
+        Binding("escape,q", "dismiss('leave')", show=False),
+        Binding("j,down", "move('down')", show=False),
+        Binding("k,up", "move('above')", show=False),
+        Binding("pagedown,space", "move('page_down')", show=False),
+        Binding("pageup", "move('page_up')", show=False),
+    ]
+
+    def __init__(self, title: str, lines: Sequence[Sequence[Span]], leaving: str) -> None:
+        super().__init__()
+        self._title, self._lines, self._leaving = title, lines, leaving
+
+    def compose(self) -> ComposeResult:
+        """The problem."""
+        with Vertical(classes="dialog problem") as box:
+            box.border_title = Content(plain(self._title))
+            box.border_subtitle = Content(f"e edits again · d discards · esc {self._leaving}")
+            yield Paragraphs(self._lines)
+
+    def action_move(self, move: str) -> None:
+        """Scrolls."""
+        self.query_one(Paragraphs).move(move)

@@ -1,0 +1,256 @@
+"""Writing definitions in an editor, which is a script here: new datasets, mistakes, and leaving them."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.workspace.workspace import Workspace
+from odf_tui import drafts, editor
+from odf_tui.editor import Editor
+from odf_tui.screens.problems import Place, Problem, excerpt, place_of
+from odf_tui.screens.workbench import Workbench
+from odf_tui.workstation import Workstation
+from tests.tui.conftest import Driven
+from tests.tui.test_engine import LonelySource
+
+SCRIPT = """\
+#!/bin/sh
+# Notes how it was called, and does what the next line of 'steps' says to the file.
+cd "$(dirname "$0")" || exit 9
+for file; do :; done
+echo "$*" >>calls
+step=$(head -n 1 steps)
+sed -i 1d steps
+eval "$step"
+"""
+
+
+class Typist:
+    """An editor that does one step each time it is opened."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        (folder / "vi").write_text(SCRIPT)
+        (folder / "vi").chmod(0o755)
+        self.next()
+
+    def next(self, *steps: str) -> None:
+        """What it does the next times: shell commands in which ``$file`` is the file."""
+        (self.folder / "steps").write_text("".join(f"{step}\n" for step in steps))
+
+    @property
+    def calls(self) -> list[str]:
+        """The arguments of each call."""
+        return (self.folder / "calls").read_text().splitlines()
+
+
+@pytest.fixture
+def typist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Typist:
+    """The person's editor."""
+    made = Typist(tmp_path / "programs")
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", shlex.quote(str(made.folder / "vi")))
+    return made
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """An empty workspace."""
+    return Workspace.init(tmp_path / "harbour")
+
+
+@asynccontextmanager
+async def opened(workspace: Workspace, size: tuple[int, int] = (80, 24)) -> AsyncIterator[Driven]:
+    """The workstation on a real workspace."""
+    app = Workstation(LonelySource(workspace))
+    async with app.run_test(size=size) as pilot:
+        drive = Driven(app, pilot, None)  # type: ignore[arg-type]
+        await drive.settle()
+        yield drive
+
+
+def manifests(workspace: Workspace) -> list[str]:
+    """The manifest files in the workspace's folder."""
+    return sorted(path.name for path in workspace.folder.glob("*.yaml"))
+
+
+def hinted(drive: Driven, text: str) -> Callable[[], bool]:
+    """Whether the last line says something."""
+    return lambda: text in drive.hint()
+
+
+async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace, typist: Typist) -> None:
+    async with opened(workspace) as drive:
+        # A mistake, whose line the second opening is told; then corrected.
+        typist.next(
+            'sed -i "s/my.dataset/boats/; s/keywords:/kywords:/; s/header: true/header: perhaps/" "$file"',
+            'sed -i "s/kywords:/keywords:/; s/perhaps/true/" "$file"',
+        )
+        await drive.press("a")
+        assert "a query over others" in drive.text()
+        await drive.pilot.press("r")
+        await drive.until(lambda: isinstance(drive.app.screen, Problem))
+        await drive.settle()
+        text = drive.text()
+        assert "expected true or false" in text
+        assert "unknown field 'kywords' (did you mean 'keywords'?)" in text
+        assert "e edits again · d discards · esc leaves it for later" in text
+        lines = text.splitlines()
+        at = next(at for at, line in enumerate(lines) if " header:" in line)
+        assert lines[at + 1].index("^") == lines[at].index("perhaps")
+        at = next(at for at, line in enumerate(lines) if " kywords:" in line)
+        assert lines[at + 1].index("^") == lines[at].index("kywords")
+        await drive.pilot.press("e")
+        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+        assert drive.app.screen is drive.bench
+        assert "added boats (boats.yaml): p pulls it" in drive.hint()
+        draft = workspace.folder / "new-root.yaml"
+        assert typist.calls == [f"+4 {draft}", f"+27 {draft}"]
+        assert manifests(workspace) == ["boats.yaml"]
+
+        # The same name again is an error without a line of its own; esc keeps the text.
+        typist.next('sed -i "s/my.dataset/boats/" "$file"')
+        await drive.press("a")
+        await drive.pilot.press("p")
+        await drive.until(lambda: isinstance(drive.app.screen, Problem))
+        await drive.settle()
+        assert "a dataset named boats exists already" in drive.text()
+        await drive.press("escape")
+        assert "nothing was added; the manifest is kept: new-push.yaml" in drive.hint()
+        # What is kept is never written over, and d discards.
+        typist.next('echo "nonsense" >"$file"')
+        await drive.press("a")
+        await drive.pilot.press("p")
+        await drive.until(lambda: isinstance(drive.app.screen, Problem))
+        assert manifests(workspace) == ["boats.yaml", "new-push-2.yaml", "new-push.yaml"]
+        await drive.press("d")
+        assert manifests(workspace) == ["boats.yaml", "new-push.yaml"]
+        assert "discarded new-push-2.yaml" in drive.hint()
+        # The file that was kept can be added as before.
+        (workspace.folder / "new-push.yaml").write_text(
+            (workspace.folder / "new-push.yaml").read_text().replace("boats", "gauges")
+        )
+        await drive.press("a", "f", *"new-push.yaml", "enter")
+        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "gauges")
+
+
+async def test_editors_that_do_not_do_their_work(
+    workspace: Workspace, typist: Typist, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened(workspace) as drive:
+        typist.next("true", 'false "$file"', 'echo x >>"$file"; kill -TERM $$', "true")
+
+        async def add(key: str, said: str) -> None:
+            await drive.press("a")
+            await drive.pilot.press(key)
+            await drive.until(hinted(drive, said))
+            assert drive.app.screen is drive.bench
+
+        await add("r", "the manifest was left as it was: nothing is added")
+        await add("d", "the editor vi ended with code 1")
+        assert manifests(workspace) == []
+        await add("d", "ended by signal 15 – what was written is in new-derivative.yaml")
+        assert manifests(workspace) == ["new-derivative.yaml"]
+        monkeypatch.setenv("VISUAL", "no-such-editor --wait")
+        await add("r", "no-such-editor (from $VISUAL) cannot be started: No such file or directory")
+        monkeypatch.setenv("VISUAL", "vi 'half")
+        await add("r", "$VISUAL is no command")
+        assert manifests(workspace) == ["new-derivative.yaml"]
+        assert isinstance(drive.app.screen, Workbench)
+
+
+def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
+    assert editor.find({"VISUAL": "code --wait", "EDITOR": "vi"}) == Editor(("code", "--wait"), "$VISUAL")
+    assert editor.find({"VISUAL": " ", "EDITOR": "'/a b/vi' -n"}) == Editor(("/a b/vi", "-n"), "$EDITOR")
+    (tmp_path / "vi").write_text("")
+    (tmp_path / "vi").chmod(0o755)
+    assert editor.find({"PATH": str(tmp_path)}) == Editor(("vi",))
+    with pytest.raises(NotFound, match="there is no editor"):
+        editor.find({"PATH": str(tmp_path / "nowhere")})
+    with pytest.raises(UsageError):
+        editor.find({"EDITOR": '"'})
+    path = Path("/w/m.yaml")
+    for command, opening in [
+        ("nano", "nano +7 /w/m.yaml"),
+        ("/usr/bin/vim -n", "/usr/bin/vim -n +7 /w/m.yaml"),
+        ("code", "code --wait --goto /w/m.yaml:7"),
+        ("code -w", "code -w --goto /w/m.yaml:7"),
+        ("subl", "subl --wait /w/m.yaml:7"),
+        ("hx", "hx /w/m.yaml:7"),
+        ("my-editor", "my-editor /w/m.yaml"),
+    ]:
+        assert " ".join(Editor(tuple(command.split())).opening(path, 7)) == opening
+    assert Editor(("vi",)).opening(path) == ["vi", "/w/m.yaml"]
+
+
+def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
+    first = drafts.create(tmp_path, "root", ["My.Dataset"])
+    assert "name: my.dataset-2" in first.text
+    assert not first.changed()
+    second = drafts.create(tmp_path, "root", [])
+    assert (first.path.name, second.path.name) == ("new-root.yaml", "new-root-2.yaml")
+    second.path.write_text("mine")
+    assert second.changed()
+    (tmp_path / "boats.yaml").write_text("older")
+    assert drafts.name_after(second.path, "boats").name == "boats-2.yaml"
+    assert drafts.name_after(first.path, "org/../x").name == "org-..-x.yaml"
+    assert {path.name for path in tmp_path.iterdir()} == {"boats.yaml", "boats-2.yaml", "org-..-x.yaml"}
+    (tmp_path / "manifests").mkdir()
+    assert drafts.create(tmp_path, "push", []).path.parent.name == "manifests"
+    with pytest.raises(OdfError, match="no manifest can be written"):
+        drafts.create(tmp_path / "nowhere", "push", [])
+
+
+TEXT = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: other
+  metadata:
+    - kind: SetPollingSource
+      merge: {kind: Append}
+---
+content:
+  name: boats
+  metadata:
+    - kind: SetPollingSource
+      read:
+        schema: [name STRIN]
+      merge:
+        kind: Ledger
+        primaryKey: [nam]
+    - kind: SetTransform
+      inputs:
+        - datasetRef: bots
+"""
+
+
+@pytest.mark.parametrize(
+    ("where", "message", "place"),
+    [
+        ("m.yaml:14:9", "unknown", Place(14, 9)),
+        ("m.yaml:3", "unknown", Place(3)),
+        ("dataset boats, read.schema", "no type 'STRIN'", Place(14)),
+        ("dataset boats, merge", "column 'nam' is not in the schema", Place(15)),
+        ("dataset boats, merge.primaryKey", "it is empty", Place(17)),
+        (None, "there is no dataset 'bots' (input of boats)", Place(20)),
+        ("boats", "push source 'boats' is there more than once", Place(10)),
+        (None, "feeds itself", None),
+    ],
+)
+def test_the_line_that_an_error_is_about(where: str | None, message: str, place: Place | None) -> None:
+    assert place_of(OdfError(message, where=where), TEXT) == place
+
+
+def test_long_lines_are_shown_around_their_column() -> None:
+    lines = excerpt("a\n" + "x" * 200 + "HERE" + "y" * 200 + "\nb", Place(2, 201))
+    shown, mark = ("".join(text for text, _ in line) for line in lines[1:3])
+    assert mark.index("^") == shown.index("HERE")
+    assert len(shown) <= 70
