@@ -30,6 +30,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """What lists and graphs show of a dataset.
 
     ``last_pulled`` is when the newest data block was made; ``size`` is in bytes of data;
+    ``polls`` says whether it has a polling source, ``push_sources`` names those that take what is pushed;
     ``problem`` says why a damaged dataset cannot be read (the rest is then empty, its kind Root).
     """
 
@@ -44,6 +45,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     last_pulled: Timestamp | None
     inputs: list[DatasetId]
     folder: Path
+    polls: bool = False
+    push_sources: list[str] = []
     problem: str | None = None
 
 
@@ -95,5 +98,7 @@ def _summary(
         last_pulled=state.last_data_time if state else None,
         inputs=state.inputs() if state else [],
         folder=entry.dataset.folder,
+        polls=bool(state and (state.polling_source or "SetPollingSource" in state.not_understood)),
+        push_sources=list(state.push_sources) if state else [],
         problem=problem,
     )
