@@ -22,7 +22,7 @@ from odf_engine.metadata.timestamp import Timestamp
 SNAPSHOT_EVERY: Final = 512
 """How far apart the states are that are kept for chains that are set back."""
 
-_FORMAT: Final = 1  # raise it whenever tables, ChainState or what is folded into it change
+_FORMAT: Final = 2  # raise it whenever tables, ChainState or what is folded into it change
 _BUSY_SECONDS: Final = 5.0
 _LARGEST: Final = 2**63 - 1  # SQLite's; only a nonsensical chain has larger numbers
 _TABLES: Final = """

@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.chain.places import same_place
 from odf_engine.errors import ChainRuleViolated, InvalidIdentity
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -58,8 +59,9 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         last_offset: offset of the newest record.
         watermark: the newest watermark that any data block had.
         last_checkpoint: ``newCheckpoint`` of the newest data block; not there, when that had none.
-        source_state: the newest state that was recorded for the active sources; a changed ``fetch``
-            of the polling source forgets it, because it says nothing about the new place.
+        source_state: the newest state that was recorded for the active sources; a polling source at
+            another place forgets it, because it says nothing about that.
+        was_polled: whether the polling source has brought data from the place where it is now.
         data_watermark, data_source_state: those of the newest data block, absent when that had none.
         has_data_block: whether there is an AddData or ExecuteTransform at all.
         last_inputs: ``queryInputs`` of the newest ExecuteTransform.
@@ -87,6 +89,7 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     watermark: Timestamp | None = None
     last_checkpoint: Checkpoint | None = None
     source_state: SourceState | None = None
+    was_polled: bool = False
     data_watermark: Timestamp | None = None
     data_source_state: SourceState | None = None
     has_data_block: bool = False
@@ -196,6 +199,8 @@ def _fold_data(state: ChainState, block: MetadataBlock, event: AddData | Execute
     elif event.prev_offset is not None:
         changes["last_offset"] = event.prev_offset
     if isinstance(event, AddData):
+        brought = data is not None or event.new_source_state is not None
+        changes["was_polled"] = state.was_polled or (brought and _is_polled(state))
         changes["data_source_state"] = event.new_source_state
         changes["source_state"] = event.new_source_state or state.source_state
     else:
@@ -211,10 +216,10 @@ def _fold_setting(state: ChainState, event: Any, sequence_number: int) -> ChainS
         case SetPollingSource():
             old = state.polling_source
             changes["polling_source"] = event
-            if old is not None and old.fetch != event.fetch:
-                changes["source_state"] = None
+            if old is None or not same_place(old.fetch, event.fetch):
+                changes |= {"source_state": None, "was_polled": False}
         case DisablePollingSource():
-            changes |= {"polling_source": None, "source_state": None}
+            changes |= {"polling_source": None, "source_state": None, "was_polled": False}
         case AddPushSource():
             changes["push_sources"] = {**state.push_sources, event.source_name: event}
         case DisablePushSource():
@@ -245,7 +250,7 @@ def _fold_not_understood(state: ChainState, event: Any, sequence_number: int) ->
     changes: dict[str, Any] = {"not_understood": noted}
     match event:
         case SetPollingSource():
-            changes |= {"polling_source": None, "source_state": None}
+            changes |= {"polling_source": None, "source_state": None, "was_polled": False}
         case AddPushSource():
             changes["push_sources"] = _without(state.push_sources, event.source_name)
         case SetTransform():
@@ -257,6 +262,10 @@ def _fold_not_understood(state: ChainState, event: Any, sequence_number: int) ->
         case _:
             pass
     return replace(state, **changes)
+
+
+def _is_polled(state: ChainState) -> bool:
+    return state.polling_source is not None or "SetPollingSource" in state.not_understood
 
 
 def _without(mapping: dict[str, Any], key: str) -> dict[str, Any]:

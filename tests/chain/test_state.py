@@ -8,6 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from odf_engine.chain.places import same_place
 from odf_engine.chain.state import ChainState, decode_state, encode_state, fold
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.metadata.model import (
@@ -15,6 +16,7 @@ from odf_engine.metadata.model import (
     AddPushSource,
     Append,
     AttachmentEmbedded,
+    Container,
     DataField,
     DataSchema,
     DisablePollingSource,
@@ -22,15 +24,22 @@ from odf_engine.metadata.model import (
     Embedded,
     ExecuteTransformInput,
     ExtraAttributes,
+    FetchStep,
+    FilesGlob,
+    Forever,
+    FromSystemTime,
     Int32,
     Json,
     Opaque,
+    RequestHeader,
     SetAttachments,
     SetDataSchema,
     SetInfo,
     SetLicense,
     SetVocab,
     Snapshot,
+    SourceOrdering,
+    Url,
 )
 
 if TYPE_CHECKING:
@@ -77,16 +86,53 @@ def test_data(chains: Chains) -> None:
     assert decode_state(encode_state(state)) == state
 
 
-def test_a_source_state_belongs_to_its_source(chains: Chains) -> None:
-    state = chains.state(chains.root, chains.polling())
-    event = chains.add_data(state, new_source_state=chains.source_state("a"))
-    state = chains.follow(state, chains.block(state, event))
-    kept = chains.follow(state, chains.block(state, chains.polling(merge=Snapshot(["a"]))))
-    assert kept.source_state == chains.source_state("a")
+def test_a_source_state_belongs_to_a_place(chains: Chains) -> None:
+    """It lasts when the source is read otherwise, and goes when it is somewhere else."""
+    fetch = Url("https://example.com/a.csv")
+    start = chains.state(chains.root, chains.polling(fetch=fetch))
+    assert not start.was_polled
+    event = chains.add_data(start, new_source_state=chains.source_state("a"))
+    state = chains.follow(start, chains.block(start, event))
+    same: tuple[dict[str, Any], ...] = (
+        {"fetch": fetch, "merge": Snapshot(["a"])},
+        {"fetch": Url(fetch.url, headers=[RequestHeader("Authorization", "x")])},
+        {"fetch": Url(fetch.url, event_time=FromSystemTime(), cache=Forever())},
+    )
+    for changes in same:
+        kept = chains.follow(state, chains.block(state, chains.polling(**changes)))
+        assert (kept.source_state, kept.was_polled) == (chains.source_state("a"), True)
     for other in (chains.polling("https://example.com/b.csv"), DisablePollingSource()):
         forgotten = chains.follow(state, chains.block(state, other))
-        assert forgotten.source_state is None
+        assert (forgotten.source_state, forgotten.was_polled) == (None, False)
         assert forgotten.data_source_state == chains.source_state("a")
+
+
+def test_rows_alone_say_that_a_source_was_polled(chains: Chains) -> None:
+    """Not every source has a state; a watermark that somebody set is no sign of it."""
+    state = chains.state(chains.root, chains.polling(), chains.schema())
+    watermark = chains.add_data(state, new_watermark=chains.day(1))
+    state = chains.follow(state, chains.block(state, watermark))
+    assert not state.was_polled
+    state = chains.follow(state, chains.block(state, chains.add_data(state, rows=1)))
+    assert state.was_polled
+    state = chains.follow(state, chains.block(state, chains.polling(merge=Snapshot(["a"]))))
+    assert state.was_polled
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "same"),
+    [
+        (FilesGlob("in/*.csv"), FilesGlob("in/**/*.txt", order=SourceOrdering.ByName), True),
+        (FilesGlob("in/*.csv"), FilesGlob("./in/x-*.csv"), True),
+        (FilesGlob("in/*.csv"), FilesGlob("out/*.csv"), False),
+        (FilesGlob("a.csv"), Url("a.csv"), False),
+        (Container("ghcr.io:80/x/y:1"), Container("ghcr.io:80/x/y@sha256:00"), True),
+        (Container("ghcr.io:80/x/y:1"), Container("ghcr.io:81/x/y:1"), False),
+        (Container("x", args=["a"]), Container("x", args=["b"]), False),
+    ],
+)
+def test_places(old: FetchStep, new: FetchStep, same: bool) -> None:
+    assert same_place(old, new) is same
 
 
 def test_a_manual_watermark_does_not_forget_the_source_state(chains: Chains) -> None:
