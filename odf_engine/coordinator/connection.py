@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
+from odf_engine.coordinator.environment import allowed_values
 from odf_engine.coordinator.jobs import JournalReader
 from odf_engine.coordinator.protocol import (
     MAX_EVENT_BYTES,
@@ -135,12 +136,15 @@ class Client:
     async def submit(self, request: Request, target: str) -> str:
         """Makes a job and returns its id; ``target`` is the dataset's alias, for people.
 
+        The variables that the dataset's source may read go with it, as they are set in this process.
+
         Raises:
             WorkerGone: the connection is lost; whether the job was made, the journal knows.
             OdfError: the worker did not take it.
         """
         tag = str(next(self._tags))
-        return (await self._accepted(Submit(request, target, tag), tag)).job
+        environment = allowed_values(self._files.odf, request.dataset, target)
+        return (await self._accepted(Submit(request, target, tag, environment), tag)).job
 
     async def cancel(self, job: str) -> None:
         """Asks for a job to stop; that it has, an event tells.

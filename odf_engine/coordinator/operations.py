@@ -5,19 +5,22 @@ The floors below are imported when the first job needs them, so that the worker 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from odf_engine.coordinator.protocol import Pull, Request, Verify
+from odf_engine.coordinator.protocol import Ingest, Pull, Request, Verify
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
+    from odf_engine.ingest.poll import PullResult
     from odf_engine.spark.session import SparkRuntime
+    from odf_engine.workspace.workspace import DatasetEntry
 
 
-class Context(Protocol):
-    """What a job finds in the worker."""
+class Host(Protocol):
+    """What the worker has for all jobs."""
 
     @property
     def folder(self) -> Path:
@@ -34,6 +37,19 @@ class Context(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Context:
+    """What a job finds in the worker.
+
+    Attributes:
+        host: the worker.
+        environment: variables that its dataset's source may read, as the client has them.
+    """
+
+    host: Host
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+
 Executor = Callable[[Request, Context, Reporter], Any]
 """Does a request; the result is what JSON can hold."""
 
@@ -48,6 +64,8 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
     match request:
         case Pull():
             return _pull(request, context, reporter)
+        case Ingest():
+            return _ingest(request, context, reporter)
         case Verify():
             return _verify(request, context, reporter)
 
@@ -55,16 +73,16 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
 def warm_up() -> None:
     """Imports what the first pull needs. Only once Spark has started: its modules import each other in
     circles, which two threads must not do at the same time."""
-    import odf_engine.ingest.poll  # noqa: F401
+    import odf_engine.ingest.push  # noqa: F401
 
 
 def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]:
     from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.workspace import Workspace
 
-    workspace = Workspace.find(explicit=context.folder)
+    workspace = Workspace.find(explicit=context.host.folder)
     entry = workspace.resolve(request.dataset)
-    runtime = context.spark(reporter)
+    runtime = context.host.spark(reporter)
 
     from odf_engine.ingest.poll import pull  # after Spark has started, see warm_up
 
@@ -76,7 +94,38 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
         fetch_uncacheable=request.fetch_uncacheable,
         set_watermark=None if request.set_watermark is None else Timestamp.parse(request.set_watermark),
         force=request.force,
+        strict=request.strict,
+        environment=context.environment,
     )
+    return _pulled(entry, result)
+
+
+def _ingest(request: Ingest, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.metadata.timestamp import Timestamp
+    from odf_engine.workspace.workspace import Workspace
+
+    workspace = Workspace.find(explicit=context.host.folder)
+    entry = workspace.resolve(request.dataset)
+    runtime = context.host.spark(reporter)
+
+    from odf_engine.ingest.push import push
+
+    result = push(
+        workspace,
+        entry,
+        runtime,
+        reporter,
+        files=[Path(file) for file in request.files],
+        source=request.source,
+        format=request.format,
+        event_time=None if request.event_time is None else Timestamp.parse(request.event_time),
+        ignore_unknown=request.ignore_unknown,
+        strict=request.strict,
+    )
+    return _pulled(entry, result)
+
+
+def _pulled(entry: DatasetEntry, result: PullResult) -> dict[str, Any]:
     return {
         "name": str(entry.alias),
         "status": result.status,
@@ -92,7 +141,7 @@ def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, 
     from odf_engine.verify.integrity import verify
     from odf_engine.workspace.workspace import Workspace
 
-    entry = Workspace.find(explicit=context.folder).resolve(request.dataset)
+    entry = Workspace.find(explicit=context.host.folder).resolve(request.dataset)
     report = verify(entry.dataset, reporter, first=request.first, last=request.last)
     return {
         "name": str(entry.alias),
@@ -107,8 +156,10 @@ def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, 
     }
 
 
-def tidy(folder: Path, datasets: Iterable[str]) -> None:
+def tidy(folder: Path, datasets: Sequence[str]) -> None:
     """Removes what a killed worker left half-written in these datasets (ids); nobody may work on them."""
+    if not datasets:
+        return
     from odf_engine.workspace.workspace import Workspace
 
     wanted = set(datasets)

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 1
+PROTOCOL_VERSION: Final = 2
 
 
 class JobState(Enum):
@@ -43,6 +43,22 @@ class Pull(msgspec.Struct, frozen=True, tag="pull"):
     fetch_uncacheable: bool = False
     set_watermark: str | None = None
     force: bool = False
+    strict: bool = False
+
+
+class Ingest(msgspec.Struct, frozen=True, tag="ingest"):
+    """Pushes the rows of files into a push source; what is None, the source or the file itself says.
+
+    ``files`` are absolute paths, read in this order; ``event_time`` is RFC 3339.
+    """
+
+    dataset: str
+    files: list[str]
+    source: str | None = None
+    format: str | None = None
+    event_time: str | None = None
+    ignore_unknown: bool = False
+    strict: bool = False
 
 
 class Verify(msgspec.Struct, frozen=True, tag="verify"):
@@ -54,7 +70,7 @@ class Verify(msgspec.Struct, frozen=True, tag="verify"):
     last: int | None = None
 
 
-Request = Pull | Verify
+Request = Pull | Ingest | Verify
 
 
 # --- What is known of a job ---------------------------------------------------------------------
@@ -73,20 +89,24 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An error as a person reads it, and the exit code of the command that waits for it."""
+    """An error as a person reads it, and the exit code of the command that waits for it.
+
+    ``excerpt`` has the line of the file that the error is about, with its number before it.
+    """
 
     message: str
     hint: str | None = None
     where: str | None = None
     exit_code: int = 1
+    excerpt: list[str] = []
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
     """A job as the journal knows it; times are RFC 3339.
 
     ``target`` is the dataset's alias when the job was made; ``result`` is JSON text whose shape
-    depends on ``kind``: for ``pull`` and ``verify`` the entry of that dataset in the command's
-    ``--json`` output.
+    depends on ``kind``: for ``pull``, ``ingest`` and ``verify`` the entry of that dataset in the
+    command's ``--json`` output.
     """
 
     id: str
@@ -106,11 +126,16 @@ class Job(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Submit(msgspec.Struct, frozen=True, tag="submit"):
-    """Makes a job; the answer is :class:`Accepted` or :class:`Refused` with the same ``tag``."""
+    """Makes a job; the answer is :class:`Accepted` or :class:`Refused` with the same ``tag``.
+
+    ``environment`` has the variables that the dataset's source may read, as the client's process has
+    them. They may be secrets: they stay in memory, and are not logged or written down anywhere.
+    """
 
     request: Request
     target: str
     tag: str
+    environment: dict[str, str] = {}
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
@@ -208,7 +233,7 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 JournalEvent = JobChanged | LogLine | Committed
 Event = WorkerStatus | Accepted | Refused | JobProgress | JournalEvent
 
-MAX_COMMAND_BYTES: Final = 64 * 1024
+MAX_COMMAND_BYTES: Final = 1024 * 1024
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 
 _encoder = msgspec.json.Encoder()

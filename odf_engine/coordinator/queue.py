@@ -9,13 +9,13 @@ import sqlite3
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import msgspec
 
 from odf_engine.coordinator.jobs import Journal, Level
-from odf_engine.coordinator.operations import Context, Executor
+from odf_engine.coordinator.operations import Context, Executor, Host
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Request
 from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
 from odf_engine.progress import Reporter
@@ -80,9 +80,12 @@ class JobReporter(Reporter):
 
 
 class _Entry:
-    def __init__(self, job: Job, request: Request, reporter: JobReporter) -> None:
+    def __init__(
+        self, job: Job, request: Request, environment: Mapping[str, str], reporter: JobReporter
+    ) -> None:
         self.job = job
         self.request = request
+        self.environment = environment
         self.reporter = reporter
 
 
@@ -96,13 +99,13 @@ class JobQueue:
     def __init__(
         self,
         journal: Journal,
-        context: Context,
+        host: Host,
         executor: Executor,
         max_jobs: int,
         journal_lost: Callable[[], None],
     ) -> None:
         self._journal = journal
-        self._context = context
+        self._host = host
         self._executor = executor
         self._max_jobs = max_jobs
         self._journal_lost = journal_lost
@@ -123,11 +126,11 @@ class JobQueue:
         with self._lock:
             return len(self._waiting)
 
-    def submit(self, request: Request, target: str) -> Job:
-        """Enters a job; it starts at once if it may."""
+    def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
+        """Enters a job; ``environment`` may hold secrets and stays in memory, as long as the job is here."""
         with self._lock:
             job = self._journal.create(request, target)
-            self._waiting[job.id] = _Entry(job, request, JobReporter(self._journal, job.id))
+            self._waiting[job.id] = _Entry(job, request, environment, JobReporter(self._journal, job.id))
         return job
 
     def cancel(self, job_id: str) -> None:
@@ -214,7 +217,8 @@ class JobQueue:
     def _execute(self, entry: _Entry) -> tuple[JobState, Failure | None, str | None]:
         reporter, job = entry.reporter, entry.job
         try:
-            result = self._executor(entry.request, self._context, reporter)
+            context = Context(self._host, entry.environment)
+            result = self._executor(entry.request, context, reporter)
             return JobState.done, None, msgspec.json.encode(result).decode()
         except Cancelled:
             return JobState.cancelled, None, None
@@ -257,7 +261,7 @@ def _trace(error: BaseException) -> str:
 def _failure(error: BaseException, job: Job) -> Failure:
     """An error as people see it: one sentence, and what to do."""
     if isinstance(error, OdfError):
-        return Failure(error.message, hint=error.hint, where=error.where, exit_code=error.exit_code)
+        return Failure(error.message, error.hint, error.where, error.exit_code, list(error.excerpt))
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Failure(
             "no space is left on the disk",

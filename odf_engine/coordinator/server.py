@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -58,7 +58,7 @@ class Host(Protocol):
         """How the worker is."""
         ...
 
-    def submit(self, request: Request, target: str) -> Job:
+    def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
         """Makes a job."""
         ...
 
@@ -192,13 +192,15 @@ class _Session:
         except OdfError as error:
             return Refused(tag, Failure(error.message, error.hint, error.where, error.exit_code))
         except Exception as error:
-            _log.exception("a command failed: %r", line[:1000])
+            # Not the command itself: it may carry secrets.
+            _log.exception("a command failed: %s", type(command).__name__)
             return _refused(tag, f"the worker failed: {type(error).__name__}: {error}")
 
     def _do(self, command: Command) -> Event | None:
         match command:
             case Submit():
-                return Accepted(command.tag, self._host.submit(command.request, command.target).id)
+                job = self._host.submit(command.request, command.target, command.environment)
+                return Accepted(command.tag, job.id)
             case Cancel():
                 self._host.cancel(command.job)
                 return Accepted(command.tag, command.job)

@@ -17,7 +17,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,6 +39,7 @@ from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
 from odf_engine.coordinator.spark_service import Runtime, SparkService
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
+from odf_engine.workspace.spool import sweep_spools
 
 EXIT_ALREADY_RUNNING: Final = 75
 BEAT_SECONDS: Final = 0.25
@@ -79,7 +80,7 @@ class Worker:
         self._sessions = Sessions(self, send_patience)
         self._spark = SparkService(start_spark, self._spark_changed, self._busy)
 
-    # --- what jobs find (Context) ---
+    # --- what jobs find (Host) ---
 
     @property
     def folder(self) -> Path:
@@ -90,7 +91,7 @@ class Worker:
         """The started Spark."""
         return self._spark.wait(reporter)
 
-    # --- what sessions need (Host) ---
+    # --- what sessions need ---
 
     @property
     def journal(self) -> Journal:
@@ -110,7 +111,7 @@ class Worker:
             last_seq=self._journal.last_seq(),
         )
 
-    def submit(self, request: Request, target: str) -> Job:
+    def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
         """Makes a job.
 
         Raises:
@@ -119,7 +120,7 @@ class Worker:
         self._last_command = time.monotonic()
         if self._stopping:
             raise OdfError("the worker is stopping", hint="try again in a moment: a new one is started then")
-        job = self._queue.submit(request, target)
+        job = self._queue.submit(request, target, environment)
         self._loop.call_soon(self._queue.start_ready)
         self._start_beat()
         return job
@@ -163,8 +164,8 @@ class Worker:
         interrupted = self._journal.interrupt_open_jobs()
         for job in interrupted:
             _log.warning("job %s was interrupted: an earlier worker ended before it", job.id)
-        if interrupted:
-            tidy(self.folder, [job.dataset for job in interrupted])
+        tidy(self.folder, [job.dataset for job in interrupted])
+        sweep_spools(self._files.odf)
         self._journal.prune()
         self._handle_signals()
         self._spark.start()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -12,18 +14,19 @@ import pyarrow as pa
 
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.errors import BadData, InvalidSchema, OdfError
 from odf_engine.ingest.fetch import Payload
 from odf_engine.ingest.history import History
 from odf_engine.ingest.merge import merge
 from odf_engine.ingest.merge_base import DoubtfulKeys, Inputs, Merged
 from odf_engine.ingest.ordering import OutOfOrder
-from odf_engine.ingest.prepare import prepare
+from odf_engine.ingest.prepare import Prepared, prepare
 from odf_engine.ingest.preprocess import preprocess
 from odf_engine.ingest.read import Reading, read
-from odf_engine.ingest.shape import as_declared, declared_schema, schema_for
+from odf_engine.ingest.shape import as_declared, declared_schema, find_operations, schema_for, without
 from odf_engine.metadata.model import (
     AddData,
+    AddPushSource,
     Csv,
     DataSlice,
     MetadataEvent,
@@ -45,24 +48,35 @@ _SMALL: Final = 64 << 20
 """The rows of a text file of so many bytes at most may be sent to every executor."""
 _SMALL_PACKED: Final = 8 << 20
 """The same for a format that packs values."""
+_LINE: Final = re.compile(r": line ([0-9]+)")
+_WIDEST: Final = 160
+
+Reader = Callable[["SparkSession", Prepared, Path, Reporter], Reading | None]
+"""Begins to read a prepared file; the folder is for temporary files."""
 
 
 class PayloadJob:
-    """Reads, merges and commits one payload.
+    """Reads, merges and commits one payload of a source that is polled or pushed to.
 
     ``run`` leaves the dataset either as it was, or with the payload's rows and source state in it.
+    Rows that are pushed may have a column with operations; those of a polled source may not.
     """
 
     def __init__(
         self,
         entry: DatasetEntry,
-        source: SetPollingSource,
+        source: SetPollingSource | AddPushSource,
         payload: Payload,
         session: SparkSession,
         folder: Path,
         config: Config,
         reporter: Reporter,
+        *,
+        reader: Reader | None = None,
+        strict: bool = False,
     ) -> None:
+        """``reader`` reads in another way than the source says; ``strict`` makes errors of rows that a
+        ledger has with other values."""
         self._entry = entry
         self._dataset = entry.dataset
         self._source = source
@@ -71,6 +85,8 @@ class PayloadJob:
         self._folder = folder
         self._config = config
         self._reporter = reporter
+        self._reader = reader
+        self._strict = strict
         self._state = entry.dataset.state()
         self._system_time = max(Timestamp.now(), self._state.system_time)
         self._event_time = payload.event_time or self._system_time
@@ -86,22 +102,30 @@ class PayloadJob:
         begun = monotonic()
         staged = self._dataset.staging_path("data")
         try:
-            reading = self._read()
-            written, schema = (None, None) if reading is None else self._write(reading, staged)
+            prepared = self._prepare()
+            with _excerpts(prepared, getattr(self._source.read, "encoding", None)):
+                reading = self._read(prepared)
+                written, schema = (None, None) if reading is None else self._write(reading, staged)
             self._payload.check_unchanged()
             self._commit(written, schema, staged)
         finally:
             staged.unlink(missing_ok=True)
         self._reporter.line(f"{self._payload.name}: done in {monotonic() - begun:.1f} s", "debug")
 
-    def _read(self) -> Reading | None:
-        payload, reporter = self._payload, self._reporter
-        if self._source.prepare:
-            reporter.phase("prepare")
-        prepared = prepare(self._source.prepare, payload.path, payload.name, self._folder, reporter)
+    def _prepare(self) -> Prepared:
+        payload = self._payload
+        steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
+        if steps:
+            self._reporter.phase("prepare")
+        return prepare(steps, payload.path, payload.name, self._folder, self._reporter)
+
+    def _read(self, prepared: Prepared) -> Reading | None:
+        reporter = self._reporter
         self._size = prepared.path.stat().st_size
         reporter.phase("read")
         step, session, folder = self._source.read, self._session, self._folder
+        if self._reader is not None:
+            return self._reader(session, prepared, folder, reporter)
         reading = read(session, step, prepared, folder, reporter)
         if reading is None or reading.columns is not None or self._source.preprocess is not None:
             return reading
@@ -114,11 +138,19 @@ class PayloadJob:
     def _write(self, reading: Reading, staged: Path) -> tuple[WrittenSlice | None, pa.Schema]:
         """Everything that runs in Spark; errors get the place in the file that they are about."""
         try:
-            result = preprocess(self._session, reading.frame, self._source.preprocess)
+            vocab = self._state.vocabulary
+            result = preprocess(self._session, reading.frame, self._source.preprocess, vocab)
+            pushed = isinstance(self._source, AddPushSource)
+            operations = find_operations(result.columns, vocab) if pushed else None
             columns = reading.columns if self._source.preprocess is None else None
-            schema = schema_for(arrow_schema(result.schema), columns, self._declared, self._state.vocabulary)
+            schema = schema_for(
+                without(arrow_schema(result.schema), operations),
+                columns and without(columns, operations),
+                self._declared,
+                vocab,
+            )
             self._reporter.phase("merge")
-            merged = merge(self._source.merge, self._inputs(result, schema))
+            merged = merge(self._source.merge, self._inputs(result, schema, operations))
             self._reporter.phase("write")
             return self._write_slice(merged, schema, staged), schema
         except BadData as error:
@@ -127,7 +159,7 @@ class PayloadJob:
             error.where = error.where or self._payload.name
             raise
 
-    def _inputs(self, new: DataFrame, schema: pa.Schema) -> Inputs:
+    def _inputs(self, new: DataFrame, schema: pa.Schema, operations: str | None) -> Inputs:
         return Inputs(
             session=self._session,
             new=new,
@@ -144,6 +176,8 @@ class PayloadJob:
             event_time=self._event_time,
             small=self._size <= (_SMALL_PACKED if isinstance(self._source.read, Parquet) else _SMALL),
             reporter=self._reporter,
+            changelog=operations,
+            strict=self._strict,
         )
 
     def _write_slice(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
@@ -222,6 +256,30 @@ class PayloadJob:
         rows = written.rows if written is not None else 0
         reporter.line(f"{self._payload.name}: block {head}, {rows:,} rows")
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
+
+
+@contextmanager
+def _excerpts(prepared: Prepared, encoding: str | None) -> Iterator[None]:
+    """Gives errors about a line of the file that line."""
+    try:
+        yield
+    except OdfError as error:
+        found = _LINE.match((error.where or "").removeprefix(prepared.name))
+        if found is not None and (error.where or "").startswith(prepared.name):
+            error.excerpt = _excerpt(prepared.path, int(found[1]), encoding or "utf-8-sig")
+        raise
+
+
+def _excerpt(path: Path, number: int, encoding: str) -> tuple[str, ...]:
+    """One line, cut to what can be shown, with its number before it."""
+    try:
+        with path.open(encoding=encoding, errors="replace") as lines:
+            line = next(islice(lines, number - 1, number), "").rstrip()
+    except (OSError, LookupError, UnicodeError):
+        return ()
+    # A terminal must not obey what stands in a file.
+    text = "".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line)
+    return (f"{number} | {text if len(text) <= _WIDEST else text[:_WIDEST] + '…'}",) if text else ()
 
 
 def _data_slice(written: WrittenSlice | None) -> DataSlice | None:

@@ -8,21 +8,16 @@ Only a download that broke off stays, for the next pull to go on with.
 
 from __future__ import annotations
 
-import errno
-import os
-import shutil
-import tempfile
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
-from odf_engine import processes
-from odf_engine.errors import OdfError, Unsupported
+from odf_engine.errors import Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch import FetchContext, Payload, fetch
+from odf_engine.ingest.folders import errors_of_the_disk, inner_folder, job_folder
 from odf_engine.ingest.payload import PayloadJob
 from odf_engine.metadata.model import AddData, DatasetKind, FilesGlob, SetPollingSource
 from odf_engine.metadata.timestamp import Timestamp
@@ -34,8 +29,6 @@ if TYPE_CHECKING:
     from odf_engine.chain.chain import Dataset
     from odf_engine.chain.state import ChainState
     from odf_engine.spark.session import SparkRuntime
-
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
@@ -65,6 +58,7 @@ def pull(
     fetch_uncacheable: bool = False,
     set_watermark: Timestamp | None = None,
     force: bool = False,
+    strict: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
 ) -> PullResult:
     """Brings a root dataset up to date with its source.
@@ -77,6 +71,7 @@ def pull(
         fetch_uncacheable: fetch a source again that cannot say whether it changed.
         set_watermark: instead of polling, say up to when event time is complete.
         force: fetch although the source says that nothing changed.
+        strict: rows that a ledger has with other values are an error, not a warning.
         environment: values for ``${{ env.NAME }}`` that were given along with the request.
 
     Raises:
@@ -96,7 +91,7 @@ def pull(
     else:
         Trust(workspace).check(entry)
         if _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
-            _poll(workspace, entry, runtime, reporter, environment, force=force)
+            _poll(workspace, entry, runtime, reporter, environment, force=force, strict=strict)
     after = dataset.state()
     return PullResult(
         status="up-to-date" if after.head == before.head else "updated",
@@ -118,9 +113,9 @@ def _has_news(
             where=f"block {state.not_understood['SetPollingSource']}",
         )
     if source is None:
-        reporter.line("the dataset has no polling source: there is nothing to pull")
+        reporter.line(_no_source(dataset, state))
         return False
-    if force or isinstance(source.fetch, FilesGlob) or not _was_ingested(dataset, state):
+    if force or isinstance(source.fetch, FilesGlob) or not state.was_polled:
         return True
     if getattr(source.fetch, "cache", None) is not None:
         reporter.line("the source is cached forever, and was ingested already")
@@ -135,12 +130,12 @@ def _has_news(
     return True
 
 
-def _was_ingested(dataset: Dataset, state: ChainState) -> bool:
-    """Whether data came from the source as it is defined now."""
-    if state.source_state is not None:
-        return True
-    newest = dataset.page(1, kinds={"SetPollingSource", "AddData"})
-    return state.last_offset is not None and bool(newest) and newest[0].kind == "AddData"
+def _no_source(dataset: Dataset, state: ChainState) -> str:
+    if disabled := dataset.page(1, kinds={"DisablePollingSource"}):
+        why = f"the polling source was disabled by block {disabled[0].sequence_number}"
+    else:
+        why = "the dataset has no polling source"
+    return why + (": rows are pushed into it" if state.push_sources else ": there is nothing to pull")
 
 
 def _set_watermark(
@@ -176,11 +171,12 @@ def _poll(
     environment: Mapping[str, str],
     *,
     force: bool,
+    strict: bool,
 ) -> None:
     state = entry.dataset.state()
     source = state.polling_source
     assert isinstance(source, SetPollingSource)
-    with _errors_of_the_disk(workspace.odf), _job_folder(workspace.odf / "cache") as job:
+    with errors_of_the_disk(workspace.odf), job_folder(workspace.odf / "cache") as job:
         context = FetchContext(
             resolve=workspace.resolve_path,
             root=workspace.folder,
@@ -199,9 +195,10 @@ def _poll(
         session = runtime.session()
         with closing(_told(fetch(source.fetch, context), reporter)) as payloads:
             for payload in payloads:
-                # A folder for each, so that files of the one before do not pile up.
-                with _inner_folder(job) as folder:
-                    PayloadJob(entry, source, payload, session, folder, workspace.config, reporter).run()
+                with inner_folder(job) as folder:
+                    PayloadJob(
+                        entry, source, payload, session, folder, workspace.config, reporter, strict=strict
+                    ).run()
 
 
 def _told(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:
@@ -214,40 +211,3 @@ def _told(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload,
             return
         yield payload
         reporter.check()
-
-
-@contextmanager
-def _job_folder(cache: Path) -> Iterator[Path]:
-    """A folder of this pull; those of processes that died without cleaning up go."""
-    cache.mkdir(parents=True, exist_ok=True)
-    for old in cache.glob("pull-*"):
-        owner = old.name.split("-")[1]
-        if owner.isdigit() and not processes.runs(int(owner)):
-            shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"pull-{os.getpid()}-", dir=cache))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _inner_folder(job: Path) -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(dir=job))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _errors_of_the_disk(where: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in _FULL
-        raise OdfError(
-            "the disk is full" if full else f"a file could not be read or written: {error.strerror or error}",
-            where=str(error.filename or where),
-            hint="free some space and pull again; nothing was committed" if full else "pull again",
-        ) from error

@@ -64,7 +64,7 @@ def as_declared(
     """
     if declared is None:
         return None
-    columns = _data_columns(declared, vocab)
+    columns = data_columns(declared, vocab)
     places = [place for place in find_columns(columns.names, guessed.names) if place is not None]
     missing = set(columns.names) - {columns.names[place] for place in places} - {vocab.event_time_column}
     if len(places) < len(guessed) or (missing and not subset):
@@ -76,7 +76,20 @@ def as_declared(
     return None if same else pa.schema(found)
 
 
-def _data_columns(declared: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+def find_operations(names: list[str], vocab: DatasetVocabulary) -> str | None:
+    """What the rows call the column with operations (``op``); None when they have none."""
+    (place,) = find_columns(names, [vocab.operation_type_column])
+    return None if place is None else names[place]
+
+
+def without(schema: pa.Schema, name: str | None) -> pa.Schema:
+    """The schema without a column of this name, in whatever case."""
+    if name is None:
+        return schema
+    return pa.schema([field for field in schema if field.name.casefold() != name.casefold()])
+
+
+def data_columns(declared: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
     system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     return pa.schema([field for field in declared if field.name not in system])
 
@@ -105,7 +118,7 @@ def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
 
 def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
     """Names and types have to be equal; the order and nullability of columns do not matter."""
-    wanted = _data_columns(declared, vocab)
+    wanted = data_columns(declared, vocab)
     held = arrow_schema(spark_schema(wanted))  # the same columns as Spark has them
     places = find_columns(source.names, wanted.names)
     differences: list[str] = []

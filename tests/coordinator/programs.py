@@ -72,7 +72,7 @@ def run(request: Request, context: Context, reporter: Reporter) -> dict[str, obj
         case "bug":
             raise ZeroDivisionError("in a job")
         case "spark":
-            context.spark(reporter)
+            context.host.spark(reporter)
         case "full":
             raise OSError(28, "No space left on device", "/data/slice")
     return {"name": request.dataset, "count": count}

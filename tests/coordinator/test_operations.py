@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.operations import execute
+from odf_engine.coordinator.operations import Context, execute
 from odf_engine.coordinator.protocol import Pull, Verify
 from odf_engine.errors import NotFound
 from odf_engine.metadata.yaml import read_manifests
@@ -27,7 +27,7 @@ content:
 """
 
 
-class Context:
+class Home:
     """No Spark at all: what is tested here must not ask for it."""
 
     def __init__(self, folder: Path) -> None:
@@ -45,7 +45,7 @@ def entry(tmp_path: Path) -> DatasetEntry:
 
 @pytest.fixture
 def context(tmp_path: Path, entry: DatasetEntry) -> Context:
-    return Context(tmp_path / "home")
+    return Context(Home(tmp_path / "home"))
 
 
 def test_verifying_a_sound_dataset(entry, context):

@@ -1,0 +1,60 @@
+"""Temporary folders of pulls and pushes, and what goes wrong with files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from odf_engine import processes
+from odf_engine.errors import OdfError
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextmanager
+def job_folder(cache: Path) -> Iterator[Path]:
+    """A folder of one pull or push; those of processes that died without cleaning up go."""
+    cache.mkdir(parents=True, exist_ok=True)
+    for old in cache.glob("pull-*"):
+        owner = old.name.split("-")[1]
+        if owner.isdigit() and not processes.runs(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=f"pull-{os.getpid()}-", dir=cache))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def inner_folder(job: Path) -> Iterator[Path]:
+    """A folder for one payload, so that files of the one before do not pile up."""
+    folder = Path(tempfile.mkdtemp(dir=job))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def errors_of_the_disk(where: Path) -> Iterator[None]:
+    """Errors of reading and writing files as people can act on them.
+
+    Raises:
+        OdfError: instead of an OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        full = error.errno in _FULL
+        raise OdfError(
+            "the disk is full" if full else f"a file could not be read or written: {error.strerror or error}",
+            where=str(error.filename or where),
+            hint="free some space and pull again; nothing was committed" if full else "pull again",
+        ) from error

@@ -1,0 +1,208 @@
+"""Pushing rows into a root dataset: read, preprocess, merge, write, commit.
+
+Every file becomes at most one commit, in the order in which they are given. There is no state of a
+source to remember, so what keeps rows from being taken twice is the merge strategy alone; the state
+that polling left, the watermark and the checkpoint are carried on as in every block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from odf_engine.chain.state import ChainState
+from odf_engine.errors import BadData, OdfError, Unsupported, UsageError
+from odf_engine.ingest.columns import PushedColumns
+from odf_engine.ingest.fetch import Payload, check_readable, stamp_of
+from odf_engine.ingest.folders import errors_of_the_disk, inner_folder, job_folder
+from odf_engine.ingest.formats import format_named, step_for
+from odf_engine.ingest.payload import PayloadJob
+from odf_engine.ingest.poll import PullResult
+from odf_engine.ingest.read import declared_columns
+from odf_engine.ingest.shape import data_columns, declared_schema
+from odf_engine.metadata.model import AddPushSource, DatasetKind, EsriShapefile, ReadStep
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.workspace.trust import Trust
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.spark.session import SparkRuntime
+
+_PACKED: Final = {b"\x1f\x8b": "gzip -dc", b"PK\x03\x04": "unzip -p"}
+
+
+def push(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    *,
+    files: Sequence[Path],
+    source: str | None = None,
+    format: str | None = None,
+    event_time: Timestamp | None = None,
+    ignore_unknown: bool = False,
+    strict: bool = False,
+) -> PullResult:
+    """Adds the rows of files to a root dataset, as one of its push sources says.
+
+    Args:
+        workspace: whose dataset it is.
+        entry: the dataset.
+        runtime: a started Spark.
+        reporter: hears of phases, amounts and commits, and is asked whether to stop.
+        files: what to read; each becomes at most one commit.
+        source: the push source's name; it may be left out when there is only one.
+        format: of the files, when it is not what the source or the file's name says.
+        event_time: of rows without one; by default the time of ingestion.
+        ignore_unknown: leave out columns that the source does not know, and make those that are missing
+            null, if they may be.
+        strict: a known key of a ledger with other values is an error.
+
+    Raises:
+        Cancelled: what was committed until then stays.
+        NotTrusted: somebody else's dataset, and what it runs was not allowed.
+        OdfError: the push failed. The files before the one that failed are in the dataset, and the hint
+            names them; of that one nothing is.
+    """
+    before = entry.dataset.state()
+    event = push_source(entry, before, source)
+    Trust(workspace).check(entry)
+    if format is not None:
+        format_named(format)
+    for path in files:
+        check_readable(path)
+    reporter.line(f"push source '{event.source_name}'")
+    done: list[str] = []
+    with errors_of_the_disk(workspace.odf), job_folder(workspace.odf / "cache") as job:
+        session = runtime.session()
+        for path in files:
+            payload = Payload(path, path.name, None, event_time, stamp_of(path))
+            try:
+                step = step_for(event.read, format, path, reporter)
+                _check_unpacked(path, step, entry)
+                with inner_folder(job) as folder:
+                    PayloadJob(
+                        entry,
+                        replace(event, read=step),
+                        payload,
+                        session,
+                        folder,
+                        workspace.config,
+                        reporter,
+                        reader=_columns(entry, event, step, ignore_unknown).read,
+                        strict=strict,
+                    ).run()
+            except OdfError as error:
+                _say_done(error, done)
+                raise
+            done.append(path.name)
+            reporter.check()
+    after = entry.dataset.state()
+    return PullResult(
+        status="up-to-date" if after.head == before.head else "updated",
+        old_head=before.head,
+        new_head=after.head,
+        blocks=after.blocks - before.blocks,
+        records=after.records - before.records,
+    )
+
+
+def push_source(entry: DatasetEntry, state: ChainState, name: str | None) -> AddPushSource:
+    """The active push source of this name, or the only one.
+
+    Raises:
+        Unsupported: the dataset is not pushed to, or the source is of a newer specification.
+        UsageError: there are several, or none of that name.
+    """
+    if state.kind is not DatasetKind.Root:
+        raise Unsupported(
+            f"{entry.alias} is a derivative dataset, and only root datasets can be pushed to",
+            hint="push into the datasets that it reads",
+        )
+    if state.polling_source is not None:
+        raise Unsupported(
+            f"{entry.alias} polls its source, so that nothing can be pushed into it",
+            hint=f"pull it: odf pull {entry.alias}",
+        )
+    sources = state.push_sources
+    for key, block in state.not_understood.items():
+        if key.startswith("AddPushSource ") and name in (None, key.removeprefix("AddPushSource ")):
+            raise Unsupported(
+                "the push source is of a kind that only a newer version understands", where=f"block {block}"
+            )
+    listed = ", ".join(f"'{each}'" for each in sorted(sources))
+    if name is None:
+        if len(sources) == 1:
+            return next(iter(sources.values()))
+        if sources:
+            raise UsageError(
+                f"{entry.alias} has {len(sources)} push sources: {listed}", hint="say which with --source"
+            )
+        raise Unsupported(
+            f"{entry.alias} has no push source{_disabled(entry, None)}",
+            hint="add an AddPushSource to its manifest: odf add --update MANIFEST",
+        )
+    if name not in sources:
+        problem = f"{entry.alias} has no push source '{name}'{_disabled(entry, name)}"
+        raise UsageError(problem, hint=f"it has {listed}" if sources else "it has none at all")
+    return sources[name]
+
+
+def _disabled(entry: DatasetEntry, name: str | None) -> str:
+    """Says whether the source, or any, was there once."""
+    dataset = entry.dataset
+    for row in dataset.page(dataset.state().blocks, kinds={"DisablePushSource"}):
+        gone = getattr(dataset.block(row.hash).block.event, "source_name", None)
+        if name is None or gone == name:
+            return f": '{gone}' was disabled by block {row.sequence_number}"
+    return ""
+
+
+def _columns(
+    entry: DatasetEntry, source: AddPushSource, step: ReadStep, ignore_unknown: bool
+) -> PushedColumns:
+    """What the source takes: the columns that it declares, else those of the dataset."""
+    state = entry.dataset.state()
+    vocab = state.vocabulary
+    operations = vocab.operation_type_column
+    columns = declared_columns(step)
+    optional: list[str] = []
+    if columns is None and source.preprocess is None and (held := declared_schema(state)) is not None:
+        columns = data_columns(held, vocab).append(pa.field(operations, pa.int32()))
+        optional.append(vocab.event_time_column)
+    if source.preprocess is None:  # a query may count on the column being there
+        optional.append(operations)
+    names = [] if columns is None else columns.names
+    return PushedColumns(
+        step=step,
+        plain=step is not source.read,
+        columns=columns,
+        optional=tuple(name for name in names if name.casefold() in {each.casefold() for each in optional}),
+        ignore_unknown=ignore_unknown,
+    )
+
+
+def _check_unpacked(path: Path, step: ReadStep, entry: DatasetEntry) -> None:
+    """A push source has no prepare steps that could unpack a file."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    for magic, command in _PACKED.items():
+        if head.startswith(magic) and not (isinstance(step, EsriShapefile) and magic.startswith(b"PK")):
+            raise BadData(
+                "is packed, and what is pushed is read as it is",
+                where=path.name,
+                hint=f"unpack it first: {command} {path.name} | odf ingest {entry.alias} -",
+            )
+
+
+def _say_done(error: OdfError, done: Sequence[str]) -> None:
+    """What a person has to know who would push the same files again."""
+    if done:
+        said = f"already in the dataset: {', '.join(done)}; push only the files after it"
+        error.hint = f"{error.hint}; {said}" if error.hint else said
