@@ -1,7 +1,7 @@
-"""Prepare phase: unpacks what was fetched (specification: PrepStep).
+"""Prepare phase: unpacks what was fetched, or pipes it through commands (specification: PrepStep).
 
-Every step reads a file and writes one into the job's folder, as a stream; what it unpacks is bounded,
-so that a small malicious archive cannot fill the disk.
+Every step reads a file and writes one into the job's folder, as a stream; so steps may follow each other
+in any order. What they write is bounded, so that a small malicious archive cannot fill the disk.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import BinaryIO, Final
 
-from odf_engine.errors import BadData, Unsupported
-from odf_engine.metadata.model import CompressionFormat, Decompress, PrepStep
+from odf_engine.errors import BadData
+from odf_engine.ingest.pipe import run_pipe
+from odf_engine.metadata.model import CompressionFormat, Pipe, PrepStep
 from odf_engine.progress import Reporter
+from odf_engine.workspace.config import PrepareConfig
 
 _CHUNK: Final = 1 << 18
 _GZIP: Final = 31  # zlib's window bits for a gzip stream
@@ -25,14 +27,19 @@ _GZIP: Final = 31  # zlib's window bits for a gzip stream
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on unpacking: bytes in all, and how many times its packed size a file may become.
+    """Bounds on what a step writes: bytes in all, and how many times its packed size a file may become.
 
     The ratio is looked at beyond ``ratio_from`` bytes only: small files may well be all zeros.
     """
 
-    most_bytes: int = 256 << 30
-    most_ratio: int = 250
+    most_bytes: int = PrepareConfig().most_bytes
+    most_ratio: int = PrepareConfig().most_ratio
     ratio_from: int = 256 << 20
+
+    @classmethod
+    def of(cls, config: PrepareConfig) -> Limits:
+        """The bounds that the workspace's configuration sets."""
+        return cls(config.most_bytes, config.most_ratio)
 
 
 @dataclass(frozen=True)
@@ -54,30 +61,32 @@ def prepare(
     """Runs the steps over a fetched file; without steps the file is taken as it is.
 
     Raises:
-        BadData: not such an archive, cut short, damaged, beyond the limits, or without the entry asked for.
-        Unsupported: a step that executes a command.
+        BadData: not such an archive, cut short, damaged, unsafe, beyond the limits, or without the entry
+            asked for; a command that failed.
+        Unsupported: a command that is not installed.
+        Cancelled: asked to stop.
     """
     limits = limits or Limits()
+    packed = path.stat().st_size  # archives within archives are measured by the outermost one
     for number, step in enumerate(steps or ()):
-        if not isinstance(step, Decompress):
-            raise Unsupported(
-                "prepare steps of kind Pipe execute a command, which this version does not do",
-                hint="unpack with Decompress, or prepare the file before the pull",
-            )
         target = job / f"prepared-{number}"
-        if step.format is CompressionFormat.Zip:
-            entry = _unzip(path, name, target, step.sub_path, reporter, limits)
-            name = f"{name}/{entry}"
+        if isinstance(step, Pipe):
+            run_pipe(step, path, name, target, reporter, limits.most_bytes)
+            name = f"{name} | {Path(step.command[0]).name}"
+            packed = target.stat().st_size
+        elif step.format is CompressionFormat.Zip:
+            name = f"{name}/{_unzip(path, name, target, step.sub_path, packed, reporter, limits)}"
         else:
-            _gunzip(path, name, target, reporter, limits)
+            _gunzip(path, name, target, packed, reporter, limits)
             name = name.removesuffix(".gz")
-        reporter.line(f"unpacked {name}, {target.stat().st_size:,} bytes")
+        reporter.line(f"prepared {name}, {target.stat().st_size:,} bytes")
+        if number:
+            path.unlink()  # what the step before wrote
         path = target
     return Prepared(path, name)
 
 
-def _gunzip(path: Path, name: str, target: Path, reporter: Reporter, limits: Limits) -> None:
-    packed = path.stat().st_size
+def _gunzip(path: Path, name: str, target: Path, packed: int, reporter: Reporter, limits: Limits) -> None:
     with path.open("rb") as source:
         if source.read(2) != b"\x1f\x8b":
             raise BadData("is not gzip", where=name, hint="remove the prepare step, or check what is fetched")
@@ -110,16 +119,26 @@ def _gunzipped(source: BinaryIO, name: str) -> Iterator[bytes]:
 
 
 def _unzip(
-    path: Path, name: str, target: Path, sub_path: str | None, reporter: Reporter, limits: Limits
+    path: Path,
+    name: str,
+    target: Path,
+    sub_path: str | None,
+    packed: int,
+    reporter: Reporter,
+    limits: Limits,
 ) -> str:
     try:
         with zipfile.ZipFile(path) as archive:
-            entry = _choose(archive, sub_path, name, reporter)
+            entry = _choose(archive, sub_path, name)
             if entry.flag_bits & 1:
-                raise BadData(f"the entry '{entry.filename}' is encrypted", where=name)
+                raise BadData(
+                    f"the entry '{entry.filename}' is encrypted",
+                    where=name,
+                    hint="no password can be given: unpack it before the pull, or with a Pipe step",
+                )
             with archive.open(entry) as source:
                 chunks = iter(lambda: source.read(_CHUNK), b"")
-                _write(chunks, target, entry.compress_size, name, reporter, limits)
+                _write(chunks, target, min(packed, entry.compress_size), name, reporter, limits)
             return entry.filename
     except zipfile.BadZipFile as error:
         raise BadData(
@@ -131,19 +150,25 @@ def _unzip(
         raise BadData(f"is a zip archive that cannot be unpacked: {error}", where=name) from None
 
 
-def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str, reporter: Reporter) -> zipfile.ZipInfo:
-    files = [
-        entry
-        for entry in archive.infolist()
-        if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")
-    ]
+def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfile.ZipInfo:
+    entries = archive.infolist()
+    for entry in entries:
+        if _leaves(entry.orig_filename):
+            raise BadData(
+                f"the archive has an entry outside of itself: '{entry.orig_filename}'",
+                where=name,
+                hint="archives like this are made to overwrite files: nothing of it is unpacked",
+            )
+    files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")]
     names = ", ".join(entry.filename for entry in files[:10]) + (", …" if len(files) > 10 else "")
     if not files:
         raise BadData("the archive has no files", where=name)
     if sub_path is None:
         if len(files) > 1:
-            reporter.line(
-                f"{name} has {len(files)} files, the first is taken: {files[0].filename}", "warning"
+            raise BadData(
+                f"the archive has {len(files)} files, and no subPath says which to read: {names}",
+                where=name,
+                hint=f"add one to the Decompress step, such as subPath: {files[0].filename}",
             )
         return files[0]
     found = [entry for entry in files if entry.filename == sub_path] or [
@@ -155,6 +180,12 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str, reporter:
             f"{problem} of the archive match subPath '{sub_path}'", where=name, hint=f"it has: {names}"
         )
     return found[0]
+
+
+def _leaves(name: str) -> bool:
+    """Whether an entry would be unpacked elsewhere than below the folder it is unpacked to."""
+    path = PureWindowsPath(name)  # which knows both kinds of slashes, and drives
+    return bool(path.anchor) or ".." in path.parts
 
 
 def _write(
@@ -171,7 +202,7 @@ def _write(
                 raise BadData(
                     f"unpacks to more than {size:,} bytes from {packed:,}: this looks like an archive bomb",
                     where=name,
-                    hint="if it is not, unpack the file before the pull",
+                    hint="if it is not, raise the bound: odf config set prepare.mostRatio N",
                 )
             file.write(chunk)
             reporter.amount(bytes=size)

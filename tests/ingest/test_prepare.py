@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import base64
 import gzip
 import random
 import zipfile
@@ -7,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.errors import BadData, Unsupported
+from odf_engine.errors import BadData
 from odf_engine.ingest.prepare import Limits, prepare
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
+from odf_engine.workspace.config import Config, set_value
 from tests.ingest.recorder import Recorder
 
 GZIP = Decompress(CompressionFormat.Gzip)
@@ -66,8 +68,9 @@ def make_zip(path: Path, **files: bytes) -> Path:
 
 def test_zip(tmp_path: Path, reporter: Recorder) -> None:
     path = make_zip(tmp_path / "a.zip", one=b"1", folder__two=TEXT, folder__three=b"3")
-    assert run(path, reporter, ZIP) == (b"1", "a.zip/one.csv")
-    assert "3 files" in reporter.warnings[0]
+    with pytest.raises(BadData, match=r"a\.zip: the archive has 3 files, .*: one\.csv, folder/two\.csv, f"):
+        run(path, reporter, ZIP)
+    assert run(make_zip(tmp_path / "b.zip", one=b"1"), reporter, ZIP) == (b"1", "b.zip/one.csv")
     two = Decompress(CompressionFormat.Zip, "folder/two.csv")
     assert run(path, reporter, two) == (TEXT, "a.zip/folder/two.csv")
     assert run(path, reporter, Decompress(CompressionFormat.Zip, "*/tw?.csv"))[0] == TEXT
@@ -107,9 +110,60 @@ def test_bombs(tmp_path: Path, reporter: Recorder) -> None:
     assert run(path, reporter, GZIP, limits=limits)[0] == TEXT
 
 
-def test_commands_are_not_run(tmp_path: Path, reporter: Recorder) -> None:
-    path = tmp_path / "a"
-    path.write_bytes(b"x")
-    with pytest.raises(Unsupported, match="Pipe"):
-        run(path, reporter, Pipe(["touch", str(tmp_path / "ran")]))
-    assert not (tmp_path / "ran").exists()
+def test_bombs_within_bombs_are_measured_by_the_outermost(tmp_path: Path, reporter: Recorder) -> None:
+    limits = Limits(most_bytes=1 << 30, most_ratio=100, ratio_from=100_000)
+    path = tmp_path / "a.gz"
+    inner = gzip.compress(b"\0" * 90_000) * 90  # each step alone is within the ratio
+    path.write_bytes(gzip.compress(inner))
+    assert len(inner) < 100 * path.stat().st_size
+    with pytest.raises(BadData, match="archive bomb"):
+        run(path, reporter, GZIP, GZIP, limits=limits)
+    zipped = make_zip(tmp_path / "a.zip", one=make_zip(tmp_path / "b.zip", one=inner).read_bytes())
+    with pytest.raises(BadData, match="archive bomb"):
+        run(zipped, reporter, ZIP, ZIP, GZIP, limits=limits)
+
+
+def test_the_bounds_are_settings() -> None:
+    config = set_value(set_value(Config(), "prepare.mostBytes", "1000"), "prepare.mostRatio", "2")
+    assert Limits.of(config.prepare) == Limits(most_bytes=1000, most_ratio=2)
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/../../evil", "/etc/evil", "C:\\evil", "..\\evil", "\\evil"])
+def test_entries_outside_of_the_archive(tmp_path: Path, reporter: Recorder, name: str) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("one.csv", "1")
+        archive.writestr(name, "2")
+    for sub_path in (None, "one.csv", "*evil"):
+        with pytest.raises(BadData, match=r"a\.zip: the archive has an entry outside of itself: '.*evil'"):
+            run(path, reporter, Decompress(CompressionFormat.Zip, sub_path))
+    assert sorted(each.name for each in tmp_path.rglob("*")) == ["a.zip", "job"]
+
+
+def test_an_encrypted_entry(tmp_path: Path, reporter: Recorder) -> None:
+    path = make_zip(tmp_path / "a.zip", one=b"1")
+    data = bytearray(path.read_bytes())
+    for magic, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = data.rindex(magic) if flags == 8 else data.index(b"one.csv") - 30
+        data[at + flags] |= 1
+    at = data.rindex(b"one.csv") - 46
+    data[at + 8] |= 1
+    path.write_bytes(data)
+    with pytest.raises(BadData, match=r"the entry 'one\.csv' is encrypted"):
+        run(path, reporter, ZIP)
+
+
+def test_steps_in_any_order(tmp_path: Path, reporter: Recorder) -> None:
+    inner = make_zip(tmp_path / "inner.zip", one=b"1\n2\n", two=b"no").read_bytes()
+    path = tmp_path / "a.b64"
+    path.write_bytes(base64.b64encode(gzip.compress(inner)))
+    steps = [
+        Pipe(["base64", "-d"]),
+        GZIP,
+        Decompress(CompressionFormat.Zip, "on?.csv"),
+        Pipe(["sed", "s/1/one/"]),
+        Pipe(["gzip"]),
+        GZIP,
+    ]
+    assert run(path, reporter, *steps) == (b"one\n2\n", "a.b64 | base64/one.csv | sed | gzip")
+    assert [each.name for each in (tmp_path / "job").iterdir()] == ["prepared-5"]
