@@ -1,0 +1,265 @@
+"""Planning the next transaction of a derivative dataset (RFC-014: intervals are always restated).
+
+A transaction takes every input from where the one before it ended to its head, or to the last block
+before a boundary: a change of the input's schema, or so many rows that they should be committed by
+themselves. What lies behind a boundary is the next transaction's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from odf_engine.chain.chain import Dataset, SliceRow
+from odf_engine.chain.state import ChainState
+from odf_engine.errors import Conflict, NotFound, Unsupported
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import (
+    AddData,
+    DatasetVocabulary,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    OffsetInterval,
+    SetDataSchema,
+    SetTransform,
+    TransformInput,
+    Watermark,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+_DATA_KINDS: Final = ("AddData", "ExecuteTransform")
+_MOST_SCHEMAS: Final = 1000
+
+
+class Diverged(Conflict):
+    """An input's history is not the one that the dataset was made from."""
+
+
+@dataclass(frozen=True)
+class InputPlan:
+    """What one input brings to a transaction.
+
+    Attributes:
+        entry: the dataset that is read.
+        alias: what the query calls it.
+        interval: blocks and offsets, as the chain will state them.
+        slices: those with the new rows, oldest first; none when there are no new rows.
+        watermark: up to when the input's event time is complete after the interval.
+        explicit: the watermark that the interval's blocks brought, with the time of its block.
+        vocab: the input's column names.
+        schema: of the input at the end of the interval, as Arrow holds it.
+    """
+
+    entry: DatasetEntry
+    alias: str
+    interval: ExecuteTransformInput
+    slices: list[SliceRow]
+    watermark: Timestamp | None
+    explicit: Watermark | None
+    vocab: DatasetVocabulary
+    schema: bytes
+
+    @property
+    def offsets(self) -> OffsetInterval | None:
+        """Offsets of the new rows, both inclusive."""
+        return OffsetInterval(self.slices[0].start, self.slices[-1].end) if self.slices else None
+
+
+@dataclass(frozen=True)
+class Transaction:
+    """One step of a derivative dataset, ready to be run.
+
+    Attributes:
+        entry: the dataset that is made.
+        state: of its chain; the transaction follows its head.
+        transform: the query.
+        inputs: in the order of the query's inputs.
+        watermark: of the result: the least of the inputs', and never less than before.
+    """
+
+    entry: DatasetEntry
+    state: ChainState
+    transform: SetTransform
+    inputs: list[InputPlan]
+    watermark: Timestamp | None
+
+
+class _End(msgspec.Struct, frozen=True):
+    """A place in an input's chain: a block, and what data there was up to it."""
+
+    block: Multihash
+    sequence_number: int
+    offset: int | None
+    watermark: Timestamp | None
+
+
+def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -> Transaction | None:
+    """The next transaction; None when there is nothing to do.
+
+    Nothing is to be done while an input has never had data, and when no input has new rows or a new
+    watermark: other blocks of an input alone make no transaction.
+
+    Args:
+        workspace: where the inputs are.
+        entry: a derivative dataset.
+        max_rows: so many rows of an input at most, rounded up to a whole slice.
+
+    Raises:
+        NotFound: an input is not in the workspace.
+        Diverged: an input's chain does not hold the block where the last transaction ended.
+        Unsupported: the transform, or an input's schema, is of a newer specification.
+    """
+    state = entry.dataset.state()
+    transform = state.transform
+    if transform is None:
+        if "SetTransform" in state.not_understood:
+            raise Unsupported(
+                "the transform is of a kind that only a newer version understands",
+                where=f"block {state.not_understood['SetTransform']}",
+            )
+        return None
+    before = {item.dataset_id: item for item in state.last_inputs or ()}
+    inputs: list[InputPlan] = []
+    for item in transform.inputs:
+        planned = _plan_input(workspace, item, before, max_rows)
+        if planned is None:
+            return None
+        inputs.append(planned)
+    if not any(each.slices or each.explicit for each in inputs):
+        return None
+    return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
+
+
+def _watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
+    marks = [each.watermark for each in inputs]
+    known = [mark for mark in marks if mark is not None]
+    if len(known) < len(marks):
+        return state.watermark
+    least = min(known)
+    return least if state.watermark is None else max(least, state.watermark)
+
+
+def _plan_input(
+    workspace: Workspace,
+    item: TransformInput,
+    before: dict[DatasetId, ExecuteTransformInput],
+    max_rows: int,
+) -> InputPlan | None:
+    """What the input brings; None while it never had data."""
+    dataset_id = DatasetId.parse(item.dataset_ref)
+    alias = item.alias or item.dataset_ref
+    entry = _input(workspace, dataset_id, alias)
+    dataset, state = entry.dataset, entry.dataset.state()
+    if state.last_offset is None:
+        return None
+    begin = _begin(dataset, alias, before.get(dataset_id))
+    end = _end(dataset, state, begin, max_rows)
+    begin_offset = None if begin is None else begin.offset
+    new_rows = end.offset is not None and end.offset != begin_offset
+    explicit = None
+    if end.watermark is not None and (begin is None or end.watermark != begin.watermark):
+        moment = dataset.block(end.sequence_number).block.system_time
+        explicit = Watermark(system_time=moment, event_time=end.watermark)
+    first = 0 if begin_offset is None else begin_offset + 1
+    return InputPlan(
+        entry=entry,
+        alias=alias,
+        interval=ExecuteTransformInput(
+            dataset_id=dataset_id,
+            prev_block_hash=None if begin is None else begin.block,
+            new_block_hash=end.block if begin is None or end.block != begin.block else None,
+            prev_offset=begin_offset,
+            new_offset=end.offset if new_rows else None,
+        ),
+        slices=dataset.slices(first, end.offset) if new_rows else [],
+        watermark=end.watermark,
+        explicit=explicit,
+        vocab=state.vocabulary,
+        schema=_schema_at(dataset, end.sequence_number, alias),
+    )
+
+
+def _input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEntry:
+    try:
+        return workspace.resolve(str(dataset_id))
+    except NotFound:
+        raise NotFound(
+            f"the input '{alias}' is not in this workspace", where=str(dataset_id), hint="pull it first"
+        ) from None
+
+
+def _begin(dataset: Dataset, alias: str, before: ExecuteTransformInput | None) -> _End | None:
+    """Where the last transaction ended in this input; None before the first."""
+    block = None if before is None else before.new_block_hash or before.prev_block_hash
+    if before is None or block is None:
+        return None
+    offset = before.prev_offset if before.new_offset is None else before.new_offset
+    number = _number_of(dataset, block)
+    if number is None:
+        raise Diverged(
+            f"the history of input '{alias}' is not the one that this dataset was made from",
+            where=f"block {block} of {alias}",
+            hint="the input was reset or replaced; make this dataset anew from it",
+        )
+    return _End(block, number, offset, _data_at(dataset, number)[1])
+
+
+def _number_of(dataset: Dataset, block: Multihash) -> int | None:
+    """The number of a block of the chain; None when the chain does not have it."""
+    try:
+        number = dataset.block(block).block.sequence_number
+        found = dataset.page(1, before=number + 1)
+    except NotFound:
+        return None
+    return number if found and found[0].hash == block else None
+
+
+def _data_at(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | None]:
+    """The last offset and the watermark after block ``number``."""
+    newest = dataset.page(1, before=number + 1, kinds=_DATA_KINDS)
+    if not newest:
+        return None, None
+    event = dataset.block(newest[0].hash).block.event
+    assert isinstance(event, AddData | ExecuteTransform)
+    offset = event.prev_offset if event.new_data is None else event.new_data.offset_interval.end
+    return offset, event.new_watermark
+
+
+def _end(dataset: Dataset, state: ChainState, begin: _End | None, max_rows: int) -> _End:
+    """How far the transaction goes in this input."""
+    number = state.sequence_number
+    first = 0 if begin is None or begin.offset is None else begin.offset + 1
+    for row in dataset.slices(first, first):
+        number = min([number, *_before_schemas(dataset, row.sequence_number)])
+        number = min([number, *_filling(dataset, first + max_rows - 1)])
+    if begin is not None and number == begin.sequence_number:
+        return begin
+    block = dataset.page(1, before=number + 1)[0].hash
+    return _End(block, number, *_data_at(dataset, number))
+
+
+def _before_schemas(dataset: Dataset, number: int) -> list[int]:
+    """The numbers of the blocks before each change of the schema after block ``number``."""
+    rows = dataset.page(_MOST_SCHEMAS, kinds=("SetDataSchema",))
+    return [row.sequence_number - 1 for row in rows if row.sequence_number > number]
+
+
+def _filling(dataset: Dataset, offset: int) -> list[int]:
+    """The number of the block with this offset, where there is one."""
+    return [row.sequence_number for row in dataset.slices(offset, offset)]
+
+
+def _schema_at(dataset: Dataset, number: int, alias: str) -> bytes:
+    """The schema that the input had after block ``number``."""
+    rows = dataset.page(1, before=number + 1, kinds=("SetDataSchema",))
+    event = dataset.block(rows[0].hash).block.event if rows else None
+    if not isinstance(event, SetDataSchema) or event.schema is None:
+        raise Unsupported(
+            f"the schema of input '{alias}' is written in terms of a newer specification",
+            hint="it can be read and verified, but not transformed",
+        )
+    return event.schema

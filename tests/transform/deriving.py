@@ -1,0 +1,125 @@
+"""Roots and derivatives for the tests of transformations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.slices import read_batches, slice_schema, write_slice
+from odf_engine.metadata.model import AddData, DataSlice, ExecuteTransform, MetadataEvent, SetDataSchema
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform.run import transform
+from odf_engine.transform.spark_engine import SparkEngine
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+ROOT = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata: []
+"""
+DERIVATIVE = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{inputs}]
+      transform:
+        kind: Sql
+        engine: spark
+        query: |
+          {query}
+"""
+DATA = pa.schema([("event_time", pa.timestamp("ms", "UTC")), ("city", pa.string()), ("x", pa.int64())])
+
+
+class Deriving:
+    """A workspace in which tests commit rows to roots and run derivatives."""
+
+    def __init__(self, workspace: Workspace, runtime: SparkRuntime) -> None:
+        self.workspace = workspace
+        self.engine = SparkEngine(runtime)
+
+    def root(self, name: str = "input", schema: pa.Schema = DATA) -> DatasetEntry:
+        """An empty root dataset with a schema."""
+        (entry,) = self.workspace.add(read_manifests(ROOT.format(name=name), "test"))
+        vocab = entry.dataset.state().vocabulary
+        self.commit(entry, [SetDataSchema(schema=encode_schema(slice_schema(schema, vocab)))])
+        return entry
+
+    def derivative(self, query: str, *inputs: str, name: str = "output") -> DatasetEntry:
+        """A derivative dataset of these inputs (``input`` by default)."""
+        listed = ", ".join(f"{{datasetRef: {each}, alias: {each}}}" for each in inputs or ("input",))
+        indented = query.strip().replace("\n", "\n          ")
+        text = DERIVATIVE.format(name=name, inputs=listed, query=indented)
+        (entry,) = self.workspace.add(read_manifests(text, "test"))
+        return entry
+
+    def commit(self, entry: DatasetEntry, events: list[MetadataEvent], **more: Any) -> None:
+        """Appends events."""
+        state = entry.dataset.state()
+        time = max(Timestamp.now(), state.system_time)
+        entry.dataset.commit(events, system_time=time, expected_head=state.head, **more)
+
+    def rows(self, entry: DatasetEntry, *rows: tuple[Any, ...], watermark: str | None = None) -> None:
+        """One commit of rows: (day of January 2024, city, x) or with an operation as fourth value."""
+        state = entry.dataset.state()
+        marks = [state.watermark, Timestamp.parse(watermark) if watermark else None]
+        written, staged = None, entry.dataset.staging_path("data")
+        if rows:
+            schema = slice_schema(DATA, state.vocabulary)
+            day = 86_400_000
+            times = [1704067200000 + int((row[0] - 1) * day) for row in rows]
+            marks.append(Timestamp.from_ms(max(times)))
+            batch = pa.record_batch(
+                {
+                    "event_time": pa.array(times, pa.timestamp("ms", "UTC")),
+                    "city": [row[1] for row in rows],
+                    "x": pa.array([row[2] for row in rows], pa.int64()),
+                    "op": pa.array([row[3] if len(row) > 3 else 0 for row in rows], pa.int32()),
+                }
+            )
+            written = write_slice(
+                [batch], schema=schema, vocab=state.vocabulary, path=staged,
+                first_offset=0 if state.last_offset is None else state.last_offset + 1,
+                system_time=Timestamp.now(), fallback_event_time=Timestamp.now(), reporter=Reporter(),
+            )  # fmt: skip
+        event = AddData(
+            prev_offset=state.last_offset,
+            new_data=written
+            and DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size),
+            new_watermark=max((mark for mark in marks if mark), default=None),
+        )
+        self.commit(entry, [event], data=staged if written else None)
+
+    def run(self, entry: DatasetEntry, reporter: Reporter | None = None) -> int:
+        """Brings a derivative up to date; how many transactions there were."""
+        before = entry.dataset.state().sequence_number
+        transform(self.workspace, entry, self.engine, reporter or Reporter())
+        rows = entry.dataset.page(1000, kinds=("ExecuteTransform",))
+        return sum(row.sequence_number > before for row in rows)
+
+    def table(self, entry: DatasetEntry) -> pa.Table:
+        """All rows."""
+        paths = [entry.dataset.slice_path(row) for row in entry.dataset.slices()]
+        return pa.concat_tables(pa.Table.from_batches(read_batches(path)) for path in paths)
+
+    def result(self, entry: DatasetEntry, *columns: str) -> list[tuple[Any, ...]]:
+        """All rows, of these columns."""
+        return [tuple(row.values()) for row in self.table(entry).select(list(columns)).to_pylist()]
+
+    def newest(self, entry: DatasetEntry) -> ExecuteTransform:
+        """The newest block's event."""
+        event = next(iter(entry.dataset.blocks())).block.event
+        assert isinstance(event, ExecuteTransform)
+        return event
