@@ -78,10 +78,13 @@ def warm_up() -> None:
 
 def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]:
     from odf_engine.metadata.timestamp import Timestamp
+    from odf_engine.workspace.trust import Trust
     from odf_engine.workspace.workspace import Workspace
 
     workspace = Workspace.find(explicit=context.host.folder)
     entry = workspace.resolve(request.dataset)
+    if request.set_watermark is None:
+        Trust(workspace).check(entry)  # pulling does it too: here it spares the wait for Spark
     runtime = context.host.spark(reporter)
 
     from odf_engine.ingest.poll import pull  # after Spark has started, see warm_up

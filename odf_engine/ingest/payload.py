@@ -20,7 +20,7 @@ from odf_engine.ingest.history import History
 from odf_engine.ingest.merge import merge
 from odf_engine.ingest.merge_base import DoubtfulKeys, Inputs, Merged
 from odf_engine.ingest.ordering import OutOfOrder
-from odf_engine.ingest.prepare import Prepared, prepare
+from odf_engine.ingest.prepare import Limits, Prepared, prepare
 from odf_engine.ingest.preprocess import preprocess
 from odf_engine.ingest.read import Reading, read
 from odf_engine.ingest.shape import as_declared, declared_schema, find_operations, schema_for, without
@@ -117,7 +117,8 @@ class PayloadJob:
         steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
         if steps:
             self._reporter.phase("prepare")
-        return prepare(steps, payload.path, payload.name, self._folder, self._reporter)
+        limits = Limits.of(self._config.prepare)
+        return prepare(steps, payload.path, payload.name, self._folder, self._reporter, limits)
 
     def _read(self, prepared: Prepared) -> Reading | None:
         reporter = self._reporter
