@@ -23,6 +23,7 @@ from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
 @click.option("--fetch-uncacheable", is_flag=True, help="Fetch sources that cannot say whether they changed.")
 @click.option("--set-watermark", metavar="TIME", help="Only say how far event time is complete (RFC 3339).")
 @click.option("--force", is_flag=True, help="Fetch even if the source says that nothing changed.")
+@click.option("--strict", is_flag=True, help="Rows that a ledger has with other values are an error.")
 def pull_verb(
     names: tuple[str, ...],
     everything: bool,
@@ -30,17 +31,20 @@ def pull_verb(
     fetch_uncacheable: bool,
     set_watermark: str | None,
     force: bool,
+    strict: bool,
 ) -> None:
     """Polls the sources of datasets until they have no more."""
     workspace = open_workspace()
+    watermark = moment("--set-watermark", set_watermark)
     entries = _chosen(workspace, names, everything, recursive)
     requests: list[tuple[Request, str]] = [
         (
             Pull(
                 dataset=str(entry.id),
                 fetch_uncacheable=fetch_uncacheable,
-                set_watermark=_watermark(set_watermark),
+                set_watermark=watermark,
                 force=force,
+                strict=strict,
             ),
             str(entry.alias),
         )
@@ -48,14 +52,19 @@ def pull_verb(
     ]
     jobs = follow(workspace, requests)
     if options_of().json:
-        print_json([_pull_entry(job) for job in jobs])
+        print_json([pull_entry(job) for job in jobs])
     else:
         for job in jobs:
-            _say_pull(job)
-    sys.exit(_exit_code(jobs))
+            say_pull(job)
+    sys.exit(exit_code(jobs))
 
 
-def _watermark(text: str | None) -> str | None:
+def moment(option: str, text: str | None) -> str | None:
+    """A time that an option was given, as RFC 3339.
+
+    Raises:
+        UsageError: it is none.
+    """
     if text is None:
         return None
     from odf_engine.metadata.timestamp import Timestamp
@@ -63,7 +72,7 @@ def _watermark(text: str | None) -> str | None:
     try:
         return str(Timestamp.parse(text))
     except ValueError as error:
-        raise UsageError(f"--set-watermark: {error}") from None
+        raise UsageError(f"{option}: {error}") from None
 
 
 def _chosen(
@@ -81,7 +90,8 @@ def _chosen(
     return [by_id[dataset] for dataset in graph.order(wanted) if dataset in by_id]
 
 
-def _pull_entry(job: Job) -> dict[str, Any]:
+def pull_entry(job: Job) -> dict[str, Any]:
+    """The ``--json`` entry of a pull or a push."""
     entry: dict[str, Any] = {
         "name": job.target,
         "status": "failed",
@@ -98,8 +108,9 @@ def _pull_entry(job: Job) -> dict[str, Any]:
     return entry
 
 
-def _say_pull(job: Job) -> None:
-    entry = _pull_entry(job)
+def say_pull(job: Job) -> None:
+    """The same for people."""
+    entry = pull_entry(job)
     if job.state is not JobState.done:
         _say_failure(job)
     elif entry["status"] == "updated":
@@ -116,12 +127,15 @@ def _say_failure(job: Job) -> None:
         return
     where = f"{error.where}: " if error.where else ""
     sys.stderr.write(f"error: {job.target}: {where}{error.message}\n")
+    for line in error.excerpt:
+        sys.stderr.write(f"  {line}\n")
     if error.hint:
         sys.stderr.write(f"  hint: {error.hint}\n")
     sys.stderr.write(f"  more: odf logs {job.id}\n")
 
 
-def _exit_code(jobs: list[Job]) -> int:
+def exit_code(jobs: list[Job]) -> int:
+    """What a command that waited for these jobs ends with."""
     if any(job.state is JobState.cancelled for job in jobs):
         return 130
     return max(
@@ -160,7 +174,7 @@ def verify_verb(
     else:
         for report in reports:
             _say_report(report)
-    sys.exit(_exit_code(jobs) if failed else 0 if valid else 3)
+    sys.exit(exit_code(jobs) if failed else 0 if valid else 3)
 
 
 def _range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | None]:

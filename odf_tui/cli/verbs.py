@@ -25,6 +25,7 @@ VERBS: Final = {
     "schema": "chain",
     "tail": "chain",
     "pull": "data",
+    "ingest": "ingest",
     "trust": "trust",
     "untrust": "trust",
     "verify": "data",
