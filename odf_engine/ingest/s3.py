@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
 from odf_engine.ingest.addresses import check_public
-from odf_engine.ingest.download import Failed, Partial, attempts, broken, is_of_disk
+from odf_engine.ingest.download import Failed, Partial, attempts, is_of_disk
 from odf_engine.ingest.fetch import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.metadata.model import FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _CHUNK: Final = 8 << 20
 _URL: Final = re.compile(r"s3://([^/]+)/(.+)", re.IGNORECASE | re.DOTALL)
 _BUCKET: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,253}[a-zA-Z0-9]")
-_REASON: Final = re.compile(r"AWS Error ([A-Z_0-9]+)[^:]*:\s*(.*?)\s*$", re.DOTALL)
+_REASON: Final = re.compile(r"AWS Error ([A-Z_0-9]+)(?: \(HTTP status (\d+)\))?[^:]*: *(.*)", re.DOTALL)
+_NO_ACCESS: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN")
+_TOLD: Final = {"etag": "ETag", "modified": "Last-Modified"}
 _ANYWHERE: Final = "us-east-1"
 
 
@@ -117,20 +119,24 @@ class _Attempt:
 
     def _failure(self, error: OSError) -> Failed:
         found = _REASON.search(str(error))
-        code, text = (found[1], found[2]) if found else ("", str(error))
-        where, again, hint = self.step.url, False, "pull again later"
-        if code in ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN"):
-            text = "the service does not let this object be read"
+        code, status, text = found.groups() if found else ("", None, str(error))
+        again, hint = status is None or int(status) >= 500, "pull again later"
+        if code in _NO_ACCESS:
+            again, text = False, "the service does not let this object be read"
             hint = (
                 "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws);"
                 " for a public bucket: odf config set fetch.s3Anonymous true"
             )
-        elif code in ("NETWORK_CONNECTION", "REQUEST_TIMEOUT", ""):
-            return broken(text or code, where)
-        else:
-            again = code in ("INTERNAL_FAILURE", "SERVICE_UNAVAILABLE", "SLOW_DOWN", "THROTTLING", "UNKNOWN")
-            text = f"the service answered {code}: {text}"
-        return Failed(SourceUnavailable(text, where=where, hint=hint), again=again)
+        elif code == "NETWORK_CONNECTION":
+            text = f"the connection failed: {text.rpartition('Details: ')[2].strip()}"
+            hint = "check the network and fetch.s3Endpoint, then pull again"
+        elif code == "INTERNAL_FAILURE":
+            text = "the download broke off"
+        elif status is not None:
+            text = f"the service answered {status}"
+            if status == "301":
+                hint = "the bucket is in another region: odf config set fetch.s3Region REGION"
+        return Failed(SourceUnavailable(text, where=self.step.url, hint=hint), again=again)
 
 
 def _file_system(bucket: str, context: FetchContext) -> S3FileSystem:
@@ -158,12 +164,9 @@ def _file_system(bucket: str, context: FetchContext) -> S3FileSystem:
 
 
 def _version(source: Any) -> dict[str, Any]:
-    told = {name.decode().lower(): value.decode() for name, value in (source.metadata() or {}).items()}
+    told: dict[str, bytes] = source.metadata() or {}
     facts: dict[str, Any] = {"size": source.size()}
-    if "etag" in told:
-        facts["etag"] = told["etag"]
-    if "last-modified" in told:
-        facts["modified"] = told["last-modified"]
+    facts |= {name: told[key].decode() for name, key in _TOLD.items() if key in told}
     return facts
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import tempfile
 import threading
 import time
 from email.utils import format_datetime
@@ -26,10 +27,13 @@ def get(
     step: Url,
     reporter: Recorder,
     state: SourceState | None = None,
-    **config: float,
+    *,
+    untrusted: bool = False,
+    environment: dict[str, str] | None = None,
+    **config: float | str,
 ) -> Payload | None:
-    job = workspace.odf / "cache" / "job"
-    job.mkdir(parents=True, exist_ok=True)
+    """Fetches in a job's folder of its own; the dataset may read the variable TOKEN."""
+    job = Path(tempfile.mkdtemp(dir=workspace.odf))
     context = FetchContext(
         resolve=workspace.resolve_path,
         root=workspace.folder,
@@ -38,6 +42,11 @@ def get(
         job=job,
         config=FetchConfig(**config),  # type: ignore[arg-type]
         reporter=reporter,
+        environment=environment or {},
+        allowed=["TOKEN"],
+        name="my.data",
+        untrusted=untrusted,
+        downloads=workspace.odf / "cache" / "downloads",
     )
     return next(fetch(step, context), None)
 

@@ -1,0 +1,145 @@
+"""Objects of S3, from a server on this machine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+
+import pytest
+
+from odf_engine.errors import Cancelled, InvalidManifest, SourceUnavailable
+from odf_engine.metadata.model import FromSystemTime, SourceState, Url
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.workspace import Workspace
+from tests.ingest.recorder import Recorder
+from tests.ingest.s3_server import S3Server, refuse, s3_server
+from tests.ingest.test_http import get
+
+BODY = bytes(range(256)) * 80_000  # three ranges
+
+
+@pytest.fixture
+def s3(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "my-key-id")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "my-secret-key")
+    with s3_server() as server:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
+        yield server
+
+
+def test_an_object_and_its_state(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+    s3.objects["bucket/folder/a b ü%20.csv"] = BODY
+    step = Url("s3://bucket/folder/a b ü%20.csv")
+    payload = get(workspace, step, reporter)
+    assert payload is not None
+    assert payload.path.read_bytes() == BODY
+    assert payload.name == step.url
+    assert payload.event_time == Timestamp.parse("2024-03-01T12:00:00Z")
+    assert payload.state is not None
+    assert payload.state.kind == "odf/etag"
+    assert reporter.amounts == {"bytes": len(BODY), "total_bytes": len(BODY)}
+    assert len(s3.ranges) == 3
+    assert "my-key-id" in str(s3.requests[0].authorization)
+    assert "secret" not in str(reporter.lines)
+
+    assert get(workspace, step, reporter, payload.state) is None
+    assert len(s3.ranges) == 3
+    s3.objects["bucket/folder/a b ü%20.csv"] = b"other"
+    payload = get(workspace, Url(step.url, event_time=FromSystemTime()), reporter, payload.state)
+    assert payload is not None
+    assert payload.path.read_bytes() == b"other"
+    assert payload.event_time is None
+
+
+def test_goes_on_where_it_broke_off(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+    s3.objects["bucket/big"] = BODY
+    step = Url("s3://bucket/big")
+    s3.before = lambda request: (
+        str(request.headers["Range"]).startswith("bytes=8388608-") and refuse(request, 500, "InternalError")
+    )
+    with pytest.raises(SourceUnavailable, match="s3://bucket/big: "):
+        get(workspace, step, reporter, retries=0)
+    assert len(s3.ranges) == 2
+    s3.before = lambda request: False
+    payload = get(workspace, step, reporter)
+    assert payload is not None
+    assert payload.path.read_bytes() == BODY
+    assert str(s3.ranges[2]).startswith("bytes=8388608-")
+    assert any("from byte 8,388,608 on" in str(line) for line in reporter.lines)
+
+
+def test_an_object_that_changes_meanwhile(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+    s3.objects["bucket/big"] = BODY
+
+    def change(request: BaseHTTPRequestHandler) -> bool:
+        if len(s3.ranges) == 2:
+            s3.objects["bucket/big"] = b"new"
+        return False
+
+    s3.before = change
+    payload = get(workspace, Url("s3://bucket/big"), reporter, longest_pause_seconds=0.01)
+    assert payload is not None
+    assert payload.path.read_bytes() == b"new"
+    assert reporter.warnings
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "attempts", "text", "hint"),
+    [
+        (404, "NoSuchKey", 1, "there is no such object", "bucket and key"),
+        (403, "AccessDenied", 1, "does not let this object be read", "s3Anonymous"),
+        (301, "PermanentRedirect", 1, "301", "s3Region"),
+        (503, "SlowDown", 2, "503", "later"),
+    ],
+)
+def test_refusals(
+    workspace: Workspace,
+    s3: S3Server,
+    reporter: Recorder,
+    status: int,
+    code: str,
+    attempts: int,
+    text: str,
+    hint: str,
+) -> None:
+    s3.before = lambda request: refuse(request, status, code)
+    with pytest.raises(SourceUnavailable, match=f"s3://bucket/x.csv: .*{text}") as caught:
+        get(workspace, Url("s3://bucket/x.csv"), reporter, retries=1, longest_pause_seconds=0.01)
+    assert hint in str(caught.value.hint)
+    assert len([each for each in s3.requests if each.path == "/bucket/x.csv"]) == attempts
+
+
+def test_without_credentials_and_without_a_service(
+    workspace: Workspace, s3: S3Server, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    s3.objects["bucket/x"] = b"1"
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    settings = {"s3_endpoint": s3.endpoint, "s3_region": "eu-west-1", "s3_anonymous": True}
+    assert get(workspace, Url("s3://bucket/x"), reporter, **settings) is not None
+    assert s3.requests[0].authorization is None
+    with pytest.raises(SourceUnavailable, match="the connection failed: .*127.0.0.1"):
+        get(workspace, Url("s3://bucket/y"), reporter, s3_endpoint="http://127.0.0.1:9", retries=0)
+    with pytest.raises(InvalidManifest, match="s3://BUCKET/KEY"):
+        get(workspace, Url("s3://bucket"), reporter)
+
+
+def test_what_others_wrote(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+    with pytest.raises(SourceUnavailable, match="127.0.0.1, which is no public address"):
+        get(workspace, Url("s3://bucket/x"), reporter, untrusted=True)
+    assert s3.requests == []
+
+
+def test_cancel(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
+    s3.objects["bucket/big"] = BODY
+    held = threading.Event()
+    s3.before = lambda request: request.command == "GET" and len(s3.ranges) == 2 and held.wait(5) and False
+    reporter.on_amount = lambda amounts: threading.Timer(0.05, reporter.cancel).start()
+    began = time.monotonic()
+    with pytest.raises(Cancelled):
+        get(workspace, Url("s3://bucket/big"), reporter)
+    assert time.monotonic() - began < 1.5
+    held.set()
