@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
-from odf_engine.errors import AlreadyExists, InvalidIdentity, NotFound, OdfError, UsageError
+from odf_engine.errors import AlreadyExists, Conflict, InvalidIdentity, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DID_PREFIX, DatasetId, KeyStore
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
@@ -202,6 +202,7 @@ class Workspace:
         origins: Mapping[str, str] | None = None,
         *,
         dry_run: bool = False,
+        shown: Sequence[Update] | None = None,
     ) -> list[Update]:
         """Makes datasets what their definitions say: appends the events that differ, deletes nothing.
 
@@ -212,12 +213,14 @@ class Workspace:
             snapshots: the definitions, in any order among them.
             origins: as for :meth:`add`; what somebody else changes is not one's own any more.
             dry_run: only say what would change.
+            shown: what a dry run said to the person who wants it so.
 
         Returns:
             What changed, one for each definition, in their order; some may have no events.
 
         Raises:
-            Conflict: somebody else committed to one of the datasets meanwhile; it stays as it is.
+            Conflict: somebody else committed to one of the datasets meanwhile, which stays as it is; or
+                something else would change than what was ``shown``.
             ChainRuleViolated: a change that a dataset's chain does not allow, such as one of the
                 schema that breaks readers.
             OdfError: a definition is wrong.
@@ -236,6 +239,12 @@ class Workspace:
 
             try:
                 planned = plan_updates(self.datasets(), snapshots, new_id)
+                if shown is not None and [each.changes for each in shown] != [
+                    each.changes for each in planned.updates
+                ]:
+                    raise Conflict(
+                        "the datasets changed meanwhile", hint="look at what changes now, and try again"
+                    )
             except BaseException:
                 for dataset_id in ids:
                     self.keys.forget(dataset_id)

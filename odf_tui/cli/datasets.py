@@ -13,7 +13,6 @@ from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.lineage import Graph
-from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import Summary, Workspace
 from odf_tui import humane
 from odf_tui.cli.output import (
@@ -37,13 +36,19 @@ def init_verb(folder: Path) -> None:
     say("next: odf new NAME --root > dataset.yaml, edit it, odf add dataset.yaml, odf pull NAME")
 
 
-@verb("add", example="odf add covid.yaml air-quality.yaml")
+@verb("add", example="odf add covid.yaml air-quality.yaml", json=True)
 @click.argument("manifests", nargs=-1, required=True)
 @click.option("-r", "--recursive", is_flag=True, help="Look for *.yaml in folders and below.")
-def add_verb(manifests: tuple[str, ...], recursive: bool) -> None:
+@click.option("--update", is_flag=True, help="Append what changed to datasets that are there already.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be added or appended.")
+def add_verb(manifests: tuple[str, ...], recursive: bool, update: bool, dry_run: bool) -> None:
     """Adds datasets from YAML manifests: files, folders with -r, or - for stdin.
 
     The order of manifests does not matter: a derivative dataset may come before its inputs.
+
+    With --update, a manifest may be of a dataset that is there: what differs from its chain is shown
+    and appended. What the manifest does not mention stays as it is; a source goes when the manifest
+    has others instead, or says DisablePollingSource or DisablePushSource.
     """
     workspace = open_workspace()
     snapshots: list[DatasetSnapshot] = []
@@ -56,11 +61,37 @@ def add_verb(manifests: tuple[str, ...], recursive: bool) -> None:
                 origins.update((snapshot.name, name) for snapshot in found)
     if not snapshots:
         raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
-    for entry in workspace.add(snapshots, origins):
-        say(f"added {entry.alias}")
+    if dry_run and not update:
+        raise UsageError("--dry-run goes with --update", hint="it takes new datasets too")
+    changed = _change(workspace, snapshots, origins, dry_run=dry_run) if update else []
+    if not update:
+        changed = [str(entry.alias) for entry in workspace.add(snapshots, origins)]
+        if options_of().json:
+            print_json([{"name": name, "status": "added"} for name in changed])
+        for name in changed:
+            say(f"added {name}")
     for snapshot in snapshots:
-        if snapshot.name in origins and snapshot.kind is DatasetKind.Root:
+        foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root
+        if foreign and snapshot.name.lower() in map(str.lower, changed):
             say(f"{snapshot.name} runs nothing before you allow it: odf trust {snapshot.name}")
+
+
+def _change(
+    workspace: Workspace, snapshots: list[DatasetSnapshot], origins: dict[str, str], *, dry_run: bool
+) -> list[str]:
+    """Shows what manifests change, then changes it; the names of the datasets that changed."""
+    from odf_tui.cli.changes import print_changes, print_updates_json, say_done
+
+    as_json = options_of().json
+    updates = workspace.update(snapshots, dry_run=True)
+    if not as_json:
+        print_changes(updates)
+    if not dry_run:
+        updates = workspace.update(snapshots, origins, shown=updates)
+    if as_json:
+        print_updates_json(updates, dry_run=dry_run)
+    say_done(updates, dry_run=dry_run)
+    return [] if dry_run else [str(update.alias) for update in updates if update.events]
 
 
 def _read(text: str, source: str) -> list[DatasetSnapshot]:
@@ -115,16 +146,18 @@ def _text(path: Path) -> str:
 
 @verb("new", example="odf new com.example.cases --root > cases.yaml")
 @click.argument("name")
-@click.option("--root", "kind", flag_value="root", help="Ingests outside data.")
-@click.option("--derivative", "kind", flag_value="derivative", help="A query over other datasets.")
-def new_verb(name: str, kind: str | None) -> None:
+@click.option("--root", is_flag=True, help="Ingests outside data.")
+@click.option("--push", is_flag=True, help="Takes rows that are pushed into it; also a root dataset.")
+@click.option("--derivative", is_flag=True, help="A query over other datasets.")
+def new_verb(name: str, root: bool, push: bool, derivative: bool) -> None:
     """Prints a commented manifest to start from; it is valid as it is."""
-    from odf_tui.cli.templates import DERIVATIVE, ROOT
+    from odf_tui.cli.templates import DERIVATIVE, PUSH, ROOT
 
-    if kind is None:
-        raise UsageError("which kind of dataset?", hint="give --root or --derivative")
+    if (root or push) == derivative:
+        raise UsageError("which kind of dataset?", hint="give --root, --root --push, or --derivative")
     alias = DatasetAlias.parse(name)
-    sys.stdout.write((ROOT if kind == "root" else DERIVATIVE).replace("NAME", str(alias)))
+    template = DERIVATIVE if derivative else PUSH if push else ROOT
+    sys.stdout.write(template.replace("NAME", str(alias)))
 
 
 @verb("delete", example="odf delete com.example.cases")
@@ -210,49 +243,28 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
 
 @verb("show", example="odf show port-haven.stations", json=True)
 @click.argument("name")
-def show_verb(name: str) -> None:
+@click.option(
+    "--manifest", is_flag=True, help="Its definition as a manifest: edit it, then odf add --update it."
+)
+def show_verb(name: str, manifest: bool) -> None:
     """Shows everything that is known of a dataset."""
+    from odf_tui.cli.details import bounded, details, manifest_of
+
     workspace = open_workspace()
     entry = workspace.resolve(name)
+    if manifest:
+        sys.stdout.write(manifest_of(workspace, entry))
+        return
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if summary.id == entry.id)
     statuses = read_statuses(workspace, summaries)
     document = _summary_json(summary, statuses[entry.id])
-    document.update(_details(workspace, entry.id, summaries))
+    document.update(details(workspace, entry, summaries))
     document["last_verification"] = statuses[entry.id].last_verification
     if options_of().json:
         print_json(document)
         return
-    print_yaml({key: value for key, value in document.items() if value not in (None, [])})
-
-
-def _details(workspace: Workspace, dataset_id: object, summaries: list[Summary]) -> dict[str, Any]:
-    from odf_engine.metadata.yaml import to_plain
-
-    entry = workspace.resolve(str(dataset_id))
-    state = entry.dataset.state()
-    names = {summary.id: summary.name for summary in summaries}
-    sources: list[Any] = [to_plain(state.polling_source)] if state.polling_source else []
-    sources += [to_plain(source) for source in state.push_sources.values()]
-
-    def plain(event: Any) -> Any:
-        return None if event is None else to_plain(event)
-
-    trust = Trust(workspace)
-    return {
-        "path": str(entry.dataset.folder),
-        "trust": trust.standing(entry),
-        "origin": trust.origin(entry),
-        "inputs": [names.get(each, str(each)) for each in state.inputs()],
-        "outputs": [other.name for other in summaries if entry.id in other.inputs],
-        "sources": sources,
-        "transform": plain(state.transform),
-        "vocabulary": plain(state.vocabulary),
-        "license": plain(state.license),
-        "info": plain(state.info),
-        "attachments": plain(state.attachments),
-        "remotes": [],
-    }
+    print_yaml({key: bounded(value) for key, value in document.items() if value not in (None, [], {})})
 
 
 @verb("graph", example="odf graph --dot | dot -Tsvg > graph.svg", json=True)

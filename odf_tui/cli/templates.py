@@ -4,38 +4,16 @@ from __future__ import annotations
 
 from typing import Final
 
-ROOT: Final = """\
+_HEAD: Final = """\
 kind: DatasetSnapshot
 version: 1
 content:
   name: NAME
-  kind: Root
+  kind: KIND
   metadata:
-    - kind: SetPollingSource
-      # Where the data comes from. Paths are relative to the workspace folder.
-      #   kind: Url        url: https://…  or  file:some/file.csv
-      #   kind: FilesGlob  path: folder/*.csv   (one commit a file)
-      fetch:
-        kind: FilesGlob
-        path: data/*.csv
-        # When the rows were true, if no column says so: here from a name such as 2024-01-31.csv
-        eventTime:
-          kind: FromPath
-          pattern: (\\d+-\\d+-\\d+)
-          timestampFormat: yyyy-MM-dd
-        order: ByName
-      # Unpack first, if needed:
-      # prepare:
-      #   - kind: Decompress
-      #     format: Zip
-      #     subPath: "*.csv"
-      read:
-        kind: Csv            # or NdJson, Json, Parquet
-        header: true
-        schema:
-          - id BIGINT NOT NULL
-          - name STRING
-          - amount DECIMAL(12, 2)
+"""
+
+_MERGE: Final = """\
       # Reshape in Spark SQL, if needed; a column called event_time says when each row was true:
       # preprocess:
       #   kind: Sql
@@ -46,21 +24,118 @@ content:
       #   Append    every row is new
       #   Ledger    rows with a key that was not seen before are new
       #   Snapshot  the whole list each time; what changed becomes retractions and corrections
-      merge:
-        kind: Snapshot
-        primaryKey: [id]
+"""
+
+_TAIL: Final = """\
+    # The columns, where a query makes them and they have to be these from the start:
+    # - kind: SetDataSchema
+    #   schema: [id BIGINT NOT NULL, name STRING, "amount DECIMAL(12, 2)"]
     - kind: SetInfo
       description: What this dataset holds, in a sentence
       keywords: [example]
+    # - kind: SetLicense
+    #   shortName: CC-BY-4.0
+    #   name: Creative Commons Attribution 4.0
+    #   websiteUrl: https://creativecommons.org/licenses/by/4.0/
+    # - kind: SetAttachments
+    #   attachments:
+    #     kind: Embedded
+    #     items:
+    #       - path: README.md
+    #         content: |
+    #           # More about it
 """
 
-DERIVATIVE: Final = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: NAME
-  kind: Derivative
-  metadata:
+ROOT: Final = (
+    _HEAD.replace("KIND", "Root")
+    + """\
+    - kind: SetPollingSource
+      # Where the data comes from. Paths are relative to the workspace folder.
+      fetch:
+        kind: FilesGlob      # every file is taken once, and becomes a commit
+        path: data/*.csv
+        # When the rows were true, if no column says so: here from a name such as 2024-01-31.csv
+        eventTime:
+          kind: FromPath
+          pattern: (\\d+-\\d+-\\d+)
+          timestampFormat: yyyy-MM-dd
+        order: ByName
+      # or one place that is asked whether it changed (http, https, ftp, s3, a local file):
+      # fetch:
+      #   kind: Url
+      #   url: https://example.com/cases.csv.gz
+      #   headers:           # variables have to be allowed: odf config set allowedEnv.NAME TOKEN
+      #     - {name: Authorization, value: "Bearer ${{ env.TOKEN }}"}
+      # or a program in a container that prints the data:
+      # fetch:
+      #   kind: Container
+      #   image: ghcr.io/example/fetch:1.0
+      #   args: [--since, 2024-01-01]
+      #   env: [{name: TOKEN}]
+      #
+      # Unpack first, if needed; or let a program of this computer rewrite it:
+      # prepare:
+      #   - kind: Decompress
+      #     format: Gzip
+      #   - kind: Decompress
+      #     format: Zip
+      #     subPath: cases.csv
+      #   - kind: Pipe
+      #     command: [jq, -c, ".items[]"]
+      #
+      read:
+        kind: Csv
+        header: true
+        # separator: ";"
+        # nullValue: NA
+        # dateFormat: dd.MM.yyyy
+        schema:
+          - id BIGINT NOT NULL
+          - name STRING
+          - amount DECIMAL(12, 2)
+      # or another format; those but Parquet and EsriShapefile take a schema like that of Csv:
+      # read: {kind: NdJson}                        # one object a line
+      # read: {kind: Json, subPath: data.items}     # a list of objects, somewhere in a document
+      # read: {kind: Parquet}
+      # read: {kind: GeoJson}                       # features; NdGeoJson has one a line
+      # read: {kind: EsriShapefile, subPath: "*.shp"}
+      #
+"""
+    + _MERGE
+    + """\
+      merge:
+        kind: Snapshot
+        primaryKey: [id]
+"""
+    + _TAIL
+)
+
+PUSH: Final = (
+    _HEAD.replace("KIND", "Root")
+    + """\
+    # Rows are pushed into it: odf ingest NAME rows.ndjson, or from a pipe: … | odf ingest NAME -
+    # There may be several push sources, each with a name of its own.
+    - kind: AddPushSource
+      sourceName: default
+      read:
+        kind: NdJson         # or Csv, Json, Parquet …; odf ingest --format overrides it
+        schema:
+          - id BIGINT NOT NULL
+          - name STRING
+          - amount DECIMAL(12, 2)
+"""
+    + _MERGE
+    + """\
+      merge:
+        kind: Ledger
+        primaryKey: [id]
+"""
+    + _TAIL
+)
+
+DERIVATIVE: Final = (
+    _HEAD.replace("KIND", "Derivative")
+    + """\
     - kind: SetTransform
       # The datasets that this one is made from, by name or id.
       inputs:
@@ -73,38 +148,6 @@ content:
           SELECT event_time, id, amount
           FROM input
           WHERE amount > 0
-    - kind: SetInfo
-      description: What this dataset holds, in a sentence
-      keywords: [example]
 """
-
-PUSH: Final = """\
-kind: DatasetSnapshot
-version: 1
-content:
-  name: NAME
-  kind: Root
-  metadata:
-    - kind: AddPushSource
-      # Nothing is polled: data comes with `odf ingest NAME FILE`, or `… | odf ingest NAME -`.
-      # A dataset may have several such sources; the one called default needs no --source-name.
-      sourceName: default
-      read:
-        kind: NdJson         # or Csv, Json, Parquet, …
-        schema:
-          - id BIGINT NOT NULL
-          - at TIMESTAMP
-          - value DOUBLE
-      # A column called event_time says when each row was true:
-      preprocess:
-        kind: Sql
-        engine: spark
-        query: SELECT at AS event_time, id, value FROM input
-      # How new data meets old: Append, Ledger or Snapshot.
-      merge:
-        kind: Ledger
-        primaryKey: [id, event_time]
-    - kind: SetInfo
-      description: What this dataset holds, in a sentence
-      keywords: [example]
-"""
+    + _TAIL
+)
