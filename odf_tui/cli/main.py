@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from odf_engine.errors import OdfError
+from odf_engine.errors import ChainRuleViolated, OdfError
 
 
 def main() -> NoReturn:
@@ -55,6 +55,7 @@ def _run_verb() -> None:
 
 def _fail(error: OdfError) -> None:
     """Shows an error: one line says what and where, one what to do."""
-    sys.stderr.write(f"error: {error}\n")
+    rule = f" (rule {error.rule})" if isinstance(error, ChainRuleViolated) else ""
+    sys.stderr.write(f"error: {error}{rule}\n")
     if error.hint:
         sys.stderr.write(f"  hint: {error.hint}\n")
