@@ -157,7 +157,12 @@ class PushedColumns:
         problems = [f"unknown: {_listed(unknown)}"] if unknown else []
         problems += [f"missing: {_listed(missing)}"] if missing else []
         hint = f"the source takes {_listed(columns.names)}"
-        pairs = {name: close[0] for name in unknown if (close := get_close_matches(name, missing, n=1))}
+        folded = {name.casefold(): name for name in missing}
+        pairs = {
+            name: folded[close[0]]
+            for name in unknown
+            if (close := get_close_matches(name.casefold(), folded, n=1))
+        }
         if pairs:
             hint += "; is " + ", ".join(f"'{name}' '{close}'" for name, close in pairs.items()) + "?"
         elif self.ignore_unknown:

@@ -1,0 +1,262 @@
+"""Rows that are pushed: which source takes them, in which format, with which columns."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_engine.errors import BadData, InvalidSchema, OdfError, SourceUnavailable, Unsupported, UsageError
+from odf_engine.ingest.poll import PullResult
+from odf_engine.ingest.push import push
+from odf_engine.metadata.model import (
+    AddPushSource,
+    Append,
+    DisablePollingSource,
+    DisablePushSource,
+    MetadataEvent,
+    NdJson,
+    SetPollingSource,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.workspace.workspace import Workspace
+from tests.ingest.pulling import Pulled
+from tests.ingest.recorder import Recorder
+
+SOURCE = """
+    - kind: AddPushSource
+      sourceName: {name}
+      read: {read}
+      merge: {merge}
+"""
+NDJSON = '{kind: NdJson, schema: ["at TIMESTAMP", "id BIGINT NOT NULL", "note STRING"]}'
+LEDGER = "{kind: Ledger, primaryKey: [id]}"
+VOCAB = "    - {kind: SetVocab, eventTimeColumn: at}\n"
+HEAD = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: {name}\n  kind: Root\n  metadata:\n"
+
+
+class Pushed(Pulled):
+    """Datasets that are pushed to."""
+
+    def define(self, *sources: str, name: str = "data") -> None:
+        """A dataset of these events."""
+        text = HEAD.format(name=name) + VOCAB + "".join(sources)
+        (self.entry,) = self.workspace.add(read_manifests(text, "test.yaml"))
+
+    def push(self, *names: str, **options: Any) -> PullResult:
+        """Pushes files of the workspace's folder; nothing temporary may be left."""
+        self.reporter = Recorder()
+        files = [self.workspace.folder / name for name in names]
+        try:
+            return push(self.workspace, self.entry, self.runtime, self.reporter, files=files, **options)
+        finally:
+            assert list((self.workspace.odf / "cache").glob("pull-*")) == []
+            assert [path.name for path in self.dataset.folder.glob("*/.pending*")] == []
+
+    def refuses(self, kind: type[OdfError], names: str, *texts: str, **options: Any) -> OdfError:
+        """Pushes and expects an error whose text and hint have these parts; the head stays."""
+        head = self.dataset.head()
+        with pytest.raises(kind) as caught:
+            self.push(*names.split(), **options)
+        said = f"{caught.value} {caught.value.hint}"
+        for text in texts:
+            assert text in said, said
+        assert self.dataset.head() == head
+        return caught.value
+
+    def append(self, event: MetadataEvent) -> None:
+        """A block."""
+        state = self.dataset.state()
+        self.dataset.commit([event], system_time=state.system_time, expected_head=state.head, block_version=3)
+
+    def said(self, text: str) -> bool:
+        return any(text in line for _, line in self.reporter.lines)
+
+
+@pytest.fixture
+def pushed(workspace: Workspace, runtime: SparkRuntime) -> Pushed:
+    return Pushed(workspace, runtime)
+
+
+def source(name: str = "main", read: str = NDJSON, merge: str = LEDGER) -> str:
+    return SOURCE.format(name=name, read=read, merge=merge)
+
+
+def at(text: str) -> datetime:
+    return datetime.fromisoformat(text).replace(tzinfo=UTC)
+
+
+def test_files_one_after_the_other(pushed: Pushed) -> None:
+    pushed.define(source())
+    pushed.write("a.ndjson", '{"at": "2024-01-02", "id": 1, "note": "x"}\n{"at": "2024-01-01", "id": 2}\n')
+    pushed.write("b.ndjson", '{"at": null, "id": 3, "note": "y"}\n{"at": "2023-05-05", "id": 4}\n')
+    result = pushed.push("a.ndjson", "b.ndjson", event_time=Timestamp.parse("2024-03-01T00:00:00Z"))
+    assert (result.status, result.blocks, result.records) == ("updated", 3, 4)
+    assert pushed.kinds()[-3:] == ["SetDataSchema", "AddData", "AddData"]
+    assert pushed.rows("id", "at") == [
+        (2, at("2024-01-01")), (1, at("2024-01-02")), (4, at("2023-05-05")), (3, at("2024-03-01")),
+    ]  # fmt: skip
+    event = pushed.newest()
+    assert (event.prev_offset, event.new_source_state) == (1, None)
+    assert str(event.new_watermark) == "2024-03-01T00:00:00Z"
+    # There is no state of a source: the same file again is looked at again, and the ledger knows its rows.
+    again = pushed.push("a.ndjson")
+    assert (again.status, again.blocks) == ("up-to-date", 0)
+    # A late row is taken, and the watermark stays; one without a time gets that of now.
+    pushed.write("late.ndjson", '{"at": "2001-01-01", "id": 5, "note": "late"}')
+    pushed.push("late.ndjson")
+    assert str(pushed.newest().new_watermark) == "2024-03-01T00:00:00Z"
+    pushed.write("now.ndjson", '{"at": null, "id": 6, "note": null}')
+    pushed.push("now.ndjson")
+    assert pushed.rows("at")[-1][0].timestamp() == pytest.approx(datetime.now(UTC).timestamp(), abs=60)
+    # What a ledger has with other values: a warning, or an error.
+    pushed.write("other.ndjson", '{"at": "2001-01-01", "id": 5, "note": "changed"}')
+    assert pushed.push("other.ndjson").status == "up-to-date"
+    assert "id=5" in pushed.reporter.warnings[0]
+    pushed.refuses(BadData, "other.ndjson", "1 rows", "id=5", strict=True)
+    # The first file stays when the second fails, and the error says so.
+    pushed.write("good.ndjson", '{"at": null, "id": 7, "note": null}')
+    pushed.write("bad.ndjson", '{"at": null, "id": 8, "note": null}\n{"at": 1, "id": \n')
+    with pytest.raises(BadData, match=r"bad.ndjson: line 2") as caught:
+        pushed.push("good.ndjson", "bad.ndjson")
+    assert "good.ndjson" in (caught.value.hint or "")
+    assert caught.value.excerpt == ('2 | {"at": 1, "id":',)
+    assert pushed.rows("id")[-1] == (7,)
+
+
+def test_which_source_takes_it(pushed: Pushed) -> None:
+    pushed.write("a.ndjson", '{"at": null, "id": 1, "note": null}')
+    pushed.define(source("one"), source("two", merge="{kind: Append}"))
+    pushed.refuses(UsageError, "a.ndjson", "2 push sources: 'one', 'two'", "--source")
+    pushed.refuses(UsageError, "a.ndjson", "no push source 'three'", "'one', 'two'", source="three")
+    pushed.refuses(SourceUnavailable, "a.ndjson b.ndjson", "b.ndjson", source="one")
+    assert pushed.push("a.ndjson", source="two").records == 1
+    assert pushed.push("a.ndjson", source="one").records == 0
+    assert pushed.push("a.ndjson", source="two").records == 1  # appends, whatever is there
+    pushed.append(DisablePushSource("one"))
+    assert pushed.push("a.ndjson").records == 1  # the only one now
+    pushed.refuses(UsageError, "a.ndjson", "'one' was disabled by block", source="one")
+    pushed.append(DisablePushSource("two"))
+    pushed.refuses(Unsupported, "a.ndjson", "has no push source: 'two' was disabled")
+
+
+def test_from_polling_to_pushing_and_back(pushed: Pushed) -> None:
+    pushed.write("in.csv", "id\n1\n")
+    poll = """
+    - kind: SetPollingSource
+      fetch: {kind: Url, url: in.csv}
+      read: {kind: Csv, header: true, schema: ["id BIGINT"]}
+      merge: {kind: Append}
+"""
+    pushed.define(poll)
+    pushed.write("a.ndjson", '{"id": 2}')
+    pushed.refuses(Unsupported, "a.ndjson", "polls its source", "odf pull data")
+    pushed.pull()
+    state = pushed.dataset.state()
+    assert state.source_state is not None
+    pushed.pull(set_watermark=Timestamp.parse("2030-01-01T00:00:00Z"))
+    old = state.polling_source
+    assert isinstance(old, SetPollingSource)
+    pushed.append(DisablePollingSource())
+    assert pushed.pull().status == "up-to-date"
+    assert pushed.said("the polling source was disabled by block 6")
+    pushed.refuses(Unsupported, "a.ndjson", "no push source")
+    pushed.append(AddPushSource(source_name="main", read=NdJson(schema=["id BIGINT"]), merge=Append()))
+    assert pushed.pull().status == "up-to-date"
+    assert pushed.said("rows are pushed into it")
+    assert pushed.push("a.ndjson").records == 1
+    event = pushed.newest()
+    assert str(event.new_watermark) == "2030-01-01T00:00:00Z"
+    assert event.new_source_state == pushed.dataset.state().source_state
+    pushed.append(DisablePushSource("main"))
+    pushed.append(old)
+    assert pushed.pull(fetch_uncacheable=True, force=True).records == 1
+    assert pushed.rows("id") == [(1,), (2,), (1,)]
+    assert str(pushed.newest().new_watermark) == "2030-01-01T00:00:00Z"
+    assert pushed.pull(set_watermark=Timestamp.parse("2020-01-01T00:00:00Z")).status == "up-to-date"
+
+
+def test_formats(pushed: Pushed) -> None:
+    csv = '{kind: Csv, separator: ";", header: true, schema: ["id BIGINT NOT NULL", "note STRING"]}'
+    pushed.define(source(read=csv, merge="{kind: Append}"))
+    rows = [{"id": 1, "note": "x"}, {"id": 2, "note": "y"}]
+    pushed.write("own.csv", "note;id\nx;1\ny;2\n")  # by name, whatever their order
+    pushed.write("plain.txt", "id,note\n1,x\n2,y\n")
+    pushed.write("bare.txt", "1,x\n2,y\n")
+    pushed.write("lines.ndjson", "\n".join(map(json.dumps, rows)))
+    pushed.write("lines.json", "\ufeff" + "\n".join(map(json.dumps, rows)))
+    pushed.write("array.json", json.dumps(rows))
+    features = [{"type": "Feature", "properties": row, "geometry": {"type": "Point", "coordinates": [1, 2]}}
+                for row in rows]  # fmt: skip
+    pushed.write("shapes.geojson", json.dumps({"type": "FeatureCollection", "features": features}))
+    pushed.write("shapes.txt", "\n".join(map(json.dumps, features)))
+    pq.write_table(pa.Table.from_pylist(rows), pushed.workspace.folder / "packed.parquet")
+    expected = [(1, "x"), (2, "y")]
+    for name, options in {
+        "own.csv": {}, "lines.ndjson": {}, "lines.json": {}, "array.json": {}, "packed.parquet": {},
+        "shapes.geojson": {}, "shapes.txt": {"format": "NdGeoJson"},
+    }.items():  # fmt: skip
+        assert pushed.push(name, **options).records == 2, name
+        assert pushed.rows("id", "note")[-2:] == expected, name
+        assert pushed.said("as its name says") == (name not in ("own.csv", "shapes.txt")), name
+    pushed.refuses(UsageError, "own.csv", "no format 'cvs'", "ndgeojson", format="cvs")
+    pushed.refuses(InvalidSchema, "plain.txt", "unknown: id,note")  # the source's separator is ';'
+    # Another format than the source's knows nothing of its options.
+    pushed.define(source(merge="{kind: Append}", read='{kind: NdJson, schema: ["id BIGINT", "note STRING"]}'),
+                  name="other")  # fmt: skip
+    for name in ("plain.txt", "bare.txt"):
+        assert pushed.push(name, format="csv").records == 2, name
+        assert pushed.rows("id", "note")[-2:] == expected, name
+    pushed.write("empty.ndjson", "")
+    assert pushed.push("empty.ndjson").status == "up-to-date"
+    pushed.write("packed.csv.gz", gzip.compress(b"1,x\n"))
+    pushed.refuses(BadData, "packed.csv.gz", "packed", "gzip -dc packed.csv.gz | odf ingest other -")
+
+
+def test_columns_have_to_be_those_of_the_source(pushed: Pushed) -> None:
+    pushed.define(source(merge="{kind: Append}"))
+    late = "\n".join(['{"at": null, "id": 1, "note": "n"}'] * 20_000 + ['{"id": 2, "nota": "n"}'])
+    pushed.write("typo.ndjson", late)  # far behind the first lines
+    error = pushed.refuses(InvalidSchema, "typo.ndjson", "unknown: nota", "at, id, note")
+    assert "missing" not in error.message
+    pushed.write("some.ndjson", '{"id": 1, "nott": "n"}\n')
+    pushed.refuses(InvalidSchema, "some.ndjson", "unknown: nott; missing: at, note", "is 'nott' 'note'?")
+    assert pushed.push("some.ndjson", ignore_unknown=True).records == 1
+    assert [text.partition(": ")[2] for text in pushed.reporter.warnings] == [
+        "unknown columns are left out: nott", "missing columns are null: at, note",
+    ]  # fmt: skip
+    pushed.write("none.ndjson", '{"note": "n"}\n')
+    pushed.refuses(InvalidSchema, "none.ndjson", "missing: at, id", "id may not be null", ignore_unknown=True)
+    pushed.write("case.ndjson", '{"at": null, "ID": 1, "note": null}\n')
+    pushed.refuses(InvalidSchema, "case.ndjson", "unknown: ID; missing: id", "is 'ID' 'id'?")
+    pushed.write("some.csv", "ID,extra,NOTE\n7,x,seven\n")
+    pushed.refuses(InvalidSchema, "some.csv", "unknown: extra; missing: at", "--ignore-unknown")
+    assert pushed.push("some.csv", ignore_unknown=True).records == 1
+    assert pushed.rows("id", "note")[-1] == (7, "seven")
+    pushed.write("twice.csv", "id,at,note,Id\n7,,seven,8\n")
+    pushed.refuses(InvalidSchema, "twice.csv", "twice.csv: line 1", "'Id' twice")
+    table = pa.table({"Note": ["n"], "ID": [8], "more": [1.5]})
+    pq.write_table(table, pushed.workspace.folder / "some.parquet")
+    pushed.refuses(InvalidSchema, "some.parquet", "unknown: more; missing: at")
+    assert pushed.push("some.parquet", ignore_unknown=True).records == 1
+    assert pushed.rows("id", "note")[-1] == (8, "n")
+
+
+def test_a_source_without_declared_columns_takes_those_of_the_dataset(pushed: Pushed) -> None:
+    pushed.define(source(read="{kind: Parquet}", merge="{kind: Append}"))
+    folder = pushed.workspace.folder
+    pq.write_table(pa.table({"id": [1], "note": ["n"]}), folder / "a.parquet")
+    assert pushed.push("a.parquet").records == 1
+    pq.write_table(pa.table({"note": ["m"], "id": pa.array([2], pa.int32())}), folder / "b.parquet")
+    assert pushed.push("b.parquet").records == 1
+    pq.write_table(pa.table({"id": [1], "more": ["n"]}), folder / "c.parquet")
+    pushed.refuses(InvalidSchema, "c.parquet", "unknown: more; missing: note")
+    assert pushed.push("c.parquet", ignore_unknown=True).records == 1
+    assert pushed.rows("id", "note") == [(1, "n"), (2, "m"), (1, None)]
