@@ -7,7 +7,7 @@ import pyarrow as pa
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.data.conform import find_columns, stored_type
-from odf_engine.data.ddl import type_ddl
+from odf_engine.data.ddl import to_ddl, type_ddl
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import InvalidSchema, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
@@ -130,11 +130,15 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
         kind = source.field(place).type
         if not (pa.types.is_null(kind) or stored_type(kind) == field.type or kind == in_spark.type):
             differences.append(f"column '{field.name}' was {type_ddl(field.type)}, is {type_ddl(kind)}")
-    differences += [
-        f"column '{name}' is new" for place, name in enumerate(source.names) if place not in places
-    ]
-    if differences:
-        raise InvalidSchema(
-            "the columns are not those of the dataset: " + "; ".join(differences),
-            hint="give the dataset's columns in the preprocess query, or start a new dataset for the others",
+    new = [field for place, field in enumerate(source) if place not in places]
+    told = [*differences, *(f"column '{field.name}' is new" for field in new)]
+    if not told:
+        return
+    hint = "give the dataset's columns in the preprocess query, or start a new dataset for the others"
+    if new and not differences:
+        listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
+        hint = (
+            f"add {listed} to the dataset: list all columns in its manifest, under SetDataSchema, and run"
+            " odf add --update; or leave them out in the preprocess query"
         )
+    raise InvalidSchema("the columns are not those of the dataset: " + "; ".join(told), hint=hint)

@@ -295,9 +295,12 @@ def data_columns(
 
     from odf_engine.data.ddl import parse_ddl
 
-    changelog = isinstance(source.merge, model.ChangelogStream | model.UpsertStream)
-    op = vocabulary.operation_type_column if changelog else None
-    return pa.schema([field for field in parse_ddl(source.read.schema) if field.name != op])
+    # Rows that are pushed may say what is done with each: taken back, corrected.
+    may_say = isinstance(source, model.AddPushSource) or isinstance(
+        source.merge, model.ChangelogStream | model.UpsertStream
+    )
+    op = vocabulary.operation_type_column.casefold() if may_say else None
+    return pa.schema([field for field in parse_ddl(source.read.schema) if field.name.casefold() != op])
 
 
 def _check_fetch(fetch: model.FetchStep) -> None:
