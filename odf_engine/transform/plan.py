@@ -14,7 +14,7 @@ import msgspec
 
 from odf_engine.chain.chain import Dataset, SliceRow
 from odf_engine.chain.state import ChainState
-from odf_engine.errors import Conflict, NotFound, Unsupported
+from odf_engine.errors import BadData, Conflict, NotFound, Unsupported
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
@@ -134,6 +134,53 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
     return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
 
 
+def recorded_transaction(
+    workspace: Workspace, entry: DatasetEntry, state: ChainState, event: ExecuteTransform
+) -> Transaction:
+    """A transaction of the past, as its block says it was run.
+
+    Args:
+        workspace: where the inputs are.
+        entry: the dataset that was made.
+        state: of its chain before the block.
+        event: what the block says.
+
+    Raises:
+        NotFound: an input is not in the workspace.
+        Diverged: an input's chain does not hold the blocks that the event names.
+        BadData: the offsets of the event are not those of the blocks that it names.
+        Unsupported: the transform, or an input's schema, is of a newer specification.
+    """
+    transform = state.transform
+    if transform is None:
+        raise Unsupported("the transform is not known, or of a newer specification")
+    inputs: list[InputPlan] = []
+    for item, recorded in zip(transform.inputs, event.query_inputs, strict=True):
+        alias = item.alias or item.dataset_ref
+        source = _input(workspace, recorded.dataset_id, alias)
+        begin = _place(source.dataset, alias, recorded.prev_block_hash, recorded.prev_offset)
+        last = recorded.new_block_hash or recorded.prev_block_hash
+        offset = recorded.prev_offset if recorded.new_offset is None else recorded.new_offset
+        end = _place(source.dataset, alias, last, offset)
+        if end is None:
+            raise BadData(f"input '{alias}' was read from no block to no block")
+        for place in (begin, end):
+            _check_offset(source.dataset, alias, place)
+        inputs.append(_input_plan(source, alias, begin, end))
+    return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
+
+
+def _check_offset(dataset: Dataset, alias: str, place: _End | None) -> None:
+    if place is None:
+        return
+    offset = _data_at(dataset, place.sequence_number)[0]
+    if offset != place.offset:
+        raise BadData(
+            f"input '{alias}' is said to have got to offset {place.offset}, and got to {offset} at that block",
+            where=f"block {place.block} of {alias}",
+        )
+
+
 def _watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
     marks = [each.watermark for each in inputs]
     known = [mark for mark in marks if mark is not None]
@@ -156,8 +203,16 @@ def _plan_input(
     dataset, state = entry.dataset, entry.dataset.state()
     if state.last_offset is None:
         return None
-    begin = _begin(dataset, alias, before.get(dataset_id))
-    end = _end(dataset, state, begin, max_rows)
+    begin = None
+    if (last := before.get(dataset_id)) is not None:
+        offset = last.prev_offset if last.new_offset is None else last.new_offset
+        begin = _place(dataset, alias, last.new_block_hash or last.prev_block_hash, offset)
+    return _input_plan(entry, alias, begin, _end(dataset, state, begin, max_rows))
+
+
+def _input_plan(entry: DatasetEntry, alias: str, begin: _End | None, end: _End) -> InputPlan:
+    """What the input brings between two places in its chain."""
+    dataset = entry.dataset
     begin_offset = None if begin is None else begin.offset
     new_rows = end.offset is not None and end.offset != begin_offset
     explicit = None
@@ -169,7 +224,7 @@ def _plan_input(
         entry=entry,
         alias=alias,
         interval=ExecuteTransformInput(
-            dataset_id=dataset_id,
+            dataset_id=entry.id,
             prev_block_hash=None if begin is None else begin.block,
             new_block_hash=end.block if begin is None or end.block != begin.block else None,
             prev_offset=begin_offset,
@@ -178,7 +233,7 @@ def _plan_input(
         slices=dataset.slices(first, end.offset) if new_rows else [],
         watermark=end.watermark,
         explicit=explicit,
-        vocab=state.vocabulary,
+        vocab=dataset.state().vocabulary,
         schema=_schema_at(dataset, end.sequence_number, alias),
     )
 
@@ -192,12 +247,10 @@ def _input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEn
         ) from None
 
 
-def _begin(dataset: Dataset, alias: str, before: ExecuteTransformInput | None) -> _End | None:
-    """Where the last transaction ended in this input; None before the first."""
-    block = None if before is None else before.new_block_hash or before.prev_block_hash
-    if before is None or block is None:
+def _place(dataset: Dataset, alias: str, block: Multihash | None, offset: int | None) -> _End | None:
+    """A place in an input's chain that a block of the derivative names; None for none."""
+    if block is None:
         return None
-    offset = before.prev_offset if before.new_offset is None else before.new_offset
     number = _number_of(dataset, block)
     if number is None:
         raise Diverged(

@@ -13,8 +13,10 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import InvalidQuery, Unsupported
+from odf_engine.ingest.poll import PullResult
 from odf_engine.metadata.model import (
     DataSlice,
     ExecuteTransform,
@@ -33,7 +35,7 @@ MAX_ROWS: Final = 50_000_000
 ENGINES: Final = ("spark",)
 
 
-def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> None:
+def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> PullResult:
     """Runs transactions until the dataset has taken in all of its inputs; each is one commit.
 
     Args:
@@ -46,13 +48,22 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
         Cancelled: what was committed until then stays.
         OdfError: a transaction failed; those before it stay, and the next pull goes on there.
     """
+    before = entry.dataset.state()
     while True:
         reporter.phase("plan")
         transaction = plan_transaction(workspace, entry, MAX_ROWS)
         if transaction is None:
-            return
+            break
         with _job_folder(workspace.odf / "cache") as folder:
             _Step(workspace, transaction, engine, folder, reporter).run()
+    after = entry.dataset.state()
+    return PullResult(
+        status="up-to-date" if after.head == before.head else "updated",
+        old_head=before.head,
+        new_head=after.head,
+        blocks=after.blocks - before.blocks,
+        records=after.records - before.records,
+    )
 
 
 class _Step:
@@ -89,51 +100,12 @@ class _Step:
             for each in self._transaction.inputs:
                 self._reporter.line(_said(each))
             self._reporter.phase("query")
-            result = self._engine.execute(self._request(staged), self._declared(), self._reporter)
+            request = make_request(self._transaction, self._folder, staged, self._system_time)
+            result = self._engine.execute(request, declared_schema(self._state), self._reporter)
             self._commit(result, staged)
         finally:
             staged.unlink(missing_ok=True)
         self._reporter.line(f"done in {monotonic() - begun:.1f} s", "debug")
-
-    def _declared(self) -> pa.Schema | None:
-        if self._state.schema is not None:
-            return decode_schema(self._state.schema)
-        if self._state.has_schema:
-            raise Unsupported(
-                "the dataset's schema is written in terms of a newer specification",
-                hint="its data can be read and verified, but not added to",
-            )
-        return None
-
-    def _request(self, staged: Path) -> TransformRequest:
-        last = self._state.last_offset
-        return TransformRequest(
-            dataset_id=self._transaction.entry.id,
-            dataset_alias=str(self._transaction.entry.alias),
-            system_time=self._system_time,
-            vocab=self._state.vocabulary,
-            transform=self._transaction.transform.transform,
-            query_inputs=[self._input(at, each) for at, each in enumerate(self._transaction.inputs)],
-            next_offset=0 if last is None else last + 1,
-            new_checkpoint_path=str(self._folder / "checkpoint"),
-            new_data_path=str(staged),
-        )
-
-    def _input(self, at: int, each: InputPlan) -> TransformRequestInput:
-        # An empty file: the schema at the interval's end, which no slice may have had yet.
-        schema_file = self._folder / f"schema-{at}.parquet"
-        pq.write_table(decode_schema(each.schema).empty_table(), schema_file)
-        dataset = each.entry.dataset
-        return TransformRequestInput(
-            dataset_id=each.entry.id,
-            dataset_alias=str(each.entry.alias),
-            query_alias=each.alias,
-            vocab=each.vocab,
-            offset_interval=each.offsets,
-            data_paths=[str(dataset.slice_path(row)) for row in each.slices],
-            schema_file=str(schema_file),
-            explicit_watermarks=[each.explicit] if each.explicit is not None else [],
-        )
 
     def _commit(self, result: Result, staged: Path) -> None:
         state, reporter, written = self._state, self._reporter, result.written
@@ -170,6 +142,64 @@ class _Step:
         rows = written.rows if written is not None else 0
         reporter.line(f"block {head}, {rows:,} rows")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
+
+
+def declared_schema(state: ChainState) -> pa.Schema | None:
+    """The schema that the dataset's slices have; None before the first.
+
+    Raises:
+        Unsupported: it is only there in the terms of a newer specification.
+    """
+    if state.schema is not None:
+        return decode_schema(state.schema)
+    if state.has_schema:
+        raise Unsupported(
+            "the dataset's schema is written in terms of a newer specification",
+            hint="its data can be read and verified, but not added to",
+        )
+    return None
+
+
+def make_request(
+    transaction: Transaction, folder: Path, staged: Path, system_time: Timestamp
+) -> TransformRequest:
+    """What the engine is asked to do.
+
+    Args:
+        transaction: what to run.
+        folder: for temporary files; it has to stay until the engine is done.
+        staged: where the engine writes the slice.
+        system_time: of the rows.
+    """
+    state = transaction.state
+    return TransformRequest(
+        dataset_id=transaction.entry.id,
+        dataset_alias=str(transaction.entry.alias),
+        system_time=system_time,
+        vocab=state.vocabulary,
+        transform=transaction.transform.transform,
+        query_inputs=[
+            _request_input(each, folder / f"{at}.parquet") for at, each in enumerate(transaction.inputs)
+        ],
+        next_offset=0 if state.last_offset is None else state.last_offset + 1,
+        new_checkpoint_path=str(folder / "checkpoint"),
+        new_data_path=str(staged),
+    )
+
+
+def _request_input(each: InputPlan, schema_file: Path) -> TransformRequestInput:
+    # An empty file: the schema at the interval's end, which no slice may have had yet.
+    pq.write_table(decode_schema(each.schema).empty_table(), schema_file)
+    return TransformRequestInput(
+        dataset_id=each.entry.id,
+        dataset_alias=str(each.entry.alias),
+        query_alias=each.alias,
+        vocab=each.vocab,
+        offset_interval=each.offsets,
+        data_paths=[str(each.entry.dataset.slice_path(row)) for row in each.slices],
+        schema_file=str(schema_file),
+        explicit_watermarks=[each.explicit] if each.explicit is not None else [],
+    )
 
 
 def _said(each: InputPlan) -> str:
