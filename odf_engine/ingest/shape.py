@@ -138,7 +138,7 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
     if new and not differences:
         listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
         hint = (
-            f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest, which odf show"
-            " --manifest prints, and run odf add --update; or leave them out in the preprocess query"
+            f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest, which"
+            " odf show --manifest prints, and run odf add --update; or leave them out in the query"
         )
     raise InvalidSchema("the columns are not those of the dataset: " + "; ".join(told), hint=hint)
