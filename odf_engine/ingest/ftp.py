@@ -67,15 +67,15 @@ class _Attempt:
             return self._exchange(client)
         except (ftplib.error_perm, ftplib.error_temp) as error:
             raise self._refused(str(error)) from None
-        except ValueError:
-            error = SourceUnavailable("the URL has characters that FTP does not allow", where=self.name)
-            raise Failed(error, again=False) from None
         except OSError as error:
             if is_of_disk(error):
                 raise
             raise broken(error, self.name) from None
         except (EOFError, ftplib.Error) as error:
             raise broken(str(error) or "the server closed it", self.name) from None
+        except ValueError:
+            error = SourceUnavailable("the URL has characters that FTP does not allow", where=self.name)
+            raise Failed(error, again=False) from None
         except OdfError as error:
             error.where = error.where or self.name
             raise

@@ -70,6 +70,10 @@ class _Attempt:
             raise self._status_failure(error) from None
         except urllib.error.URLError as error:
             raise broken(error.reason, self.name) from None
+        except OSError as error:
+            if is_of_disk(error):
+                raise
+            raise broken(error, self.name) from None
         except (http.client.InvalidURL, ValueError):
             error = SourceUnavailable(
                 "the URL or a header has characters that are not allowed there",
@@ -77,9 +81,7 @@ class _Attempt:
                 hint="write special characters of a URL as %XX",
             )
             raise Failed(error, again=False) from None
-        except (OSError, http.client.HTTPException) as error:
-            if is_of_disk(error):
-                raise
+        except http.client.HTTPException as error:
             raise broken(error, self.name) from None
         except OdfError as error:
             error.where = error.where or self.name

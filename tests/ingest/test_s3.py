@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler
 import pytest
 
 from odf_engine.errors import Cancelled, InvalidManifest, SourceUnavailable
-from odf_engine.metadata.model import FromSystemTime, SourceState, Url
+from odf_engine.metadata.model import FromSystemTime, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
@@ -121,14 +121,14 @@ def test_without_credentials_and_without_a_service(
     settings = {"s3_endpoint": s3.endpoint, "s3_region": "eu-west-1", "s3_anonymous": True}
     assert get(workspace, Url("s3://bucket/x"), reporter, **settings) is not None
     assert s3.requests[0].authorization is None
-    with pytest.raises(SourceUnavailable, match="the connection failed: .*127.0.0.1"):
+    with pytest.raises(SourceUnavailable, match=r"the connection failed: .*127.0.0.1"):
         get(workspace, Url("s3://bucket/y"), reporter, s3_endpoint="http://127.0.0.1:9", retries=0)
     with pytest.raises(InvalidManifest, match="s3://BUCKET/KEY"):
         get(workspace, Url("s3://bucket"), reporter)
 
 
 def test_what_others_wrote(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
-    with pytest.raises(SourceUnavailable, match="127.0.0.1, which is no public address"):
+    with pytest.raises(SourceUnavailable, match=r"127.0.0.1, which is no public address"):
         get(workspace, Url("s3://bucket/x"), reporter, untrusted=True)
     assert s3.requests == []
 
