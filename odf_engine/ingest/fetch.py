@@ -17,7 +17,16 @@ from urllib.parse import urlsplit
 from odf_engine.chain.chain import Dataset
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable, Unsupported
 from odf_engine.ingest.variables import Redacting, fill, names_in, redacted_errors, secrets_of
-from odf_engine.metadata.model import FetchStep, FilesGlob, FromMetadata, FromPath, SourceState, Url, kind_of
+from odf_engine.metadata.model import (
+    Container,
+    FetchStep,
+    FilesGlob,
+    FromMetadata,
+    FromPath,
+    SourceState,
+    Url,
+    kind_of,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.config import FetchConfig
@@ -129,11 +138,15 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
         payload = _fetch_url(step, context)
         if payload is not None:
             yield payload
+    elif isinstance(step, Container):
+        from odf_engine.ingest.container import fetch_container
+
+        yield from fetch_container(step, context)
     else:
         kind = kind_of(step)  # type: ignore[arg-type]
         raise Unsupported(
             f"sources of kind {kind} cannot be fetched",
-            hint="what can be fetched: Url (file, http, https, ftp, ftps, s3), FilesGlob",
+            hint="what can be fetched: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container",
         )
 
 

@@ -75,6 +75,13 @@ class FetchConfig(Settings, frozen=True):
     container_runtime: Annotated[
         str, Meta(min_length=1, description="what runs containers: auto, podman, docker, or a program's path")
     ] = "auto"
+    container_memory: Annotated[
+        str,
+        Meta(
+            pattern=r"^([1-9][0-9]*[kKmMgG])?$",
+            description="memory that a container may use, such as 2g; empty: all",
+        ),
+    ] = "2g"
 
 
 class PrepareConfig(Settings, frozen=True):
