@@ -104,11 +104,15 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
 
 
 def _ingest(request: Ingest, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.ingest.push_source import push_source
     from odf_engine.metadata.timestamp import Timestamp
+    from odf_engine.workspace.trust import Trust
     from odf_engine.workspace.workspace import Workspace
 
     workspace = Workspace.find(explicit=context.host.folder)
     entry = workspace.resolve(request.dataset)
+    push_source(entry, request.source)  # as above
+    Trust(workspace).check(entry)
     runtime = context.host.spark(reporter)
 
     from odf_engine.ingest.push import push

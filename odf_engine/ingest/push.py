@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.chain.state import ChainState
-from odf_engine.errors import BadData, OdfError, Unsupported, UsageError
+from odf_engine.errors import BadData, OdfError
 from odf_engine.ingest.columns import PushedColumns
 from odf_engine.ingest.fetch import Payload, check_readable, stamp_of
 from odf_engine.ingest.folders import errors_of_the_disk, inner_folder, job_folder
 from odf_engine.ingest.formats import format_named, step_for
 from odf_engine.ingest.payload import PayloadJob
 from odf_engine.ingest.poll import PullResult
+from odf_engine.ingest.push_source import push_source
 from odf_engine.ingest.read import declared_columns
 from odf_engine.ingest.shape import data_columns, declared_schema
-from odf_engine.metadata.model import AddPushSource, DatasetKind, EsriShapefile, ReadStep
+from odf_engine.metadata.model import AddPushSource, EsriShapefile, ReadStep
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.trust import Trust
@@ -71,7 +71,7 @@ def push(
             names them; of that one nothing is.
     """
     before = entry.dataset.state()
-    event = push_source(entry, before, source)
+    event = push_source(entry, source)
     Trust(workspace).check(entry)
     if format is not None:
         format_named(format)
@@ -111,57 +111,6 @@ def push(
         blocks=after.blocks - before.blocks,
         records=after.records - before.records,
     )
-
-
-def push_source(entry: DatasetEntry, state: ChainState, name: str | None) -> AddPushSource:
-    """The active push source of this name, or the only one.
-
-    Raises:
-        Unsupported: the dataset is not pushed to, or the source is of a newer specification.
-        UsageError: there are several, or none of that name.
-    """
-    if state.kind is not DatasetKind.Root:
-        raise Unsupported(
-            f"{entry.alias} is a derivative dataset, and only root datasets can be pushed to",
-            hint="push into the datasets that it reads",
-        )
-    if state.polling_source is not None:
-        raise Unsupported(
-            f"{entry.alias} polls its source, so that nothing can be pushed into it",
-            hint=f"pull it: odf pull {entry.alias}",
-        )
-    sources = state.push_sources
-    for key, block in state.not_understood.items():
-        if key.startswith("AddPushSource ") and name in (None, key.removeprefix("AddPushSource ")):
-            raise Unsupported(
-                "the push source is of a kind that only a newer version understands", where=f"block {block}"
-            )
-    listed = ", ".join(f"'{each}'" for each in sorted(sources))
-    if name is None:
-        if len(sources) == 1:
-            return next(iter(sources.values()))
-        if sources:
-            raise UsageError(
-                f"{entry.alias} has {len(sources)} push sources: {listed}", hint="say which with --source"
-            )
-        raise Unsupported(
-            f"{entry.alias} has no push source{_disabled(entry, None)}",
-            hint="add an AddPushSource to its manifest: odf add --update MANIFEST",
-        )
-    if name not in sources:
-        problem = f"{entry.alias} has no push source '{name}'{_disabled(entry, name)}"
-        raise UsageError(problem, hint=f"it has {listed}" if sources else "it has none at all")
-    return sources[name]
-
-
-def _disabled(entry: DatasetEntry, name: str | None) -> str:
-    """Says whether the source, or any, was there once."""
-    dataset = entry.dataset
-    for row in dataset.page(dataset.state().blocks, kinds={"DisablePushSource"}):
-        gone = getattr(dataset.block(row.hash).block.event, "source_name", None)
-        if name is None or gone == name:
-            return f": '{gone}' was disabled by block {row.sequence_number}"
-    return ""
 
 
 def _columns(

@@ -68,9 +68,14 @@ def run(request: Request, context: Context, reporter: Reporter) -> dict[str, obj
         case "stubborn":  # does not heed
             time.sleep(count)
         case "bad":
-            raise BadData("'x' is not a number", where="file.csv:3", hint="correct it")
+            error = BadData("'x' is not a number", where="file.csv:3", hint="correct it")
+            error.excerpt = ("3 | 1,x",)
+            raise error
         case "bug":
             raise ZeroDivisionError("in a job")
+        case "variables":  # whether they came, and what a careless job does with them
+            reporter.line(f"{sorted(context.environment)} {context}")
+            return {"lengths": {name: len(value) for name, value in context.environment.items()}}
         case "spark":
             context.host.spark(reporter)
         case "full":

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from odf_engine.coordinator.operations import Context, execute
-from odf_engine.coordinator.protocol import Pull, Verify
-from odf_engine.errors import NotFound
+from odf_engine.coordinator.protocol import Ingest, Pull, Verify
+from odf_engine.errors import NotFound, Unsupported, UsageError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
@@ -24,6 +24,14 @@ content:
       fetch: {kind: FilesGlob, path: "ports/*.csv", cache: {kind: Forever}}
       read: {kind: Csv, header: true, schema: ["name STRING", "ships INT"]}
       merge: {kind: Append}
+"""
+
+
+PUSHED = """
+    - kind: AddPushSource
+      sourceName: {name}
+      read: {{kind: NdJson, schema: ["name STRING"]}}
+      merge: {{kind: Append}}
 """
 
 
@@ -63,6 +71,21 @@ def test_verifying_a_damaged_dataset(entry, context):
     assert not found["valid"]
     assert set(found["findings"][0]) == {"kind", "block", "message"}
     assert str(head) in {finding["block"] for finding in found["findings"]}
+
+
+def test_what_no_push_source_takes_does_not_wait_for_spark(entry, context, tmp_path):
+    with pytest.raises(Unsupported, match="harbour/ports polls its source") as caught:
+        execute(Ingest(str(entry.id), ["/tmp/x"]), context, Reporter())
+    assert "odf pull harbour/ports" in str(caught.value.hint)
+    two = "".join(PUSHED.format(name=name) for name in ("ships", "docks"))
+    (pushed,) = Workspace(tmp_path / "home").add(
+        read_manifests(MANIFEST.partition("    - kind")[0].replace("ports", "log") + two, "log.yaml")
+    )
+    for source, text in ((None, "2 push sources: 'docks', 'ships'"), ("shps", "no push source 'shps'")):
+        with pytest.raises(UsageError, match=text):
+            execute(Ingest(str(pushed.id), ["/tmp/x"], source=source), context, Reporter())
+    with pytest.raises(AssertionError, match="Spark was asked for"):
+        execute(Ingest(str(pushed.id), ["/tmp/x"], source="ships"), context, Reporter())
 
 
 @pytest.mark.parametrize("request_type", [Pull, Verify])

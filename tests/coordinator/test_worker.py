@@ -267,6 +267,7 @@ async def test_failures_as_people_read_them(home):
     bad, bug, full = [await client.submit(Pull(verb), verb) for verb in ("bad", "bug", "full")]
     error = (await home.job(bad)).error
     assert (error.where, error.message, error.hint) == ("file.csv:3", "'x' is not a number", "correct it")
+    assert error.excerpt == ["3 | 1,x"]
     assert not [line for line in home.journal.events(job=bad) if isinstance(line, LogLine)]
 
     error = (await home.job(bug)).error
@@ -373,3 +374,23 @@ async def test_a_worker_of_another_version(home):
     assert new.status.version != "0.0.1" and process.wait(5) == 0
     await new.close()
     await old.close()
+
+
+async def test_variables_go_along_and_are_written_down_nowhere(home, follow, monkeypatch):
+    secret = "s3cr3t-of-the-harbour"
+    monkeypatch.setenv("HARBOUR_KEY", secret)
+    monkeypatch.setenv("OTHER_KEY", secret + "-other")
+    config = "allowedEnv: {Variables: [HARBOUR_KEY, NOT_SET], 'did:odf:other': [OTHER_KEY]}\n"
+    (home.odf / "config.yaml").write_text(config)
+    monkeypatch.delenv("HARBOUR_KEY")
+    client = await home.connect()  # the worker itself does not have it
+    monkeypatch.setenv("HARBOUR_KEY", secret)
+    job = await client.submit(Pull("variables"), "variables")
+    events = await follow(client, 0, job)
+    assert json.loads((await home.job(job)).result) == {"lengths": {"HARBOUR_KEY": len(secret)}}
+    assert "['HARBOUR_KEY']" in lines(events)[0]
+    other = await client.submit(Pull("variables/2"), "else")
+    assert json.loads((await home.job(other)).result) == {"lengths": {}}
+    await client.stop()
+    for path in home.odf.rglob("*"):
+        assert not path.is_file() or secret.encode() not in path.read_bytes(), path
