@@ -73,10 +73,13 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
 def warm_up() -> None:
     """Imports what the first pull needs. Only once Spark has started: its modules import each other in
     circles, which two threads must not do at the same time."""
-    import odf_engine.ingest.push  # noqa: F401
+    import odf_engine.ingest.push
+    import odf_engine.transform.run
+    import odf_engine.transform.spark_engine  # noqa: F401
 
 
 def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.metadata.model import DatasetKind
     from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.trust import Trust
     from odf_engine.workspace.workspace import Workspace
@@ -86,6 +89,11 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
     if request.set_watermark is None:
         Trust(workspace).check(entry)  # pulling does it too: here it spares the wait for Spark
     runtime = context.host.spark(reporter)
+    if entry.dataset.state().kind is DatasetKind.Derivative:
+        from odf_engine.transform.run import transform
+        from odf_engine.transform.spark_engine import SparkEngine
+
+        return _pulled(entry, transform(workspace, entry, SparkEngine(runtime), reporter))
 
     from odf_engine.ingest.poll import pull  # after Spark has started, see warm_up
 

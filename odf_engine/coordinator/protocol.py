@@ -37,9 +37,14 @@ class JobState(Enum):
 
 
 class Pull(msgspec.Struct, frozen=True, tag="pull"):
-    """Polls a root dataset's source until it has no more; ``dataset`` is an id."""
+    """Brings a dataset up to date; ``dataset`` is an id.
+
+    A root dataset's source is polled until it has no more, a derivative one takes in what its inputs
+    have. It waits for jobs of the datasets ``after`` that were entered before it.
+    """
 
     dataset: str
+    after: list[str] = []
     fetch_uncacheable: bool = False
     set_watermark: str | None = None
     force: bool = False

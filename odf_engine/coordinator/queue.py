@@ -92,6 +92,8 @@ class _Entry:
 class JobQueue:
     """Runs jobs: at most ``max_jobs`` at once, in order, never two of one dataset at the same time.
 
+    A job that names datasets to come ``after`` waits until the jobs of these before it have ended.
+
     Safe from any thread. ``journal_lost`` is called when a job's end cannot be written down: its
     waiting clients would never learn of it, so the worker should end.
     """
@@ -184,13 +186,14 @@ class JobQueue:
     def start_ready(self) -> None:
         """Starts the jobs whose turn it is."""
         with self._lock:
-            busy = {entry.request.dataset for entry in self._running.values()}
+            ahead = {entry.request.dataset for entry in self._running.values()}
             for job_id, entry in list(self._waiting.items()):
                 if len(self._running) >= self._max_jobs:
                     return
-                if entry.request.dataset in busy:
+                waits = ahead.intersection((entry.request.dataset, *getattr(entry.request, "after", ())))
+                ahead.add(entry.request.dataset)
+                if waits:
                     continue
-                busy.add(entry.request.dataset)
                 try:
                     self._journal.transition(job_id, JobState.running)
                 except sqlite3.Error:  # the next call tries again

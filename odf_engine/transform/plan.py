@@ -176,7 +176,7 @@ def _check_offset(dataset: Dataset, alias: str, place: _End | None) -> None:
     offset = _data_at(dataset, place.sequence_number)[0]
     if offset != place.offset:
         raise BadData(
-            f"input '{alias}' is said to have got to offset {place.offset}, and got to {offset} at that block",
+            f"input '{alias}' is said to end at offset {place.offset}, and ended at {offset} at that block",
             where=f"block {place.block} of {alias}",
         )
 

@@ -33,14 +33,16 @@ def pull_verb(
     force: bool,
     strict: bool,
 ) -> None:
-    """Polls the sources of datasets until they have no more."""
+    """Polls the sources of datasets until they have no more; derivative ones take in what is new."""
     workspace = open_workspace()
     watermark = moment("--set-watermark", set_watermark)
+    graph = Graph(workspace.summaries())
     entries = _chosen(workspace, names, everything, recursive)
     requests: list[tuple[Request, str]] = [
         (
             Pull(
                 dataset=str(entry.id),
+                after=[str(each) for each in graph.upstream(entry.id)],
                 fetch_uncacheable=fetch_uncacheable,
                 set_watermark=watermark,
                 force=force,
