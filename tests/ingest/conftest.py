@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,14 +31,15 @@ def workspace(tmp_path: Path) -> Workspace:
 class WebServer:
     """Answers what ``answer`` writes; counts and keeps the requests."""
 
-    def __init__(self, server: ThreadingHTTPServer) -> None:
+    def __init__(self, server: ThreadingHTTPServer, scheme: str) -> None:
         self._server = server
+        self._scheme = scheme
         self.requests: list[BaseHTTPRequestHandler] = []
         self.answer: Callable[[BaseHTTPRequestHandler], None] = lambda request: reply(request, 404)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self._server.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self._server.server_port}"
 
 
 def reply(request: BaseHTTPRequestHandler, status: int, body: bytes = b"", **headers: str) -> None:
@@ -49,8 +53,10 @@ def reply(request: BaseHTTPRequestHandler, status: int, body: bytes = b"", **hea
     request.wfile.write(body)
 
 
-@pytest.fixture
-def web() -> Iterator[WebServer]:
+@contextmanager
+def web_server(context: ssl.SSLContext | None = None) -> Iterator[WebServer]:
+    """Serves on a free port of this machine until the block ends; with a context, over TLS."""
+
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             server.requests.append(self)
@@ -59,15 +65,31 @@ def web() -> Iterator[WebServer]:
         def log_message(self, *args: object) -> None:
             pass
 
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    http.daemon_threads = True
-    server = WebServer(http)
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def finish_request(self, request: Any, client_address: Any) -> None:
+            if context is not None:
+                request = context.wrap_socket(request, server_side=True)
+            super().finish_request(request, client_address)
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            pass  # clients that hang up are what is tested
+
+    http = Server(("127.0.0.1", 0), Handler)
+    server = WebServer(http, "http" if context is None else "https")
     thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     yield server
     http.shutdown()
     http.server_close()
     thread.join()
+
+
+@pytest.fixture
+def web() -> Iterator[WebServer]:
+    with web_server() as server:
+        yield server
 
 
 @pytest.fixture

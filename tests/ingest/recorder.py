@@ -17,8 +17,9 @@ class Recorder(Reporter):
         self.lines: list[tuple[str, str]] = []
         self.commits: list[tuple[str, int]] = []
         self.amounts: dict[str, int] = {}
+        self.on_line: Callable[[str], object] = lambda text: None
         self.on_phase: Callable[[str], None] = lambda name: None
-        self.on_amount: Callable[[dict[str, int]], None] = lambda amounts: None
+        self.on_amount: Callable[[dict[str, int]], object] = lambda amounts: None
 
     def phase(self, name: str) -> None:
         self.phases.append(name)
@@ -30,6 +31,7 @@ class Recorder(Reporter):
 
     def line(self, text: str, level: str = "info") -> None:
         self.lines.append((level, text))
+        self.on_line(text)
 
     def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
         self.commits.append((event, rows))

@@ -15,9 +15,9 @@ from odf_engine.ingest import ftp as ftp_module
 from odf_engine.metadata.model import FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
+from tests.ingest.fetching import get
 from tests.ingest.ftp_server import Server, ftp_server, make_certificate
 from tests.ingest.recorder import Recorder
-from tests.ingest.test_http import get
 
 BODY = os.urandom(1 << 21)
 MODIFIED = Timestamp.parse("2024-03-01T12:00:00Z")

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
-import tempfile
+import ssl
 import threading
 import time
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -10,45 +12,14 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import Cancelled, InvalidManifest, SourceUnavailable, Unsupported
-from odf_engine.ingest.fetch import FetchContext, Payload, fetch
-from odf_engine.metadata.model import FromPath, FromSystemTime, RequestHeader, SourceState, Url
+from odf_engine.ingest import addresses
+from odf_engine.metadata.model import FilesGlob, FromPath, FromSystemTime, RequestHeader, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.config import FetchConfig
 from odf_engine.workspace.workspace import Workspace
-from tests.ingest.conftest import WebServer, reply
+from tests.ingest.conftest import WebServer, reply, web_server
+from tests.ingest.fetching import HTTP_DATE, MODIFIED, get
+from tests.ingest.ftp_server import make_certificate
 from tests.ingest.recorder import Recorder
-
-MODIFIED = Timestamp.parse("2024-03-01T12:00:00Z")
-HTTP_DATE = format_datetime(MODIFIED.to_datetime(), usegmt=True)
-
-
-def get(
-    workspace: Workspace,
-    step: Url,
-    reporter: Recorder,
-    state: SourceState | None = None,
-    *,
-    untrusted: bool = False,
-    environment: dict[str, str] | None = None,
-    **config: float | str,
-) -> Payload | None:
-    """Fetches in a job's folder of its own; the dataset may read the variable TOKEN."""
-    job = Path(tempfile.mkdtemp(dir=workspace.odf))
-    context = FetchContext(
-        resolve=workspace.resolve_path,
-        root=workspace.folder,
-        dataset=None,  # type: ignore[arg-type] - not looked at for a URL
-        state=state,
-        job=job,
-        config=FetchConfig(**config),  # type: ignore[arg-type]
-        reporter=reporter,
-        environment=environment or {},
-        allowed=["TOKEN"],
-        name="my.data",
-        untrusted=untrusted,
-        downloads=workspace.odf / "cache" / "downloads",
-    )
-    return next(fetch(step, context), None)
 
 
 def test_etag_and_last_modified(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
@@ -126,13 +97,40 @@ def test_gives_up(
     assert len(web.requests) == attempts
 
 
-def test_waits_no_longer_than_it_makes_sense(
-    workspace: Workspace, web: WebServer, reporter: Recorder
-) -> None:
+def test_waits_as_long_as_it_is_asked_to(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
     web.answer = lambda request: reply(request, 503, Retry_After="3600")
-    with pytest.raises(SourceUnavailable):
-        get(workspace, Url(web.url), reporter)
+    with pytest.raises(SourceUnavailable, match=r"503 .*, and asks to wait 3,600 s") as caught:
+        get(workspace, Url(web.url), reporter, longest_pause_seconds=60)
+    assert "fetch.longestPauseSeconds" in str(caught.value.hint)
     assert len(web.requests) == 1
+    web.requests.clear()
+
+    def answer(request: BaseHTTPRequestHandler) -> None:
+        soon = datetime.now(UTC) + timedelta(seconds=1.5)  # an HTTP date has whole seconds
+        match len(web.requests):
+            case 1:
+                reply(request, 429, Retry_After=format_datetime(soon, usegmt=True))
+            case 2:
+                reply(request, 429, Retry_After="0")
+            case _:
+                reply(request, 200, b"whole")
+
+    web.answer = answer
+    began = time.monotonic()
+    assert get(workspace, Url(web.url), reporter, longest_pause_seconds=60) is not None
+    assert time.monotonic() - began > 0.4
+    assert ["429" in text and "trying again in" in text for text in reporter.warnings] == [True, True]
+
+
+def test_pauses_grow(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+    web.answer = lambda request: reply(request, 500)
+    reporter.on_line = lambda text: reporter.cancel() if reporter.warnings[2:] else None
+    with pytest.raises(Cancelled):
+        get(workspace, Url(web.url), reporter, longest_pause_seconds=60)
+    pauses = [float(text.split()[-2]) for text in reporter.warnings]
+    assert 0.4 < pauses[0] < 0.7
+    assert 0.9 < pauses[1] < 1.4
+    assert 1.9 < pauses[2] < 2.6
 
 
 def test_nobody_there(workspace: Workspace, reporter: Recorder) -> None:
@@ -198,6 +196,103 @@ def test_redirects_keep_secrets_at_home(workspace: Workspace, web: WebServer, re
     web.answer = lambda request: reply(request, 302, Location="file:///etc/passwd")
     with pytest.raises(SourceUnavailable, match=r"302 .*file:///etc/passwd.* is not allowed"):
         get(workspace, Url(web.url), reporter)
+
+
+def test_redirects_that_go_nowhere(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
+    web.answer = lambda request: reply(request, 302, Location=f"/{len(web.requests)}")
+    with pytest.raises(SourceUnavailable, match="redirects in a circle, or more than 3 times"):
+        get(workspace, Url(web.url), reporter, max_redirects=3)
+    assert len(web.requests) == 4
+    # An endless page beside the redirect is not read.
+    web.answer = lambda request: (
+        reply(request, 200, b"data") if request.path == "/there" else _endless(request, "/there")
+    )
+    assert get(workspace, Url(web.url), reporter) is not None
+
+
+def _endless(request: BaseHTTPRequestHandler, location: str) -> None:
+    request.send_response(302)
+    request.send_header("Location", location)
+    request.end_headers()
+    with suppress(OSError):
+        while True:
+            request.wfile.write(bytes(1 << 16))
+
+
+def test_no_way_back_from_https(
+    workspace: Workspace,
+    web: WebServer,
+    reporter: Recorder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    certificate = make_certificate(tmp_path / "localhost.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    plain = web.url
+    with web_server(context) as secure:
+        secure.answer = lambda request: reply(request, 302, Location=plain + "/data.csv")
+        with pytest.raises(SourceUnavailable, match="its certificate is not valid: self-signed") as caught:
+            get(workspace, Url(secure.url), reporter)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        with pytest.raises(SourceUnavailable, match="302 and redirects from https to http") as caught:
+            get(workspace, Url(secure.url), reporter)
+        assert "write the http URL" in str(caught.value.hint)
+        assert web.requests == []
+        secure.answer = lambda request: reply(request, 200, b"data")
+        web.answer = lambda request: reply(request, 302, Location=secure.url)
+        assert get(workspace, Url(web.url), reporter) is not None
+
+
+# --- Variables, and sources of somebody else ----------------------------------------------------
+
+
+def test_variables(
+    workspace: Workspace, web: WebServer, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "of-this-process")
+    monkeypatch.setenv("OTHER", "never")
+    web.answer = lambda request: reply(request, 500, Retry_After="0")
+    step = Url(
+        web.url + "/x?key=${{ env.TOKEN }}", headers=[RequestHeader("X-Key", "Bearer ${{ env.TOKEN }}")]
+    )
+    with pytest.raises(SourceUnavailable) as caught:
+        get(workspace, step, reporter, environment={"TOKEN": "s3cr t"}, retries=1)
+    assert [each.path for each in web.requests] == ["/x?key=s3cr%20t"] * 2
+    assert web.requests[0].headers["X-Key"] == "Bearer s3cr t"
+    said = f"{caught.value}{caught.value.hint}{reporter.lines}"
+    assert "x?key=${{ env.TOKEN }}: the server answered 500" in said
+    assert "s3cr" not in said
+
+    web.answer = lambda request: reply(request, 302, Location="gopher://x/" + request.path)
+    with pytest.raises(SourceUnavailable) as caught:
+        get(workspace, step, reporter)
+    assert web.requests[-1].path == "/x?key=of-this-process"
+    assert "of-this-process" not in f"{caught.value}{reporter.lines}"
+    with pytest.raises(SourceUnavailable, match=r"OTHER, which my\.data may not read"):
+        get(workspace, Url(web.url + "/${{ env.OTHER }}"), reporter)
+    with pytest.raises(InvalidManifest, match="variables are filled into URLs and headers, not into paths"):
+        get(workspace, FilesGlob("${{ env.TOKEN }}/*"), reporter)
+
+
+def test_what_others_wrote_stays_outside(
+    workspace: Workspace, web: WebServer, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web.answer = lambda request: reply(request, 200, b"inside")
+    for host in ("127.0.0.1", "localhost", "[::1]", "0.0.0.0", "169.254.169.254", "[::ffff:127.0.0.1]"):
+        url = web.url.replace("127.0.0.1", host)
+        with pytest.raises(SourceUnavailable, match="which is no public address") as caught:
+            get(workspace, Url(url), reporter, untrusted=True)
+        assert "--private-network" in str(caught.value.hint)
+    assert web.requests == []
+
+    # As if this machine's first address were a public one.
+    monkeypatch.setattr(addresses, "is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setenv("http_proxy", "http://127.0.0.2:9")
+    assert get(workspace, Url(web.url), reporter, untrusted=True) is not None
+    web.answer = lambda request: reply(request, 302, Location="http://127.0.0.2/")
+    with pytest.raises(SourceUnavailable, match=r"127\.0\.0\.2, which is no public address"):
+        get(workspace, Url(web.url), reporter, untrusted=True)
 
 
 def test_local_files(workspace: Workspace, reporter: Recorder) -> None:

@@ -13,9 +13,9 @@ from odf_engine.errors import Cancelled, InvalidManifest, SourceUnavailable
 from odf_engine.metadata.model import FromSystemTime, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
+from tests.ingest.fetching import get
 from tests.ingest.recorder import Recorder
 from tests.ingest.s3_server import S3Server, refuse, s3_server
-from tests.ingest.test_http import get
 
 BODY = bytes(range(256)) * 80_000  # three ranges
 
