@@ -13,6 +13,8 @@ from typing import Final
 
 from odf_engine.errors import SourceUnavailable
 
+# Besides what the library knows: protocol assignments, and the host's own service in one large cloud.
+_SPECIAL: Final = tuple(map(ipaddress.ip_network, ("192.0.0.0/24", "192.88.99.0/24", "168.63.129.16/32")))
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _UNICAST: Final = ipaddress.ip_network("2000::/3")
 
@@ -60,7 +62,8 @@ def is_public(address: str) -> bool:
     """Whether a numeric address is one of the internet at large."""
     ip = ipaddress.ip_address(address.partition("%")[0])
     if isinstance(ip, ipaddress.IPv4Address):
-        return ip.is_global and not ip.is_multicast and not ip.is_reserved
+        special = ip.is_multicast or ip.is_reserved or any(ip in network for network in _SPECIAL)
+        return ip.is_global and not special
     # Addresses that carry an IPv4 address lead to that one.
     inner = ip.ipv4_mapped or ip.sixtofour
     if inner is None and ip in _NAT64:

@@ -1,0 +1,141 @@
+"""What is kept of a download that broke off, and for how long; which addresses are public."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import Cancelled
+from odf_engine.ingest import addresses, download
+from odf_engine.ingest.download import Partial, attempts
+from odf_engine.progress import Reporter
+from odf_engine.workspace.config import FetchConfig
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from odf_engine.ingest import download
+download._SYNC = 1000
+partial = download.Partial(Path(sys.argv[1]), "key")
+partial.begin(validator="one")
+for _ in range(25):
+    partial.write(bytes(100))
+os._exit(9)
+"""
+
+
+def test_a_killed_process_leaves_what_is_sure(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, cwd=Path.cwd())
+    partial = Partial(tmp_path, "key")
+    assert partial.facts == {"validator": "one"}
+    assert partial.size == 2_000
+    partial.write(b"rest")
+    partial.finish(tmp_path / "done")
+    assert (tmp_path / "done").read_bytes() == bytes(2_000) + b"rest"
+    assert [path.name for path in tmp_path.iterdir()] == ["done"]
+
+
+def test_one_at_a_time(tmp_path: Path) -> None:
+    first = Partial(tmp_path, "key")
+    first.begin(validator="one")
+    first.write(b"first")
+    second = Partial(tmp_path, "key")
+    second.begin(validator="one")
+    second.write(b"other")
+    second.close()
+    first.close()
+    third = Partial(tmp_path, "key")
+    assert third.size == 5
+    third.finish(tmp_path / "done")
+    assert (tmp_path / "done").read_bytes() == b"first"
+    with pytest.raises(Cancelled):
+        third.write(b"late")
+    assert Partial(tmp_path, "key").size == 0
+    assert Partial(tmp_path, "another key").size == 0
+
+
+@pytest.mark.parametrize("harm", [b"", b"{}", b"[1]", b'{"size": 99, "facts": {"a": "b"}}'])
+def test_damage(tmp_path: Path, harm: bytes) -> None:
+    partial = Partial(tmp_path, "key")
+    partial.begin(validator="one")
+    partial.write(b"first")
+    partial.close()
+    (facts,) = tmp_path.glob("*.json")
+    facts.write_bytes(harm)
+    assert Partial(tmp_path, "key").size == (5 if b"99" in harm else 0)
+
+
+def test_old_ones_go(tmp_path: Path) -> None:
+    for number in range(30):
+        partial = Partial(tmp_path, f"key {number}")
+        partial.begin(validator="one")
+        partial.write(b"first")
+        partial.close()
+        for path in tmp_path.glob("*.part"):
+            if time.time() - path.stat().st_mtime < 30:  # the newest
+                os.utime(path, (time.time() - 3_000 + number, time.time() - 3_000 + number))
+    Partial(tmp_path, "new").close()
+    assert len(list(tmp_path.glob("*.part"))) == len(list(tmp_path.glob("*.json"))) == 20
+    assert Partial(tmp_path, "key 29").size == 5
+    for path in tmp_path.glob("*.part"):
+        os.utime(path, (time.time() - 8 * 86_400, time.time() - 8 * 86_400))
+    Partial(tmp_path, "new").close()
+    assert [path for path in tmp_path.iterdir() if path.suffix in (".part", ".json")] == []
+
+
+def test_nothing_is_kept_on_a_full_disk(tmp_path: Path) -> None:
+    partial = Partial(tmp_path, "key")
+    partial.begin(validator="one")
+    partial.write(b"first")
+
+    def once() -> None:
+        raise OSError(errno.ENOSPC, "no space left", "x.part")
+
+    with pytest.raises(OSError, match="no space left") as caught:
+        attempts(once, partial=partial, abort=lambda: None, config=FetchConfig(), reporter=Reporter())
+    assert download.is_of_disk(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("address", "public"),
+    [
+        ("93.184.216.34", True), ("8.8.8.8", True), ("2606:2800:220:1::1", True), ("64:ff9b::808:808", True),
+        ("2002:808:808::1", True), ("::ffff:8.8.8.8", True),
+        ("127.0.0.1", False), ("127.255.0.3", False), ("0.0.0.0", False), ("10.1.2.3", False),
+        ("172.31.0.1", False), ("192.168.0.1", False), ("169.254.169.254", False), ("100.64.0.1", False),
+        ("192.0.0.192", False), ("168.63.129.16", False), ("198.18.0.1", False), ("224.0.0.1", False), ("255.255.255.255", False),
+        ("240.0.0.1", False), ("192.0.2.1", False),
+        ("::1", False), ("::", False), ("fe80::1%eth0", False), ("fc00::1", False), ("fec0::1", False),
+        ("ff02::1", False), ("::ffff:10.0.0.1", False), ("::7f00:1", False), ("64:ff9b::7f00:1", False),
+        ("64:ff9b:1::1", False), ("2002:7f00:1::1", False), ("2001:0:1::1", False), ("2001:db8::1", False),
+        ("fd00:ec2::254", False),
+    ],
+)  # fmt: skip
+def test_public_addresses(address: str, public: bool) -> None:
+    assert addresses.is_public(address) is public
+
+
+def test_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name that says a public address first, and a private one when asked again, gains nothing."""
+    answers = iter([["8.8.8.8", "10.0.0.1"], ["127.0.0.1"]])
+    connected: list[tuple[str, int]] = []
+
+    def resolve(host: str, port: int, **rest: object) -> list[tuple[object, ...]]:
+        return [(0, 0, 0, "", (address, port)) for address in next(answers)]
+
+    def create(address: tuple[str, int], timeout: float) -> None:
+        connected.append(address)
+        raise TimeoutError
+
+    monkeypatch.setattr("socket.getaddrinfo", resolve)
+    monkeypatch.setattr("socket.create_connection", create)
+    with pytest.raises(TimeoutError):
+        addresses.connect("rebinding.example", 80, 1, public_only=True)
+    assert connected == [("8.8.8.8", 80)]
