@@ -153,11 +153,20 @@ def _pulled(entry: DatasetEntry, result: PullResult) -> dict[str, Any]:
 
 
 def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.metadata.model import DatasetKind
     from odf_engine.verify.integrity import verify
     from odf_engine.workspace.workspace import Workspace
 
-    entry = Workspace.find(explicit=context.host.folder).resolve(request.dataset)
-    report = verify(entry.dataset, reporter, first=request.first, last=request.last)
+    workspace = Workspace.find(explicit=context.host.folder)
+    entry = workspace.resolve(request.dataset)
+    replay = None
+    if entry.dataset.state().kind is DatasetKind.Derivative and not request.integrity:
+        runtime = context.host.spark(reporter)
+        from odf_engine.transform.spark_engine import SparkEngine
+        from odf_engine.verify.replay import Replay
+
+        replay = Replay(workspace, entry, SparkEngine(runtime), reporter)
+    report = verify(entry.dataset, reporter, request.first, request.last, replay)
     return {
         "name": str(entry.alias),
         "valid": report.valid,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import pyarrow as pa
@@ -43,6 +43,9 @@ from odf_engine.progress import Reporter
 from odf_engine.storage.objects import LocalObjects, find_name
 from odf_engine.verify.content import Expected, Problem, check_object, check_rows, hash_bytes
 from odf_engine.verify.walk import Blocks
+
+if TYPE_CHECKING:
+    from odf_engine.verify.replay import Replay
 
 _REPORT_SECONDS: Final = 0.1
 
@@ -96,8 +99,16 @@ class Report(msgspec.Struct, frozen=True):
     findings: list[Finding]
 
 
-def verify(dataset: Dataset, reporter: Reporter, first: int | None = None, last: int | None = None) -> Report:
+def verify(
+    dataset: Dataset,
+    reporter: Reporter,
+    first: int | None = None,
+    last: int | None = None,
+    replay: Replay | None = None,
+) -> Report:
     """Checks a dataset, or its blocks ``first`` to ``last`` by sequence number, both included.
+
+    With ``replay`` the transactions of a derivative dataset are run again and compared.
 
     Raises:
         UsageError: the range is empty.
@@ -107,7 +118,7 @@ def verify(dataset: Dataset, reporter: Reporter, first: int | None = None, last:
         raise UsageError(
             f"the range {first}..{last} is empty", hint="it goes from the older block to the newer"
         )
-    return _Integrity(dataset, reporter, first or 0, last).run()
+    return _Integrity(dataset, reporter, first or 0, last, replay).run()
 
 
 class _Lost(Exception):
@@ -119,8 +130,12 @@ class _Lost(Exception):
 
 
 class _Integrity:
-    def __init__(self, dataset: Dataset, reporter: Reporter, first: int, last: int | None) -> None:
+    def __init__(
+        self, dataset: Dataset, reporter: Reporter, first: int, last: int | None, replay: Replay | None
+    ) -> None:
         self._dataset = dataset
+        self._replay = replay
+        self._transactions: list[tuple[Multihash, ChainState, MetadataBlock]] = []
         self._reporter = reporter
         self._first, self._last = first, last
         self._blocks = Blocks(dataset)
@@ -150,7 +165,20 @@ class _Integrity:
             self._block(block_hash, number)
             self._progress.block()
         self._progress.tell()
-        return Report(not self._findings, self._checked, self._slices, 0, self._findings)
+        self._replay_transactions()
+        transforms = len(self._transactions)
+        return Report(not self._findings, self._checked, self._slices, transforms, self._findings)
+
+    def _replay_transactions(self) -> None:
+        if self._replay is None or not self._transactions:
+            return
+        self._reporter.phase("replay")
+        for number, (block_hash, state, block) in enumerate(self._transactions, 1):
+            self._reporter.check()
+            self._reporter.amount(files=number, total_files=len(self._transactions))
+            self._reporter.line(f"block {block.sequence_number}: the transaction is run again", "debug")
+            assert isinstance(block.event, ExecuteTransform)
+            self._found(block_hash, self._replay.problems(state, block.event, block.system_time))
 
     def _find(self, block: str, kind: str, message: str) -> None:
         self._findings.append(Finding(kind, block, message))
@@ -178,7 +206,18 @@ class _Integrity:
                 self._reporter.line(f"block {number}: {part} is of a newer specification", "warning")
             self._rules(block_hash, decoded.block)
             self._objects(block_hash, decoded.block)
+            if self._replay is not None and isinstance(decoded.block.event, ExecuteTransform):
+                self._transaction(block_hash, decoded.block)
         self._follow(block_hash, decoded.block)
+
+    def _transaction(self, block_hash: Multihash, block: MetadataBlock) -> None:
+        if self._state is None or self._lost_settings or self._lost_data:
+            self._reporter.line(
+                f"block {block.sequence_number}: what came before is lost, so it cannot be run again",
+                "warning",
+            )
+        else:
+            self._transactions.append((block_hash, self._state, block))
 
     def _read(self, block_hash: Multihash) -> DecodedBlock:
         try:

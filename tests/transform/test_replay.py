@@ -1,0 +1,105 @@
+"""Verification of derivatives by running every transaction again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.data.slices import read_batches, write_slice
+from odf_engine.metadata.model import DataSlice, ExecuteTransform
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.verify.integrity import Report, verify
+from odf_engine.verify.replay import Replay, first_difference
+from odf_engine.workspace.workspace import DatasetEntry
+from tests.transform.deriving import Deriving
+
+
+def check(deriving: Deriving, entry: DatasetEntry, first: int | None = None) -> Report:
+    replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
+    return verify(entry.dataset, Reporter(), first, None, replay)
+
+
+@pytest.fixture
+def made(deriving: Deriving) -> DatasetEntry:
+    root = deriving.root()
+    made = deriving.derivative("SELECT event_time, city, x * 10 AS y, system_time() AS known FROM input")
+    for day in (1, 2, 3):
+        deriving.rows(root, (day, "a", day), (day, "b", -day))
+        deriving.run(made)
+    return made
+
+
+def test_valid(deriving: Deriving, made: DatasetEntry) -> None:
+    report = check(deriving, made)
+    assert (report.valid, report.transforms, report.findings) == (True, 3, [])
+    last = made.dataset.state().sequence_number
+    assert check(deriving, made, first=last).transforms == 1
+    assert list((deriving.workspace.odf / "cache").glob("replay-*")) == []
+
+
+def forge(entry: DatasetEntry, value: int | None = None, **changes: object) -> None:
+    """Puts another newest block into a dataset, as somebody would who holds the files."""
+    dataset = entry.dataset
+    newest = next(iter(dataset.blocks()))
+    event = newest.block.event
+    assert isinstance(event, ExecuteTransform) and event.new_data is not None
+    staged: Path | None = None
+    if value is not None:
+        table = pa.Table.from_batches(read_batches(dataset.slice_path(event.new_data.physical_hash)))
+        column = pa.array([value, *table.column("y").to_pylist()[1:]], pa.int64())
+        table = table.set_column(table.schema.get_field_index("y"), "y", column)
+        staged = dataset.staging_path("data")
+        written = write_slice(
+            table.drop_columns(["offset", "system_time"]).to_batches(),
+            schema=table.schema, vocab=dataset.state().vocabulary, path=staged,
+            first_offset=event.new_data.offset_interval.start, system_time=newest.block.system_time,
+            fallback_event_time=Timestamp.now(), reporter=Reporter(),
+        )  # fmt: skip
+        assert written is not None
+        changes["new_data"] = DataSlice(
+            written.logical_hash, written.physical_hash, written.offset_interval, written.size
+        )
+    before = newest.block.prev_block_hash
+    assert before is not None
+    (dataset.folder / "refs" / "head").write_text(str(before))
+    dataset.commit(
+        [replace(event, **changes)], system_time=newest.block.system_time, expected_head=before, data=staged
+    )
+
+
+def test_a_value_written_consistently(deriving: Deriving, made: DatasetEntry) -> None:
+    forge(made, value=31)
+    assert verify(made.dataset, Reporter()).valid  # chain and files agree with each other
+    (finding,) = check(deriving, made).findings
+    assert finding.kind == "transform-data"
+    assert finding.block == str(made.dataset.head())
+    assert "record 4 is" in finding.message and "y=31" in finding.message and "y=30" in finding.message
+
+
+def test_a_watermark_and_an_offset(deriving: Deriving, made: DatasetEntry) -> None:
+    event = deriving.newest(made)
+    forge(made, new_watermark=Timestamp.parse("2030-01-01T00:00:00Z"))
+    assert [finding.kind for finding in check(deriving, made).findings] == ["transform-watermark"]
+    (item,) = event.query_inputs
+    forge(made, new_watermark=event.new_watermark, query_inputs=[replace(item, new_offset=4)])
+    assert [finding.kind for finding in check(deriving, made).findings] == ["input-interval"]
+
+
+def test_inputs_that_changed(deriving: Deriving, made: DatasetEntry) -> None:
+    root = deriving.workspace.resolve("input")
+    blocks = list(root.dataset.blocks())
+    (root.dataset.folder / "refs" / "head").write_text(str(blocks[1].hash))
+    assert [finding.kind for finding in check(deriving, made).findings] == ["input-diverged"]
+
+
+def test_first_difference() -> None:
+    def batches(*parts: list[int]) -> list[pa.RecordBatch]:
+        return [pa.record_batch({"x": part}) for part in parts]
+
+    assert first_difference(iter(batches([1, 2], [3])), iter(batches([1], [2, 3]))) is None
+    assert first_difference(iter(batches([1, 2], [3])), iter(batches([1], [2, 4]))) == (2, {"x": 3}, {"x": 4})
+    assert first_difference(iter(batches([1])), iter(batches([1], [2]))) == (1, None, {"x": 2})
