@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec.structs import astuple
+
 from odf_engine.chain.evolution import breaking_change, read_schema, same_schema
 from odf_engine.chain.snapshots import not_normalised
 from odf_engine.chain.state import ChainState, holds_opaque, vocabulary_of
@@ -151,12 +153,24 @@ def _check_normalised(block: MetadataBlock, transform: Any) -> None:
 
 
 def vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -> None:
-    """Records keep the names of their system columns."""
-    if state.slices and vocabulary_of(event) != state.vocabulary:
+    """Records keep the names of their system columns, and a schema has them."""
+    vocabulary = vocabulary_of(event)
+    if vocabulary == state.vocabulary:
+        return
+    if state.slices:
         raise broken(
             block,
             "vocabulary-fixed",
             "the system columns cannot be called otherwise: the dataset has records that name them",
+            hint="make a new dataset for other names",
+        )
+    columns = _readable(lambda: read_schema(state.schema or b"").names) if state.schema else None
+    missing = [name for name in astuple(vocabulary) if columns is not None and name not in columns]
+    if missing:
+        raise broken(
+            block,
+            "vocabulary-fixed",
+            f"the schema of the dataset has no column '{missing[0]}'",
             hint="make a new dataset for other names",
         )
 

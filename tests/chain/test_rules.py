@@ -37,6 +37,7 @@ from odf_engine.metadata.model import (
     SetDataSchema,
     SetInfo,
     SetTransform,
+    SetVocab,
     Sql,
     SqlQueryStep,
     TransformInput,
@@ -418,6 +419,32 @@ def test_how_a_schema_may_change(chains: Chains) -> None:
     assert rule(A.with_nullable(False), b) == "schema-evolution"
     assert rule(A, b.with_nullable(True)) == "schema-evolution"
     assert rule(A, b, pa.field("c", pa.string(), nullable=False)) == "schema-evolution"
+
+
+def test_a_broken_schema_rule_says_how_to_migrate(chains: Chains) -> None:
+    state = chains.state(chains.root, chains.schema(pa.field("city", pa.string())))
+
+    def hint(*columns: pa.Field) -> str:
+        return refusal(state, chains.block(state, chains.schema(*columns))).hint or ""
+
+    assert "CAST(NULL AS STRING) AS city" in hint()
+    assert "keep 'city' as STRING" in hint(pa.field("city", pa.int32()))
+    assert "without NOT NULL" in hint(pa.field("city", pa.string(), nullable=False))
+    more = pa.field("more", pa.int32(), nullable=False)
+    assert hint(pa.field("city", pa.string()), more) == "declare it without NOT NULL"
+
+
+def test_records_keep_the_names_of_their_system_columns(chains: Chains) -> None:
+    other = SetVocab(event_time_column="at")
+    state = chains.state(chains.root, other)
+    check_append(state, chains.block(state, SetVocab()))
+    state = chains.state(chains.root, chains.schema(A))
+    assert refusal(state, chains.block(state, other)).rule == "vocabulary-fixed"
+    check_append(state, chains.block(state, SetVocab(event_time_column="a")))
+    state = chains.follow(state, chains.block(state, chains.add_data(state, rows=1)))
+    for event in (other, SetVocab(event_time_column="a")):
+        assert refusal(state, chains.block(state, event)).rule == "vocabulary-fixed"
+    check_append(state, chains.block(state, SetVocab(offset_column="offset")))
 
 
 def test_a_schema_that_cannot_be_read(chains: Chains) -> None:
