@@ -2,7 +2,8 @@
 
 What comes out is a changelog in the order in which rows get their offsets:
 
-- Append: all rows, by event time, those of the same time as they came;
+- Append: all rows, by event time, those of the same time as they came (or, where a query joined or
+  grouped them so that they came in no order, by every other column);
 - Ledger: rows whose primary key was never seen, in the same order;
 - Snapshot: the difference to the state so far, by primary key and then operation, so that the two
   rows of a correction stand together.
@@ -13,6 +14,7 @@ keys within one input are errors; copies of a row that are alike in every column
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from odf_engine.data.conform import find_columns
@@ -23,6 +25,7 @@ from odf_engine.ingest.merge_ledger import merge_ledger
 from odf_engine.ingest.merge_snapshot import merge_snapshot
 from odf_engine.ingest.ordering import Order
 from odf_engine.metadata.model import Append, Ledger, MergeStrategy, Snapshot, kind_of
+from odf_engine.spark.plans import by_all_columns
 
 if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
@@ -38,6 +41,8 @@ def merge(strategy: MergeStrategy, inputs: Inputs) -> Merged:
     if isinstance(strategy, Append):
         return _append(inputs)
     if isinstance(strategy, Ledger):
+        if inputs.unordered:
+            inputs = replace(inputs, new=_in_order(inputs, _event_time_in(inputs)))
         return merge_ledger(strategy, inputs)
     if isinstance(strategy, Snapshot):
         return merge_snapshot(strategy, inputs)
@@ -50,6 +55,8 @@ def merge(strategy: MergeStrategy, inputs: Inputs) -> Merged:
 def _append(inputs: Inputs) -> Merged:
     """All rows as they are: without a query of our own in between, a small pull is twice as fast."""
     name = _event_time_in(inputs)
+    if inputs.unordered:
+        return _append_unordered(inputs, name)
 
     def make(_new: str, sort: bool) -> DataFrame:
         if not sort or name is None:
@@ -60,6 +67,27 @@ def _append(inputs: Inputs) -> Merged:
 
     keys = () if name is None else (name,)
     return Merged(make, Order(keys, passes=True), filler(inputs, name), NEW)
+
+
+def _append_unordered(inputs: Inputs, name: str | None) -> Merged:
+    """Rows of the same time by every other column. What fits into memory is sorted there, unless there
+    are nested values, which Arrow does not compare: Spark takes several times as long."""
+    kinds = {field.name: field.dataType.typeName() for field in inputs.new.schema}
+    flat = not {"array", "struct"} & set(kinds.values())
+    keys = [column for column, kind in kinds.items() if kind != "void"] if flat else []
+    by_spark = _in_order(inputs, name)
+
+    def make(_new: str, sort: bool) -> DataFrame:
+        return by_spark if sort or not keys else inputs.new
+
+    return Merged(
+        make, Order(tuple(sorted(keys, key=lambda column: column != name))), filler(inputs, name), NEW
+    )
+
+
+def _in_order(inputs: Inputs, name: str | None) -> DataFrame:
+    """The new rows by event time and then by every other column."""
+    return by_all_columns(inputs.new, None if name is None else time_of(inputs, name))
 
 
 def _event_time_in(inputs: Inputs) -> str | None:

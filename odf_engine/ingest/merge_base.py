@@ -46,6 +46,7 @@ class Inputs:
         changelog: what the new rows call their column of operations, when they bring retractions and
             corrections themselves.
         strict: a known key of a ledger with other values is an error.
+        unordered: a query joined or grouped the new rows, so that they come in no order of their own.
     """
 
     session: SparkSession
@@ -58,6 +59,7 @@ class Inputs:
     reporter: Reporter
     changelog: str | None = None
     strict: bool = False
+    unordered: bool = False
 
     @property
     def names(self) -> list[str]:

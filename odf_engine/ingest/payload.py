@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import BadData, InvalidSchema, OdfError
+from odf_engine.errors import BadData, Cancelled, InvalidSchema, OdfError
 from odf_engine.ingest.fetch import Payload
 from odf_engine.ingest.history import History
 from odf_engine.ingest.merge import merge
@@ -36,6 +36,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.spark.plans import loses_order
 from odf_engine.spark.types import arrow_schema
 from odf_engine.workspace.config import Config
 from odf_engine.workspace.workspace import DatasetEntry
@@ -108,6 +109,11 @@ class PayloadJob:
                 written, schema = (None, None) if reading is None else self._write(reading, staged)
             self._payload.check_unchanged()
             self._commit(written, schema, staged)
+        except Cancelled:
+            raise
+        except OdfError:
+            self._payload.check_unchanged()  # then whatever looked wrong is no wonder
+            raise
         finally:
             staged.unlink(missing_ok=True)
         self._reporter.line(f"{self._payload.name}: done in {monotonic() - begun:.1f} s", "debug")
@@ -140,7 +146,7 @@ class PayloadJob:
         """Everything that runs in Spark; errors get the place in the file that they are about."""
         try:
             vocab = self._state.vocabulary
-            result = preprocess(self._session, reading.frame, self._source.preprocess, vocab)
+            result = preprocess(self._session, reading.frame, self._source.preprocess)
             pushed = isinstance(self._source, AddPushSource)
             operations = find_operations(result.columns, vocab) if pushed else None
             columns = reading.columns if self._source.preprocess is None else None
@@ -179,6 +185,7 @@ class PayloadJob:
             reporter=self._reporter,
             changelog=operations,
             strict=self._strict,
+            unordered=self._source.preprocess is not None and loses_order(new),
         )
 
     def _write_slice(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.data.conform import find_columns
 from odf_engine.errors import InvalidQuery
-from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, Transform
-from odf_engine.spark.plans import by_all_columns, loses_order
+from odf_engine.metadata.model import Sql, SqlQueryStep, Transform
 from odf_engine.spark.query import run_query
 
 if TYPE_CHECKING:
@@ -18,13 +16,8 @@ ENGINES: Final = ("spark",)
 INPUT: Final = "input"
 
 
-def preprocess(
-    session: SparkSession, frame: DataFrame, step: Transform | None, vocab: DatasetVocabulary
-) -> DataFrame:
+def preprocess(session: SparkSession, frame: DataFrame, step: Transform | None) -> DataFrame:
     """The result of the query; ``input`` in it is what was read. Nothing runs yet.
-
-    Rows keep the order in which they were read. Where the query joins or groups them there is none
-    left, and they are sorted by event time and then by every other column.
 
     Raises:
         InvalidQuery: another engine, a syntax error, an unknown column, …
@@ -37,11 +30,7 @@ def preprocess(
             where="preprocess",
             hint=f"engines: {', '.join(ENGINES)}. Set engine: spark and write the query in Spark SQL",
         )
-    result = run_query(session, {INPUT: frame}, steps_of(step))
-    if not loses_order(result):
-        return result
-    (place,) = find_columns(result.columns, [vocab.event_time_column])
-    return by_all_columns(result, None if place is None else result.columns[place])
+    return run_query(session, {INPUT: frame}, steps_of(step))
 
 
 def steps_of(step: Sql) -> list[SqlQueryStep]:

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import types as st
+from pyspark.sql.functions import expr
 
 from odf_engine.spark.casts import identifier
 from odf_engine.spark.errors import translated
@@ -29,14 +30,13 @@ def loses_order(frame: DataFrame) -> bool:
 
 
 def by_all_columns(frame: DataFrame, first: str | None) -> DataFrame:
-    """The rows sorted by the column ``first`` and then by every other one, nulls first: an order that
+    """The rows sorted by the expression ``first`` and then by every column, nulls first: an order that
     the rows alone decide."""
-    fields = sorted(frame.schema, key=lambda field: field.name != first)
-    keys = [identifier(field.name) for field in fields if _sortable(field.dataType)]
     if len(set(map(str.lower, frame.columns))) < len(frame.columns):
         return frame  # that a name is there twice is said later
+    keys = [identifier(field.name) for field in frame.schema if _sortable(field.dataType)]
     with translated():
-        return frame.sort(*keys)
+        return frame.sort(*map(expr, [first, *keys] if first else keys))
 
 
 def _sortable(kind: st.DataType) -> bool:

@@ -1,0 +1,114 @@
+"""The manifest's own queries over what was read: steps, errors with their place, order of rows."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import pytest
+
+from odf_engine.errors import InvalidQuery, InvalidSchema
+from tests.ingest.pulling import Pulled
+
+SOURCE = """
+fetch: {{kind: Url, url: in.csv, eventTime: {{kind: FromMetadata}}}}
+read: {{kind: Csv, header: true, schema: ["day DATE", "town STRING", "n BIGINT"]}}
+preprocess: {preprocess}
+merge: {merge}
+"""
+ROWS = [("2024-01-02", "b", 1), ("2024-01-01", "b", 2), ("2024-01-02", "a", 3), ("2024-01-01", "a", 4)]
+TEXT = "day,town,n\n" + "".join(f"{day},{town},{n}\n" for day, town, n in ROWS)
+
+
+def add(pulled: Pulled, *queries: str, merge: str = "{kind: Append}", name: str = "data") -> None:
+    """A dataset with these queries; all but the last are called s1, s2, …"""
+    steps = [{"query": query} | ({"alias": f"s{at}"} if at < len(queries) else {})
+             for at, query in enumerate(queries, 1)]  # fmt: skip
+    preprocess = json.dumps({"kind": "Sql", "engine": "spark", "queries": steps})
+    pulled.add(SOURCE.format(preprocess=preprocess, merge=merge), name=name)
+
+
+def day(number: int) -> datetime:
+    return datetime(2024, 1, number, tzinfo=UTC)
+
+
+def test_steps_that_see_each_other(pulled: Pulled) -> None:
+    pulled.write("in.csv", TEXT)
+    add(
+        pulled,
+        "SELECT CAST(day AS TIMESTAMP) AS event_time, town, n FROM input;",
+        # A CTE may take the name of what it reads.
+        "WITH s1 AS (SELECT * FROM s1 WHERE n < 4) "
+        "SELECT *, sum(n) OVER (PARTITION BY town ORDER BY n) AS total FROM s1",
+        "SELECT event_time, s2.town, s2.n, total, (SELECT count(*) FROM input) AS lines "
+        "FROM s2 LEFT JOIN s1 USING (event_time, town)",
+    )
+    pulled.pull()
+    assert pulled.rows("event_time", "town", "n", "total", "lines") == [
+        (day(1), "b", 2, 3, 4), (day(2), "a", 3, 3, 4), (day(2), "b", 1, 1, 4),
+    ]  # fmt: skip
+
+
+def test_wrong_queries_say_where(pulled: Pulled) -> None:
+    pulled.write("in.csv", TEXT)
+    add(pulled, "SELECT * FROM input", "SELECT\n  town,\n  SUM(n FROM s1", name="syntax")
+    error = pulled.fails(InvalidQuery, "query step 2 of 2")
+    assert "line 3" in str(error.where)
+    add(pulled, "SELECT town, m FROM input", "SELECT * FROM s1", name="column")
+    pulled.fails(InvalidQuery, "query step 1 of 2", "m")
+    add(pulled, "SELECT * FROM s1", "SELECT * FROM s1", name="later")
+    pulled.fails(InvalidQuery, "query step 1 of 2", "`input`")
+    add(pulled, "DROP TABLE input", name="command")
+    pulled.fails(InvalidQuery, "only a single SELECT is allowed")
+    pulled.add(SOURCE.format(merge="{kind: Append}", preprocess='{kind: Sql, engine: spark, queries: '
+               '[{alias: Input, query: "SELECT 1"}, {query: "SELECT 2"}]}'), name="shadow")  # fmt: skip
+    pulled.fails(InvalidQuery, "the alias `Input` of step 1 is taken")
+    flink = "{kind: Sql, engine: flink, query: SELECT 1}"
+    pulled.add(SOURCE.format(merge="{kind: Append}", preprocess=flink), name="engine")
+    pulled.fails(InvalidQuery, "'flink'", "engines: spark")
+    add(pulled, "SELECT town AS event_time, n FROM input", name="time")
+    pulled.fails(
+        InvalidSchema, "in.csv", "event time column 'event_time' is STRING", "CAST(event_time AS TIMESTAMP)"
+    )
+    add(pulled, "SELECT n, town AS N FROM input", name="twice")
+    pulled.fails(InvalidSchema, "'n' and 'N' have the same name")
+    add(pulled, "SELECT n AS offset FROM input", name="system")
+    pulled.fails(InvalidSchema, "'offset'", "SetVocab with offsetColumn")
+
+
+def test_a_query_that_leaves_nothing(pulled: Pulled) -> None:
+    path = pulled.write("in.csv", TEXT)
+    add(pulled, "SELECT * FROM input WHERE n > 100")
+    assert pulled.pull().records == 0
+    assert pulled.kinds()[-1] == "AddData"
+    assert pulled.newest().new_source_state is not None
+    assert pulled.pull().status == "up-to-date"
+    path.write_text("day,town,n\n2024-01-05,c,101\n")
+    assert pulled.pull().records == 1
+    assert pulled.kinds()[-2:] == ["SetDataSchema", "AddData"]
+
+
+@pytest.mark.parametrize("merge", ["{kind: Append}", "{kind: Ledger, primaryKey: [town, n]}"])
+def test_rows_that_were_grouped_are_in_an_order_of_their_own(pulled: Pulled, merge: str) -> None:
+    # Keys in an order in which no hash would put them; times that are null are those of the file.
+    numbers = [(7 * at) % 40 for at in range(40)]
+    pulled.write("in.csv", "day,town,n\n" + "".join(f"2024-01-0{1 + n % 3},t{n:02},{n}\n" for n in numbers))
+    query = (
+        "SELECT if(n % 3 = 2, NULL, CAST(day AS TIMESTAMP)) AS event_time, n, town, count(*) AS c{more} "
+        "FROM input GROUP BY ALL"
+    )
+    add(pulled, query.format(more=""), merge=merge)
+    pulled.pull()
+    expected = sorted(range(40), key=lambda n: (n % 3, n))
+    assert [n for (n,) in pulled.rows("n")] == expected
+    if "Append" in merge:  # by Spark, which compares nested values too
+        add(pulled, query.format(more=", collect_list(n) AS list"), name="nested")
+        pulled.pull()
+        assert [n for (n,) in pulled.rows("n")] == expected
+
+
+def test_rows_that_were_only_picked_stay_in_their_order(pulled: Pulled) -> None:
+    pulled.write("in.csv", TEXT)
+    add(pulled, "SELECT n, explode(array(town, upper(town))) AS town FROM input WHERE n <> 2")
+    pulled.pull()
+    assert pulled.rows("n", "town") == [(1, "b"), (1, "B"), (3, "a"), (3, "A"), (4, "a"), (4, "A")]
