@@ -7,17 +7,21 @@ more here, row by row, up to the row that Spark must have meant; the time for th
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
+from json import JSONDecodeError
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.data.kernels import pc
 from odf_engine.errors import BadData
-from odf_engine.ingest.json_lines import Number, dump
+from odf_engine.ingest.json_lines import dump, load
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 
@@ -26,6 +30,8 @@ _LONGEST_FIELD: Final = 1 << 28
 _SHOWN: Final = 120
 _CUT: Final = 200
 """Spark's errors carry so many characters of a value."""
+_MARK: Final = "\x1f"
+"""Stands for a separator of several characters, which Python's reader does not know."""
 _CONFLICT: Final = ("<<<<<<< ", "=======", ">>>>>>> ")
 _NO_VALUE: Final = frozenset({"na", "n/a", "nan", "null", "none", "nil", "\\n", "-", "--", ".", "?", "#n/a"})
 
@@ -61,10 +67,11 @@ def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
         UnicodeDecodeError: bytes that the encoding does not know.
     """
     csv.field_size_limit(_LONGEST_FIELD)
+    long = len(file.separator) > 1
     with file.path.open(encoding=file.encoding, newline="") as lines:
         reader = csv.reader(
-            lines,
-            delimiter=file.separator,
+            (line.replace(file.separator, _MARK) for line in lines) if long else lines,
+            delimiter=_MARK if long else file.separator,
             quotechar=file.quote or None,
             quoting=csv.QUOTE_MINIMAL if file.quote else csv.QUOTE_NONE,
             escapechar=file.escape if file.quote and file.escape not in ("", file.quote) else None,
@@ -73,14 +80,14 @@ def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
         line = 1
         for row in reader:
             if row:
-                yield line, row
+                yield line, [value.replace(_MARK, file.separator) for value in row] if long else row
             line = reader.line_num + 1
 
 
 def explain_csv(error: BadData, file: TextFile, reporter: Reporter) -> BadData:
     """The error with the place in the CSV file that it is about, as far as it can be found."""
     meant = _csv_test(error, file)
-    if meant is None or len(file.separator) != 1:
+    if meant is None:
         return _named(error, file)
     line, until = 0, monotonic() + _SECONDS
     try:
@@ -140,8 +147,11 @@ def _placed(error: BadData, file: TextFile, line: int, row: list[str]) -> BadDat
     return _bad_value(error, where, None)
 
 
-def explain_json(error: BadData, file: TextFile, reporter: Reporter, *, lines: bool) -> BadData:
-    """The same for JSON lines; ``lines`` says that the lines are those of the file people know."""
+def explain_json(error: BadData, file: TextFile, reporter: Reporter, place: Callable[[int], str]) -> BadData:
+    """The same for JSON lines; ``place`` is what people call the object of a line, from 1."""
+    if isinstance(error, RejectedRow) and error.record is not None and error.where is not None:
+        text = error.record.splitlines()[0] if error.record else ""
+        return conflict(error.where, text) if text.startswith(_CONFLICT) else error
     until = monotonic() + _SECONDS
     with file.path.open(encoding=file.encoding) as rows:
         for number, line in enumerate(rows, 1):
@@ -149,10 +159,38 @@ def explain_json(error: BadData, file: TextFile, reporter: Reporter, *, lines: b
                 reporter.check()
                 if monotonic() > until:
                     break
-            where = f"{file.name}: line {number}" if lines else f"{file.name}: object {number}"
-            if (problem := _line_problem(line.strip(), where, error)) is not None:
+            if (problem := _line_problem(line.strip(), f"{file.name}: {place(number)}", error)) is not None:
                 return problem
     return _named(error, file)
+
+
+def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -> BadData:
+    """The error with the row of a Parquet file that it is about, as far as it can be found."""
+    where = error.where or name
+    if isinstance(error, RejectedRow) and error.column is not None:
+        try:
+            row = _parquet_row(error, path, reporter)
+        except (pa.ArrowException, OSError):
+            row = None
+        if row is not None:
+            return _bad_value(error, f'{name}: row {row:,}, column "{error.column}"', None)
+    return BadData(error.message, where=where, hint=error.hint)
+
+
+def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | None:
+    """The number, from 1, of the first row that has the error's value in the error's column."""
+    with pq.ParquetFile(path) as file:
+        names = [each for each in file.schema_arrow.names if each.casefold() == str(error.column).casefold()]
+        before = 0
+        for batch in file.iter_batches(columns=names[:1]) if names else ():
+            reporter.check()
+            column = batch.column(0)
+            there = column.is_null() if error.value is None else column.cast(pa.string())
+            place = pc.index(there, True if error.value is None else error.value).as_py()
+            if place >= 0:
+                return before + place + 1
+            before += batch.num_rows
+    return None
 
 
 def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
@@ -161,10 +199,10 @@ def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
     if line.startswith(_CONFLICT):
         return conflict(where, line)
     try:
-        row = json.loads(line, parse_int=Number, parse_float=Number)
+        row = load(line)
     except ValueError as problem:
-        at = f", column {problem.colno}" if isinstance(problem, json.JSONDecodeError) else ""
-        reason = problem.msg if isinstance(problem, json.JSONDecodeError) else str(problem)
+        at = f", column {problem.colno}" if isinstance(problem, JSONDecodeError) else ""
+        reason = problem.msg if isinstance(problem, JSONDecodeError) else str(problem)
         hint = "every line has to be one JSON object; for one document with an array use read.kind Json"
         return BadData(f"is not JSON: {reason}: {shown(line)}", where=where + at, hint=hint)
     if not isinstance(row, dict):
@@ -177,11 +215,40 @@ def _line_problem(line: str, where: str, error: BadData) -> BadData | None:
 
 def _json_column(row: dict[str, Any], error: RejectedRow) -> str | None:
     """The column of the row that the error is about."""
-    if error.value is None:
-        found = error.column is not None and row.get(error.column) is None
-        return error.column if found else None
-    names = [error.column] if error.column is not None else list(row)
-    return next((name for name in names if _same(_json_text(row.get(name)), error.value)), None)
+    column, value = error.column, error.value
+    if value is None:
+        empty = column is not None and all(
+            found is None for name, found in row.items() if name.casefold() == column.casefold()
+        )
+        return column if empty else None
+    for path, found in _values(row, ""):
+        if (column is None or _leads(path, column)) and _is_it(found, value):
+            return path
+    return None
+
+
+def _values(value: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """All values at any depth, as ``at.lat`` and ``tags[]``."""
+    if path:
+        yield path, value
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _values(inner, f"{path}.{name}" if path else name)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _values(inner, f"{path}[]")
+
+
+def _leads(path: str, column: str) -> bool:
+    """Whether a path is the column's; Spark itself gives no more than a member's own name."""
+    folded, wanted = path.casefold(), column.casefold()
+    return folded == wanted or folded.endswith("." + wanted)
+
+
+def _is_it(found: Any, value: str) -> bool:
+    if value in ("{", "["):  # all that Spark says of an object or array
+        return isinstance(found, dict if value == "{" else list)
+    return _same(_json_text(found), value)
 
 
 def _json_text(value: Any) -> str:

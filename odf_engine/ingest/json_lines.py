@@ -13,17 +13,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TextIO
 
-from odf_engine.errors import BadData, InvalidManifest
-from odf_engine.ingest.sniff import bad_bytes
+import msgspec
+
+from odf_engine.errors import BadData
 from odf_engine.progress import Reporter
+from odf_engine.spark.encodings import bad_bytes
 
 _CHUNK: Final = 1 << 20
 _LARGEST: Final = 1 << 28
 _NEAR_END: Final = 16
+_NUMBER_TAIL: Final = len("e+1")  # what is cut in it ends a number too early
 _LITERALS: Final = ("true", "false", "null")
 _CUT: Final = "ends in the middle: the file was cut short"
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_KINDS: Final = {dict: "an object", list: "an array", str: "text", bool: "a truth value", type(None): "null"}
+_KINDS: Final = {
+    "{": "an object", "[": "an array", '"': "text", "t": "a truth value", "f": "a truth value", "n": "null",
+}  # fmt: skip
 
 
 class JsonSource(NamedTuple):
@@ -43,10 +48,8 @@ class JsonSource(NamedTuple):
         try:
             with self.path.open(encoding=self.encoding, newline="") as file:
                 yield file
-        except UnicodeDecodeError:
+        except UnicodeError:
             raise bad_bytes(self.path, self.name, self.encoding) from None
-        except LookupError:
-            raise InvalidManifest(f"read.encoding '{self.encoding}' is not known") from None
 
 
 def array_to_lines(source: JsonSource, sub_path: str | None, target: Path, reporter: Reporter) -> None:
@@ -73,41 +76,99 @@ def feature_lines_to_lines(source: JsonSource, target: Path, reporter: Reporter)
     Raises:
         BadData: a line that is not a feature.
     """
-    with source.opened() as lines, target.open("w", encoding="utf-8") as file:
+    size = 0
+    with source.opened() as lines, target.open("wb") as file:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
             reporter.check()
             where = f"{source.name}: line {number}"
             try:
-                value = _decoder.decode(line)
+                _decoder.decode(line)
             except (ValueError, RecursionError) as error:
                 raise BadData(f"is not JSON: {error}", where=where) from None
-            file.write(_feature(value, line, where) + "\n")
+            size += file.write(_feature(line.strip(), where))
+            reporter.amount(bytes=size)
 
 
 class Number(str):
     """A number as its text, so that no digit is lost."""
 
 
-_decoder: Final = json.JSONDecoder(parse_float=Number, parse_int=Number)
+def load(text: str) -> Any:
+    """JSON with its numbers as text.
+
+    Raises:
+        ValueError: it is not JSON.
+    """
+    return json.loads(text, parse_int=Number, parse_float=Number)
 
 
-def _as_it_is(value: Any, text: str, where: str) -> str:
-    if not isinstance(value, dict):
-        raise BadData(f"an element is {_kind(value)}, not an object", where=where)
+# Only finds where values end: numbers are not made.
+_decoder: Final = json.JSONDecoder(parse_float=str, parse_int=str)
+_raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_raw_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode
+
+
+def _as_it_is(text: str, where: str) -> bytes:
+    if not text.startswith("{"):
+        raise BadData(f"an element is {_kind(text)}, not an object", where=where)
     # Line breaks in JSON stand between tokens only.
-    return text.replace("\r", " ").replace("\n", " ")
+    return (text.replace("\r", " ").replace("\n", " ") + "\n").encode("utf-8", "surrogatepass")
 
 
-def _feature(value: Any, text: str, where: str) -> str:
-    if not isinstance(value, dict) or value.get("type") != "Feature":
+def _feature(text: str, where: str) -> bytes:
+    """A feature's properties with its geometry as text, as one line."""
+    if not text.startswith("{"):
+        raise BadData(f"an element is {_kind(text)}, not a GeoJSON feature", where=where)
+    feature = _raws(text)
+    if feature.get("type") != b'"Feature"':
         raise BadData("an element is not a GeoJSON feature", where=where)
-    properties, geometry = value.get("properties"), value.get("geometry")
-    if not isinstance(properties, dict) or not isinstance(geometry, dict):
-        raise BadData("a feature has no properties or no geometry", where=where)
-    row = {**properties, "geometry": dump(geometry, sort_keys=True)}
-    return dump(row)
+    for part in ("properties", "geometry"):
+        if not feature.get(part, b"null").startswith(b"{"):
+            raise BadData(
+                f"a feature has no {part}",
+                where=where,
+                hint="leave such features out in the source, or with a prepare step",
+            )
+    properties = feature["properties"]
+    if "geometry" in _raws(properties):
+        raise BadData(
+            "a feature has a property 'geometry', which is the name of the column for its shape",
+            where=where,
+            hint="rename it in the source, or with a prepare step",
+        )
+    rest = properties[1:-1].strip().replace(b"\r", b" ").replace(b"\n", b" ")
+    shape = json.dumps(_compact(feature["geometry"]).decode(), ensure_ascii=False).encode()
+    return b"{" + rest + (b"," if rest else b"") + b'"geometry":' + shape + b"}\n"
+
+
+def _raws(text: str | bytes) -> dict[str, bytes]:
+    """The values of an object as their text."""
+    try:
+        return {key: bytes(memoryview(value)) for key, value in _raw_object(text).items()}
+    except (msgspec.MsgspecError, RecursionError):  # numbers such as NaN
+        values = load(text if isinstance(text, str) else text.decode())
+        return {key: dump(value).encode() for key, value in values.items()}
+
+
+def _compact(text: bytes) -> bytes:
+    """JSON without white space, keys in alphabetical order, numbers as they are written."""
+    if b'"' not in text:
+        return text.translate(None, b" \t\r\n")
+    try:
+        if text.startswith(b"{"):
+            pairs = sorted(_raws(text).items())
+            return b"{" + b",".join(_text(key) + b":" + _compact(value) for key, value in pairs) + b"}"
+        if text.startswith(b"["):
+            return b"[" + b",".join(_compact(bytes(memoryview(item))) for item in _raw_items(text)) + b"]"
+    except (msgspec.MsgspecError, RecursionError):
+        return dump(load(text.decode()), sort_keys=True).encode()
+    return text
+
+
+def _text(value: str) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()
 
 
 def dump(value: Any, *, sort_keys: bool = False) -> str:
@@ -126,8 +187,8 @@ def dump(value: Any, *, sort_keys: bool = False) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _kind(value: Any) -> str:
-    return "a number" if isinstance(value, Number) else _KINDS.get(type(value), "something else")
+def _kind(text: str) -> str:
+    return _KINDS.get(text[:1], "a number")
 
 
 def _convert(
@@ -135,20 +196,20 @@ def _convert(
     keys: list[str],
     target: Path,
     reporter: Reporter,
-    form: Callable[[Any, str, str], str],
+    form: Callable[[str, str], bytes],
 ) -> None:
     size = 0
-    with source.opened() as text, target.open("w", encoding="utf-8") as file:
+    with source.opened() as text, target.open("wb") as file:
         document = _Document(text, source.name)
-        for value, part, line in _elements(document, keys, keys):
+        for part, line in _elements(document, keys, keys):
             reporter.check()
-            size += file.write(form(value, part, f"{source.name}: line {line}") + "\n")
+            size += file.write(form(part, f"{source.name}: line {line}"))
             reporter.amount(bytes=size)
         document.end()
 
 
-def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iterator[tuple[Any, str, int]]:
-    """The elements of the array at ``keys``, each with its text and line; walks to the value's end."""
+def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iterator[tuple[str, int]]:
+    """The elements of the array at ``keys``, each as its text and line; walks to the value's end."""
     shown = ".".join(all_keys)
     if not keys:
         if document.peek() != "[":
@@ -158,20 +219,21 @@ def _elements(document: _Document, keys: list[str], all_keys: list[str]) -> Iter
             raise document.error(
                 what, hint="say where the array of objects is in read.subPath, such as a.b.c"
             )
-        yield from document.members("[", "]", lambda line: (*document.value(), line))
+        for line in document.members("[", "]"):
+            yield document.value()[1], line
         return
     names: list[str] = []
     if document.peek() != "{":
         raise document.error(f"there is no '{shown}': its parent is not an object")
-    for key, _, _ in document.members("{", "}", lambda line: (*document.value(), line)):
-        document.take(":")
+    for _ in document.members("{", "}"):
+        key = document.key()
         names.append(key)
         if key == keys[0] and names.count(key) == 1:
             yield from _elements(document, keys[1:], all_keys)
         else:
-            document.value()
+            document.skip()
     if keys[0] not in names:
-        hint = "names there: " + ", ".join(map(str, names[:10]))
+        hint = "names there: " + ", ".join(names[:10])
         raise document.error(f"there is no '{shown}' (read.subPath) in the document", hint=hint)
 
 
@@ -205,19 +267,46 @@ class _Document:
         self._at += 1
         return char
 
-    def members(
-        self, begin: str, end: str, read: Callable[[int], tuple[Any, str, int]]
-    ) -> Iterator[tuple[Any, str, int]]:
-        """What ``read`` finds between brackets and commas."""
+    def members(self, begin: str, end: str) -> Iterator[int]:
+        """Stops at each member between brackets, which has to be read then; gives its line."""
         self.take(begin)
         if self.peek() == end:
             self.take(end)
             return
         while True:
             self.peek()
-            yield read(self._line_here())
+            yield self._line_here()
             if self.take("," + end) == end:
                 return
+
+    def key(self) -> str:
+        """The name of a member of an object."""
+        if self.peek() != '"':
+            raise self.error(_CUT if not self.peek() else "is not JSON: a name in quotes is expected")
+        name, _ = self.value()
+        self.take(":")
+        return name
+
+    def skip(self) -> None:
+        """Steps over a value, however large it is."""
+        begin = self.peek()
+        if begin not in ("{", "["):
+            self.value()
+            return
+        if len(self._text) - self._at < _CHUNK:
+            self._more()
+        try:
+            self._at = _decoder.raw_decode(self._text, self._at)[1]
+            return
+        except (json.JSONDecodeError, RecursionError):
+            pass  # too large to be looked at at once, or wrong: what is in it is looked at one by one
+        try:
+            for _ in self.members(begin, "}" if begin == "{" else "]"):
+                if begin == "{":
+                    self.key()
+                self.skip()
+        except RecursionError:
+            raise self.error("is nested too deeply") from None
 
     def value(self) -> tuple[Any, str]:
         """The next value, and its text."""
@@ -237,9 +326,11 @@ class _Document:
                 raise self.error(f"is not JSON: {error.msg}", self._at + ahead) from None
             except RecursionError:
                 raise self.error("is nested too deeply") from None
-            if end == len(self._text) and self._more():
+            length = end - self._at  # what was stepped over is forgotten when more is read
+            if len(self._text) - end < _NUMBER_TAIL and self._more():
                 continue  # a number may go on
-            text, self._at = self._text[self._at : end], end
+            text = self._text[self._at : self._at + length]
+            self._at += length
             return value, text
 
     def end(self) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from odf_engine.ingest.diagnose import (
     conflict,
     explain_csv,
     explain_json,
+    explain_parquet,
     header_of,
     is_conflict,
     shown,
@@ -30,17 +31,27 @@ from odf_engine.ingest.json_lines import (
     feature_lines_to_lines,
     features_to_lines,
 )
-from odf_engine.ingest.prepare import Prepared
-from odf_engine.ingest.sniff import check_is_text, encoding_of
-from odf_engine.metadata.model import Csv, GeoJson, Json, NdGeoJson, NdJson, Parquet, ReadStep, kind_of
+from odf_engine.ingest.prepare import Limits, Prepared
+from odf_engine.ingest.shapefile import shapefile_to_lines
+from odf_engine.ingest.sniff import check_is_text
+from odf_engine.metadata.model import (
+    Csv,
+    EsriShapefile,
+    GeoJson,
+    Json,
+    NdGeoJson,
+    NdJson,
+    Parquet,
+    ReadStep,
+)
 from odf_engine.progress import Reporter
+from odf_engine.spark.encodings import encoding_of
+from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_csv, read_json, read_parquet
 
 if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
     from odf_engine.spark.session import SparkSession
-
-_SAMPLE: Final = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -66,34 +77,34 @@ def read(
     reporter: Reporter,
     known: pa.Schema | None = None,
     check_keys: Callable[[TextFile, Reporter], None] | None = None,
+    limits: Limits | None = None,
 ) -> Reading | None:
     """Begins to read a prepared file; None when there is nothing in it at all.
 
-    ``known`` are the columns to use when the step declares none; ``check_keys`` looks at JSON lines in
-    another way than with a glance at the first of them.
+    ``known`` are the columns to use when the step declares none; ``check_keys`` compares the keys of
+    JSON lines with the columns in another way than a poll; ``limits`` bound the unpacking of a format
+    that is an archive.
 
     Raises:
         BadData: it can be seen already that the file is not what the manifest says.
         InvalidSchema: the declared columns are malformed, or do not go with the file's header.
-        Unsupported: a format that this version cannot read.
+        Unsupported: columns that are declared in the specification's newer terms.
     """
     columns = declared_columns(step) or known
     if prepared.path.stat().st_size == 0:
         reporter.line(f"{prepared.name} is empty", "warning")
         return None
     if isinstance(step, Parquet):
-        frame = read_parquet(
-            session, prepared.path, columns, scratch=job, name=prepared.name, reporter=reporter
-        )
-        return Reading(frame, columns, lambda error: _with_name(error, prepared.name))
+        path, name = prepared.path, prepared.name
+        frame = read_parquet(session, path, columns, scratch=job, name=name, reporter=reporter)
+        return Reading(frame, columns, lambda error: explain_parquet(error, path, name, reporter))
     if isinstance(step, Csv):
         return _read_csv(session, step, columns, prepared, job, reporter)
-    if isinstance(step, NdJson | Json | GeoJson | NdGeoJson):
-        return _read_json(session, step, columns, prepared, job, reporter, check_keys or _check_keys)
-    raise Unsupported(
-        f"files of the format {kind_of(step)} cannot be read",  # type: ignore[arg-type]
-        hint="what can be read: Csv, NdJson, Json, GeoJson, NdGeoJson, Parquet",
-    )
+    if isinstance(step, EsriShapefile):
+        lines = _shape_lines(step, prepared, job, reporter, limits)
+    else:
+        lines = _json_lines(step, prepared, job, reporter)
+    return _read_lines(session, lines, columns, job, reporter, check_keys)
 
 
 def declared_columns(step: ReadStep) -> pa.Schema | None:
@@ -123,7 +134,6 @@ def _read_csv(
     reporter: Reporter,
 ) -> Reading:
     file = csv_file(step, prepared)
-    encoding = encoding_of(prepared.path, step.encoding)
     first = first_row(file)
     if step.header and first:
         _check_header(first, columns, file.name, reporter)
@@ -138,7 +148,7 @@ def _read_csv(
     frame = read_csv(
         session,
         prepared.path,
-        replace(step, encoding=encoding),
+        replace(step, encoding=file.encoding),
         schema,
         scratch=job,
         name=prepared.name,
@@ -153,13 +163,13 @@ def csv_file(step: Csv, prepared: Prepared) -> TextFile:
     Raises:
         BadData: it is no text.
     """
-    if step.encoding is None:
-        check_is_text(prepared.path, prepared.name)
+    encoding = encoding_of(prepared.path, step.encoding)
+    check_is_text(prepared.path, prepared.name, encoding)
     quote = '"' if step.quote is None else step.quote
     return TextFile(
         prepared.path,
         prepared.name,
-        encoding=encoding_of(prepared.path, step.encoding) or "utf-8",
+        encoding=encoding or "utf-8",
         header=bool(step.header),
         separator="," if step.separator is None else step.separator.replace("\\t", "\t"),
         quote=quote,
@@ -169,11 +179,11 @@ def csv_file(step: Csv, prepared: Prepared) -> TextFile:
 
 def first_row(file: TextFile) -> list[str]:
     """The first row, which may be a header; empty where only Spark can tell."""
-    if len(file.separator) != 1:
+    if not file.separator:
         return []
     try:
         line, row = header_of(file)
-    except (UnicodeDecodeError, csv.Error, LookupError):
+    except (UnicodeError, csv.Error, TypeError):
         return []  # the reader has a better error for it
     if row and is_conflict(row[0]):
         raise conflict(f"{file.name}: line {line}", row[0])
@@ -213,73 +223,106 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
         reporter.line(f"{name}: columns are renamed by read.schema: {shown(', '.join(other))}")
 
 
-# --- JSON --------------------------------------------------------------------------------------
+# --- formats that become lines of JSON ---------------------------------------------------------
 
 
-def _read_json(
-    session: SparkSession,
-    step: NdJson | Json | GeoJson | NdGeoJson,
-    columns: pa.Schema | None,
-    prepared: Prepared,
-    job: Path,
-    reporter: Reporter,
-    check_keys: Callable[[TextFile, Reporter], None],
-) -> Reading | None:
-    declared_encoding = getattr(step, "encoding", None)
-    if declared_encoding is None:
-        check_is_text(prepared.path, prepared.name)
-    encoding = encoding_of(prepared.path, declared_encoding)
-    path = prepared.path
-    if not isinstance(step, NdJson):
-        reporter.phase("prepare")
-        path = job / "lines"
-        _to_lines(step, prepared, encoding or "utf-8", path, reporter)
-        encoding = None
-    dates = step if isinstance(step, NdJson | Json) else NdJson()
-    plain = NdJson(encoding=encoding, date_format=dates.date_format, timestamp_format=dates.timestamp_format)
-    file = TextFile(path, prepared.name, encoding=encoding or "utf-8")
-    if columns is not None:
-        file = dataclasses.replace(file, columns=tuple(columns.names))
-        check_keys(file, reporter)
-    frame = read_json(session, path, plain, columns, scratch=job, name=prepared.name, reporter=reporter)
-    if columns is None and not frame.columns:
-        reporter.line(f"{prepared.name} has no objects, and no columns are declared", "warning")
-        return None
-    return Reading(
-        frame, columns, lambda error: explain_json(error, file, reporter, lines=isinstance(step, NdJson))
-    )
+@dataclass(frozen=True)
+class _Lines:
+    """A file with one JSON object a line, made from the prepared file or the file itself.
+
+    Attributes:
+        file: where it is, and what people call it.
+        step: the formats of its values.
+        place: what people call the object of a line.
+        columns: as the file itself declares them; None where it does not.
+    """
+
+    file: TextFile
+    step: NdJson
+    place: Callable[[int], str]
+    columns: pa.Schema | None = None
 
 
-def _to_lines(
-    step: Json | GeoJson | NdGeoJson, prepared: Prepared, encoding: str, path: Path, reporter: Reporter
-) -> None:
-    source = JsonSource(prepared.path, prepared.name, encoding)
+def _json_lines(
+    step: NdJson | Json | GeoJson | NdGeoJson, prepared: Prepared, job: Path, reporter: Reporter
+) -> _Lines:
+    encoding = encoding_of(prepared.path, getattr(step, "encoding", None)) or "utf-8"
+    check_is_text(prepared.path, prepared.name, encoding)
+    if isinstance(step, NdJson):
+        file = TextFile(prepared.path, prepared.name, encoding=encoding)
+        return _Lines(file, replace(step, encoding=encoding), lambda line: f"line {line}")
+    reporter.phase("prepare")
+    source, path = JsonSource(prepared.path, prepared.name, encoding), job / "lines"
+    file = TextFile(path, prepared.name, encoding="utf-8")
     if isinstance(step, Json):
         array_to_lines(source, step.sub_path, path, reporter)
-    elif isinstance(step, GeoJson):
-        features_to_lines(source, path, reporter)
-    else:
-        feature_lines_to_lines(source, path, reporter)
+        plain = NdJson(date_format=step.date_format, timestamp_format=step.timestamp_format)
+        return _Lines(file, plain, lambda line: f"object {line}")
+    (features_to_lines if isinstance(step, GeoJson) else feature_lines_to_lines)(source, path, reporter)
+    return _Lines(file, NdJson(), lambda line: f"feature {line}")
 
 
-def _check_keys(file: TextFile, reporter: Reporter) -> None:
-    """Looks at the first lines: a key that nobody has is left null, one that is not declared left out."""
-    found: dict[str, None] = {}
+def _shape_lines(
+    step: EsriShapefile, prepared: Prepared, job: Path, reporter: Reporter, limits: Limits | None
+) -> _Lines:
+    reporter.phase("prepare")
+    found = shapefile_to_lines(prepared.path, prepared.name, step.sub_path, job, reporter, limits)
+    file = TextFile(found.path, found.name, encoding="utf-8")
+    return _Lines(file, NdJson(), lambda line: f"record {found.record(line)}", found.columns)
+
+
+def _read_lines(
+    session: SparkSession,
+    lines: _Lines,
+    columns: pa.Schema | None,
+    job: Path,
+    reporter: Reporter,
+    check_keys: Callable[[TextFile, Reporter], None] | None,
+) -> Reading | None:
+    file, schema = lines.file, columns or lines.columns
+    compare = None
+    if columns is not None:
+        file = dataclasses.replace(file, columns=tuple(columns.names))
+        if check_keys is not None:
+            check_keys(file, reporter)
+        else:
+            compare = partial(_compare_keys, file, reporter)
     try:
-        with file.path.open(encoding=file.encoding) as lines:
-            for line in lines.readlines(_SAMPLE):
-                found.update(dict.fromkeys(json.loads(line)) if line.strip() else {})
-    except (ValueError, TypeError, RecursionError):
-        return  # what is no JSON object is said when it is read
-    if found and not any(name in found for name in file.columns):
+        frame = read_json(
+            session,
+            file.path,
+            lines.step,
+            schema,
+            scratch=job,
+            name=file.name,
+            reporter=reporter,
+            on_keys=compare,
+        )
+    except RejectedRow as error:
+        raise explain_json(error, file, reporter, lines.place) from None
+    if schema is None and not frame.columns:
+        reporter.line(f"{file.name} has no objects, and no columns are declared", "warning")
+        return None
+    return Reading(frame, columns, lambda error: explain_json(error, file, reporter, lines.place))
+
+
+def _compare_keys(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -> None:
+    """A column that no object has is said, and so is a key that is left out."""
+    folded = {name.casefold(): name for name in file.columns}
+    there = {key.casefold() for key in keys}
+    if keys and not there & folded.keys():
         raise InvalidSchema(
             f"none of the declared columns is in the data: {shown(', '.join(file.columns))}",
             where=file.name,
-            hint=f"the data has {shown(', '.join(found))}",
+            hint=f"the data has {shown(', '.join(keys))}",
         )
-    if left_out := [name for name in found if name not in file.columns]:
+    if keys and (absent := [name for name in file.columns if name.casefold() not in there]):
+        reporter.line(f"{file.name}: no object has {shown(', '.join(absent))}: null in all rows", "warning")
+    if left_out := [key for key in keys if _column_of(key, folded, keys) is None]:
         reporter.line(f"{file.name}: not in read.schema, left out: {shown(', '.join(left_out))}")
 
 
-def _with_name(error: BadData, name: str) -> BadData:
-    return BadData(error.message, where=error.where or name, hint=error.hint)
+def _column_of(key: str, folded: Mapping[str, str], keys: Mapping[str, int]) -> str | None:
+    """The column that a key is read as: in any case, unless another key has the column's exact name."""
+    name = folded.get(key.casefold())
+    return None if name is not None and name != key and name in keys else name

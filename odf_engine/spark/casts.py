@@ -9,6 +9,10 @@ What is written here decides how text is read, so that CSV and JSON are read ali
 - a DATE is ``2024-01-31``, or a midnight such as ``2024-01-31T00:00:00Z``;
 - a TIMESTAMP has at least a whole date; without an offset it is in UTC. A bare year, a time of day
   or a number is an error, since Spark would make surprising moments of them.
+
+Members of structs and items of arrays are made one by one in the same way. Values that have a type
+already, as in Parquet, only become types that can hold them; an object that is declared STRING becomes
+JSON text.
 """
 
 from __future__ import annotations
@@ -20,7 +24,8 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyspark.sql import types as st
 
-from odf_engine.errors import InvalidManifest
+from odf_engine.data.ddl import UUID
+from odf_engine.errors import InvalidManifest, InvalidSchema
 from odf_engine.spark.errors import MARK, SEPARATOR
 from odf_engine.spark.types import spark_type
 
@@ -41,6 +46,17 @@ _UNSIGNED: Final = {
     pa.uint32(): "INT UNSIGNED",
     pa.uint64(): "BIGINT UNSIGNED",
 }
+_KIN: Final = (
+    (st.NumericType, st.NumericType),
+    (st.DateType, st.TimestampType | st.TimestampNTZType),
+    (st.TimestampType | st.TimestampNTZType, st.TimestampType | st.TimestampNTZType | st.DateType),
+    (st.TimeType, st.TimeType),
+    (st.DayTimeIntervalType, st.DayTimeIntervalType),
+    (st.BinaryType, st.BinaryType),
+    (st.AtomicType, st.StringType),
+    (st.NullType, st.DataType),
+)
+"""Types and those that their values may become."""
 _BOUNDS: Final = {pa.uint8(): 255, pa.uint16(): 65535, pa.uint32(): 2**32 - 1, pa.uint64(): 2**64 - 1}
 
 
@@ -75,6 +91,9 @@ def declared(frame: DataFrame, schema: pa.Schema, formats: Formats) -> DataFrame
     """The columns of a frame that a schema names, in its order, as their declared types.
 
     Columns that the frame holds as STRING are read as text; others are cast, without loss.
+
+    Raises:
+        InvalidSchema: a column that the frame holds as a type that has nothing to do with the declared one.
     """
     held = {field.name.lower(): field.dataType for field in frame.schema}
     columns = [
@@ -126,18 +145,12 @@ class _Column:
     @classmethod
     def of(cls, field: pa.Field, held: st.DataType, formats: Formats, raw: str, made_as: str) -> _Column:
         kind = spark_type(field.type, field.name)
-        shown = _UNSIGNED.get(field.type, kind.simpleString().upper())
-        if kind == held and field.type not in _BOUNDS:
-            return cls(field, raw, made_as, "", "", shown)
-        value, guards = f"try_cast({{}} AS {kind.simpleString()})", []
-        if isinstance(held, st.StringType):
-            value, guard = _from_text(kind, raw, made_as, formats)
-            guards.append(guard)
-        elif isinstance(held, st.FractionalType) and isinstance(kind, st.IntegralType | st.DecimalType):
-            guards.append(f"{made_as} = {raw}")
-        if (largest := _BOUNDS.get(field.type)) is not None:
-            guards.append(f"{made_as} >= 0 AND {made_as} <= {largest}")
-        return cls(field, raw, made_as, value, " AND ".join(f"({guard})" for guard in guards if guard), shown)
+        if _is_nested(held) or _is_nested(kind):
+            column = identifier(field.name)
+            value = _within(column, field.type, held, formats, field.name, 0)
+            return cls(field, raw, made_as, "" if value == column else _literal(value), "", "")
+        value, guard = _conversion(field.type, kind, held, formats, field.name, raw, made_as)
+        return cls(field, raw, made_as, value, guard, _shown(field.type, kind))
 
     def made(self) -> list[str]:
         """The column and, where it is something else, the value."""
@@ -147,17 +160,99 @@ class _Column:
 
     def checked(self) -> str:
         """The value, or an error."""
-        missing = "NULL" if self.field.nullable else self._error("NOT NULL", "''")
+        missing = "NULL" if self.field.nullable else _error(self.field.name, "NOT NULL", "''")
         result = self.raw if self.field.nullable else f"coalesce({self.raw}, {missing})"
         if self.value:
             fine = f"{self.made_as} IS NOT NULL" + (f" AND {self.guard}" if self.guard else "")
-            wrong = self._error(self.kind, f"left(CAST({self.raw} AS STRING), {_SHOWN})")
+            wrong = _error(self.field.name, self.kind, self.raw) if self.kind else "NULL"
             result = f"if({fine}, {self.made_as}, if({self.raw} IS NULL, {missing}, {wrong}))"
         return f"{result} AS {identifier(self.field.name)}"
 
-    def _error(self, kind: str, value: str) -> str:
-        message = text(SEPARATOR.join((MARK, self.field.name, kind, "")))
-        return f"raise_error(concat({message}, {value}))"
+
+def _error(path: str, kind: str, value: str) -> str:
+    message = text(SEPARATOR.join((MARK, path, kind, "")))
+    return f"raise_error(concat({message}, left(CAST({value} AS STRING), {_SHOWN})))"
+
+
+def _shown(declared: pa.DataType, kind: st.DataType) -> str:
+    return "UUID" if declared == UUID else _UNSIGNED.get(declared, kind.simpleString().upper())
+
+
+def _is_nested(kind: st.DataType) -> bool:
+    return isinstance(kind, st.StructType | st.ArrayType | st.MapType)
+
+
+def _within(
+    value: str, declared: pa.DataType, held: st.DataType, formats: Formats, path: str, depth: int
+) -> str:
+    """An expression for a value at any depth as its declared type; ``value`` itself where it is that."""
+    kind = spark_type(declared, path)
+    if isinstance(held, st.StructType) and isinstance(kind, st.StructType):
+        return _struct(value, declared, held, formats, path, depth)
+    if isinstance(held, st.ArrayType) and isinstance(kind, st.ArrayType):
+        item = f"item_{depth}"
+        made = _within(item, declared.value_type, held.elementType, formats, f"{path}[]", depth + 1)
+        return value if made == item else f"transform({value}, {item} -> {made})"
+    if _is_nested(held) and isinstance(kind, st.StringType):
+        return f"to_json({value})"
+    if held != kind and (_is_nested(held) or _is_nested(kind)):
+        raise _unrelated(path, held, _shown(declared, kind))
+    template, _ = _conversion(declared, kind, held, formats, path, value, "")
+    if not template:
+        return value
+    made = template.format(value)
+    _, guard = _conversion(declared, kind, held, formats, path, value, made)
+    fine = f"{made} IS NOT NULL" + (f" AND {guard}" if guard else "")
+    wrong = _error(path, _shown(declared, kind), value)
+    return f"if({value} IS NULL, NULL, if({fine}, {made}, {wrong}))"
+
+
+def _struct(
+    value: str, declared: pa.DataType, held: st.StructType, formats: Formats, path: str, depth: int
+) -> str:
+    there = {field.name.casefold(): field for field in held}
+    same, members = held.names == [field.name for field in declared], []
+    for field in declared:
+        if (found := there.get(field.name.casefold())) is None:
+            names = ", ".join(f"`{name}`" for name in held.names)
+            raise InvalidSchema(f"column `{path}` has no member `{field.name}`", hint=f"it has {names}")
+        member = f"{value}.{identifier(found.name)}"
+        made = _within(member, field.type, found.dataType, formats, f"{path}.{field.name}", depth)
+        same = same and made == member
+        members.append(f"{text(field.name)}, {made}")
+    return value if same else f"if({value} IS NULL, NULL, named_struct({', '.join(members)}))"
+
+
+def _conversion(
+    declared: pa.DataType,
+    kind: st.DataType,
+    held: st.DataType,
+    formats: Formats,
+    path: str,
+    raw: str,
+    made: str,
+) -> tuple[str, str]:
+    """How one scalar type becomes another: the expression (``{}`` for the value; empty where it is that
+    already), and what has to hold of ``made`` and ``raw``."""
+    if kind == held and declared not in _BOUNDS:
+        return "", ""
+    value, guards = f"try_cast({{}} AS {kind.simpleString()})", []
+    if isinstance(held, st.StringType) and declared == UUID:
+        value, guards = "try_to_binary(replace({}, '-', ''), 'hex')", [f"octet_length({made}) = 16"]
+    elif isinstance(held, st.StringType):
+        value, guard = _from_text(kind, raw, made, formats)
+        guards.append(guard)
+    elif not any(isinstance(held, left) and isinstance(kind, right) for left, right in _KIN):
+        raise _unrelated(path, held, _shown(declared, kind))
+    elif isinstance(kind, st.DateType):
+        guards.append(f"CAST({made} AS TIMESTAMP) = {raw}")
+    elif isinstance(held, st.FractionalType) and isinstance(kind, st.IntegralType | st.DecimalType):
+        guards.append(f"{made} = {raw}")
+    elif isinstance(held, st.IntegralType) and isinstance(kind, st.FloatType | st.DoubleType):
+        guards.append(f"try_cast({made} AS DECIMAL(20, 0)) = {raw}")
+    if (largest := _BOUNDS.get(declared)) is not None:
+        guards.append(f"{made} >= 0 AND {made} <= {largest}")
+    return value, " AND ".join(f"({guard})" for guard in guards if guard)
 
 
 def _from_text(kind: st.DataType, raw: str, value: str, formats: Formats) -> tuple[str, str]:
@@ -189,8 +284,19 @@ def _from_text(kind: st.DataType, raw: str, value: str, formats: Formats) -> tup
     return plain, ""
 
 
+def _unrelated(path: str, held: st.DataType, kind: str) -> InvalidSchema:
+    return InvalidSchema(
+        f"column `{path}` is {held.simpleString().upper()} in the data, which cannot become {kind}",
+        hint=f"declare `{path}` as the data has it, and convert it in the preprocess query",
+    )
+
+
+def _literal(expression: str) -> str:
+    return expression.replace("{", "{{").replace("}", "}}")
+
+
 def _braced(pattern: str) -> str:
-    return text(pattern).replace("{", "{{").replace("}", "}}")
+    return _literal(text(pattern))
 
 
 def _pattern(written: str | None) -> str | None:

@@ -154,7 +154,10 @@ def _bad_row(cause: Cause) -> OdfError | None:
             )
         case "CANNOT_PARSE_JSON_FIELD":
             return _value_error(
-                plain_name(found["fieldName"]), plain_name(found["dataType"]), found["fieldValue"]
+                # Only the kind: what is within is not read as its declared type here.
+                plain_name(found["fieldName"]),
+                plain_name(found["dataType"]).partition("<")[0],
+                found["fieldValue"],
             )
         case condition if condition.startswith("MALFORMED_RECORD_IN_PARSING"):
             return RejectedRow("a record is not what the schema says")

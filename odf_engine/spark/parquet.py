@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -12,7 +11,7 @@ import pyarrow.parquet as pq
 
 from odf_engine.errors import BadData
 from odf_engine.progress import Reporter
-from odf_engine.spark.casts import identifier
+from odf_engine.spark.casts import identifier, text
 from odf_engine.spark.text import linked
 
 if TYPE_CHECKING:
@@ -22,7 +21,6 @@ _LARGEST_PIECE: Final = 128 << 20
 """Spark holds the rows of a few row groups at once; larger ones (in bytes, unpacked) are divided."""
 _PIECE: Final = 16 << 20
 _BATCH_ROWS: Final = 16384
-_NANOS: Final = re.compile("Timestamp.*nanoseconds")
 
 
 def prepare(path: Path, scratch: Path, name: str, reporter: Reporter) -> tuple[Path, pq.FileMetaData]:
@@ -53,16 +51,28 @@ def prepare(path: Path, scratch: Path, name: str, reporter: Reporter) -> tuple[P
 
 def with_moments(frame: DataFrame, footer: pq.FileMetaData) -> DataFrame:
     """Time stamps of nanoseconds, which Spark gives as numbers, as time stamps cut to microseconds."""
-    leaves = [footer.schema.column(i) for i in range(len(footer.schema))]
-    nanos = {leaf.path for leaf in leaves if _NANOS.match(str(leaf.logical_type))}
-    if not nanos:
+    made = [_moments(identifier(field.name), field.type, 0) for field in footer.schema.to_arrow_schema()]
+    if len(made) != len(frame.columns) or not any(made):
         return frame
-    return frame.selectExpr(*(_moment(name) if name in nanos else identifier(name) for name in frame.columns))
+    names = map(identifier, frame.columns)
+    return frame.selectExpr(*(f"{value or name} AS {name}" for value, name in zip(made, names, strict=True)))
 
 
-def _moment(name: str) -> str:
-    column = identifier(name)
-    return f"timestamp_micros(({column} - pmod({column}, 1000)) DIV 1000) AS {column}"
+def _moments(value: str, kind: pa.DataType, depth: int) -> str | None:
+    """An expression for a value at any depth with its time stamps; None where it has no such ones."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return f"timestamp_micros(({value} - pmod({value}, 1000)) DIV 1000)"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        item = f"item_{depth}"
+        made = _moments(item, kind.value_type, depth + 1)
+        return made and f"transform({value}, {item} -> {made})"
+    if pa.types.is_struct(kind):
+        members = {field.name: f"{value}.{identifier(field.name)}" for field in kind}
+        made = {field.name: _moments(members[field.name], field.type, depth) for field in kind}
+        if any(made.values()):
+            pairs = ", ".join(f"{text(name)}, {made[name] or member}" for name, member in members.items())
+            return f"if({value} IS NULL, NULL, named_struct({pairs}))"
+    return None
 
 
 def _size(footer: pq.FileMetaData, group: int) -> int:

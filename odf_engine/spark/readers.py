@@ -11,6 +11,7 @@ copies and links go to ``scratch``, which must stay until the frame is done with
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import types as st
 
+from odf_engine.data.ddl import UUID
 from odf_engine.errors import InvalidManifest, InvalidSchema
 from odf_engine.metadata.model import Csv, Json, NdJson
 from odf_engine.progress import Reporter
@@ -25,7 +27,7 @@ from odf_engine.spark import casts, parquet
 from odf_engine.spark.casts import Formats
 from odf_engine.spark.errors import clean, translated
 from odf_engine.spark.frames import arrow_batches, cancellable
-from odf_engine.spark.scans import Dialect
+from odf_engine.spark.scans import Dialect, JsonScan
 from odf_engine.spark.text import prepare, spark_path
 from odf_engine.spark.types import spark_schema, spark_type
 
@@ -99,28 +101,46 @@ def read_json(
     scratch: Path,
     name: str | None = None,
     reporter: Reporter | None = None,
+    on_keys: Callable[[Mapping[str, int]], None] | None = None,
 ) -> DataFrame:
     """A file with one JSON object a line.
 
-    A key that is missing is null; keys that the schema does not name are left out. Numbers may be
-    written as strings. Without a schema Spark looks at the whole file: columns in alphabetical
-    order, dates and time stamps as STRING.
+    A key that is missing is null; keys that the schema does not name are left out. Names are found
+    without regard to case, those of members of structs too. Numbers may be written as strings, and an
+    object or array that is declared STRING is its JSON text. Without a schema Spark looks at the whole
+    file: columns in alphabetical order, dates and time stamps as STRING.
+
+    Args:
+        session: of the job.
+        path: the file, uncompressed.
+        step: its formats; the schema in it is not looked at.
+        schema: the declared columns.
+        scratch: folder for temporary files.
+        name: how errors name the file; by default its name.
+        reporter: hears of names in another case, and is asked whether to stop.
+        on_keys: is told the keys of all objects, each with the line where it comes first.
 
     Raises:
-        BadData: the file is not text.
+        BadData: the file is not text, a line is not one object, or a column's name is written in
+            several ways.
         InvalidManifest: an option that makes no sense.
         InvalidSchema: a type that Spark cannot hold.
     """
-    formats = _formats(session, step)
-    text = prepare(
-        path, scratch, name=name or path.name, encoding=step.encoding, objects=True, reporter=reporter
-    )
+    formats, reporter = _formats(session, step), reporter or Reporter()
+    name = name or path.name
+    scan = JsonScan(name, schema)
+    text = prepare(path, scratch, name=name, encoding=step.encoding, objects=scan, reporter=reporter)
+    if scan.spelled:
+        others = [f"'{written}' as `{'.'.join(path)}`" for path, written in scan.spelled.items()]
+        reporter.line(f"{name}: names are found in another case: {', '.join(others)}")
+    if on_keys is not None:
+        on_keys(scan.keys)
     reader = session.read.options(mode="FAILFAST", allowSingleQuotes=False, **_format_options(formats))
     if schema is None:
-        with cancellable(session, reporter or Reporter()):
+        with cancellable(session, reporter):
             return reader.json(spark_path(text.path))
     with translated(reporter):
-        held = st.StructType([_json_field(field) for field in schema])
+        held = st.StructType([_json_field(field, (field.name,), scan.spelled) for field in schema])
         return casts.declared(reader.schema(held).json(spark_path(text.path)), schema, formats)
 
 
@@ -224,11 +244,22 @@ def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFram
     return casts.declared(frame, pa.schema(fields), formats)
 
 
-def _json_field(field: pa.Field) -> st.StructField:
-    """Scalars are read as text; Spark itself makes the values of nested and binary columns."""
-    kind = spark_type(field.type, field.name)
-    native = pa.types.is_nested(field.type) or isinstance(kind, st.BinaryType)
-    return st.StructField(field.name, kind if native else st.StringType())
+def _json_field(
+    field: pa.Field, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
+) -> st.StructField:
+    return st.StructField(spelled.get(path, field.name), _json_held(field.type, path, spelled))
+
+
+def _json_held(
+    kind: pa.DataType, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
+) -> st.DataType:
+    """Scalars are read as text at any depth; Spark itself makes values of binary columns."""
+    wanted = spark_type(kind, ".".join(path))
+    if isinstance(wanted, st.StructType):
+        return st.StructType([_json_field(member, (*path, member.name), spelled) for member in kind])
+    if isinstance(wanted, st.ArrayType):
+        return st.ArrayType(_json_held(kind.value_type, path, spelled))
+    return wanted if isinstance(wanted, st.BinaryType) and kind != UUID else st.StringType()
 
 
 def _format_options(formats: Formats) -> dict[str, str]:
@@ -247,7 +278,6 @@ def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
             )
     try:
         return casts.declared(frame, schema, Formats())
-    except AnalysisException as error:
-        raise InvalidSchema(
-            f"a column cannot have its declared type: {clean(str(error))}", where=name
-        ) from None
+    except InvalidSchema as error:
+        error.where = error.where or name
+        raise

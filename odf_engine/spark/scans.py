@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import codecs
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
 
 from odf_engine.errors import BadData
+from odf_engine.spark.encodings import bad_bytes
 from odf_engine.spark.errors import RejectedRow, shortened
+
+_LONGEST_LINE: Final = 256 << 20
+_MOST_KEYS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -26,14 +35,6 @@ class Dialect:
     escape: str = '"'
 
 
-def not_text(encoding: str, line: int, name: str, start: bytes = b"") -> BadData:
-    """The error for bytes that are not text; ``start`` is how the file or the bytes begin."""
-    hint = "set `encoding` in the read step, such as `windows-1252`"
-    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
-        hint = "it begins like UTF-16: set `encoding: utf-16` in the read step"
-    return BadData(f"bytes that are not {encoding.upper()} text", where=f"{name}, line {line}", hint=hint)
-
-
 class Utf8Scan:
     """Checks that a file is UTF-8: Spark would make question marks of what is not.
 
@@ -46,7 +47,6 @@ class Utf8Scan:
         self._path = path
         self._name = name
         self._decoder = codecs.getincrementaldecoder("utf-8")()
-        self._offset = 0
 
     def feed(self, chunk: bytes) -> None:
         """The next part of the file.
@@ -56,21 +56,16 @@ class Utf8Scan:
         """
         if self._decoder.getstate()[0] or not chunk.isascii():
             self._decode(chunk, final=False)
-        self._offset += len(chunk)
 
     def finish(self) -> None:
         """The file has ended; raises as :meth:`feed` does."""
         self._decode(b"", final=True)
 
     def _decode(self, chunk: bytes, *, final: bool) -> None:
-        pending = len(self._decoder.getstate()[0])
         try:
             self._decoder.decode(chunk, final)
-        except UnicodeDecodeError as error:
-            with self._path.open("rb") as file:
-                before = file.read(self._offset - pending + error.start)
-            start = before[:2] or error.object[:2]
-            raise not_text("utf-8", before.count(b"\n") + 1, self._name, start) from None
+        except UnicodeDecodeError:
+            raise bad_bytes(self._path, self._name, "utf-8") from None
 
 
 class QuoteScan:
@@ -96,6 +91,9 @@ class QuoteScan:
         if self._odd or (not self._rest and self._quote not in chunk):
             return
         self._quotes = True
+        if self._lone:
+            self._rest = b""  # enough is known, and lines may have no end that is counted
+            return
         lines, end, rest = (self._rest + chunk).rpartition(b"\n")
         self._count(lines + end)
         # What begins a line and has no quote yet does not matter to the count.
@@ -114,56 +112,152 @@ class QuoteScan:
 
 
 class JsonScan:
-    """Finds lines that are not exactly one JSON object: Spark would read the first and drop the rest.
+    """Looks at every line of a file with one JSON object a line: is it one, and which keys has it?
 
-    A line that ends with a brace and has no brace opened right after one was closed is left to
-    Spark, which finds every other fault.
+    Spark would read the first object of a line and drop the rest, and finds keys in the case of the
+    declared columns only.
 
     Args:
         name: how errors name the file.
+        schema: the declared columns.
+
+    Attributes:
+        keys: of all objects, each with the line where it comes first; no more than 10,000.
+        spelled: how the file writes the names of columns, and of members of structs (by the names that
+            lead to them), where it differs from the declaration in case.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, schema: pa.Schema | None = None) -> None:
         self._name = name
         self._rest = b""
         self._lines = 0
+        self._level = _Level([] if schema is None else list(schema))
+        self.keys = self._level.keys
+        self.spelled: dict[tuple[str, ...], str] = {}
 
     def feed(self, chunk: bytes) -> None:
         """The next part of the file.
 
         Raises:
             RejectedRow: a line that is not one object.
+            BadData: a column's name is written in more than one way.
         """
         lines, end, self._rest = (self._rest + chunk).rpartition(b"\n")
-        self._check(lines + end)
-        self._lines += lines.count(b"\n") + len(end)
-
-    def finish(self) -> None:
-        """The file has ended."""
-        self._check(self._rest)
-
-    def _check(self, block: bytes) -> None:
-        ended = block.count(b"}\n") + block.count(b"}\r\n")
-        if ended == block.count(b"\n") and block.endswith(b"\n") and not _reopened(block):
-            return
-        for number, line in enumerate(block.split(b"\n"), self._lines + 1):
-            line = line.strip(b" \t\r")
-            if line and (not line.endswith(b"}") or _reopened(line)):
-                self._check_line(line.decode().removeprefix("\ufeff"), number)
-
-    def _check_line(self, line: str, number: int) -> None:
-        try:
-            problem = "" if isinstance(json.loads(line), dict) else "it is another kind of value"
-        except ValueError as error:
-            problem = str(error).partition(": line ")[0]
-        if problem:
-            raise RejectedRow(
-                f"a line is not one JSON object: {problem}",
-                where=f"{self._name}, line {number}",
-                hint=f"the line begins {shortened(line, 60)}",
-                record=line,
+        if end:
+            self._check(lines)
+        elif len(self._rest) > _LONGEST_LINE:
+            raise BadData(
+                f"a line is longer than {_LONGEST_LINE >> 20} MB",
+                where=f"{self._name}: line {self._lines + 1}",
+                hint="every line has to be one object; for one document with an array use read.kind Json",
             )
 
+    def finish(self) -> None:
+        """The file has ended; raises as :meth:`feed` does."""
+        self._check(self._rest)
+        self.spelled = dict(self._level.spelled(self._name, ()))
 
-def _reopened(text: bytes) -> bool:
-    return b"}{" in text or b"} {" in text or b"}\t{" in text
+    def _check(self, block: bytes) -> None:
+        number, level, known = self._lines, self._level, self._level.keys
+        for number, line in enumerate(block.split(b"\n"), self._lines + 1):
+            if not line or line.isspace():
+                continue
+            try:
+                found = _raw_object(line)
+            except (msgspec.MsgspecError, RecursionError):
+                found = self._by_itself(line, number)
+            if level.every or not known.keys() >= found.keys():
+                level.look(found, number)
+        self._lines = number
+
+    def _by_itself(self, line: bytes, number: int) -> dict[str, Any]:
+        """The object of a line that is unusual: a mark at its beginning, numbers like NaN, or no object."""
+        text = line.decode().removeprefix("\ufeff").strip(" \t\r")
+        problem = "it is another kind of value"
+        try:
+            value = json.loads(text)
+            if isinstance(value, dict):
+                return {key: msgspec.Raw(msgspec.json.encode(each)) for key, each in value.items()}
+        except (ValueError, RecursionError) as error:
+            problem = str(error).partition(": line ")[0]
+        raise RejectedRow(
+            f"a line is not one JSON object: {problem}",
+            where=f"{self._name}: line {number}",
+            hint=f"the line begins {shortened(text, 60)}",
+            record=text,
+        )
+
+
+class _Level:
+    """The names of columns, or of the members of a struct, and how a file writes them.
+
+    Attributes:
+        keys: of all objects, each with the line where it comes first; no more than 10,000.
+        every: every object has to be looked at, not those with new keys alone.
+    """
+
+    def __init__(self, fields: list[pa.Field]) -> None:
+        self._folded = {field.name.casefold(): field.name for field in fields}
+        self._written: dict[str, dict[str, int]] = {}
+        self._inner = {field.name: inner for field in fields if (inner := _members(field.type)) is not None}
+        self.keys: dict[str, int] = {}
+        self.every = bool(self._inner)
+
+    def look(self, found: dict[str, Any], number: int) -> None:
+        """Notes the keys of an object, those that are names of columns whatever their case."""
+        for key in found:
+            if key not in self.keys and len(self.keys) < _MOST_KEYS:
+                self.keys[key] = number
+            if (name := self._folded.get(key.casefold())) is None:
+                continue
+            self.every |= key != name
+            if key == name or name not in found:  # of two that fit, the one in the right case is meant
+                self._written.setdefault(name, {}).setdefault(key, number)
+        for name, inner in self._inner.items():
+            for key in self._written.get(name, ()):
+                if (raw := found.get(key)) is not None:
+                    inner.look_within(raw, number)
+
+    def look_within(self, raw: msgspec.Raw, number: int) -> None:
+        """A value that is an object, or lists of objects; others are left to those who read values."""
+        start = bytes(memoryview(raw)[:1])
+        try:
+            if start == b"{":
+                self.look(_raw_object(raw), number)
+            elif start == b"[":
+                for item in _raw_items(raw):
+                    self.look_within(item, number)
+        except msgspec.MsgspecError:
+            return
+
+    def spelled(self, file: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What is written in another case than declared.
+
+        Raises:
+            BadData: a name is written in several ways, so that no one of them would find all values.
+        """
+        for name, written in self._written.items():
+            (first, *others) = written.items()
+            if others:
+                shown = ".".join((*path, name))
+                raise BadData(
+                    f"the column `{shown}` is written '{first[0]}' in line {first[1]:,}, and"
+                    f" '{others[0][0]}' in line {others[0][1]:,}",
+                    where=f"{file}: line {others[0][1]}",
+                    hint="make the keys of all objects the same in the source, or in a prepare step",
+                )
+            if first[0] != name:
+                yield (*path, name), first[0]
+        for name, inner in self._inner.items():
+            yield from inner.spelled(file, (*path, name))
+
+
+def _members(kind: pa.DataType) -> _Level | None:
+    """The names within a struct, or a list of structs."""
+    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        kind = kind.value_type
+    return _Level(list(kind)) if pa.types.is_struct(kind) else None
+
+
+_raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_raw_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from odf_engine.errors import BadData, InvalidManifest
+from odf_engine.errors import BadData
 from odf_engine.progress import Reporter
-from odf_engine.spark.scans import Dialect, JsonScan, QuoteScan, Utf8Scan, not_text
+from odf_engine.spark.encodings import bad_bytes, encoding_of
+from odf_engine.spark.scans import Dialect, JsonScan, QuoteScan, Utf8Scan
 
 _CHUNK: Final = 4 << 20
 _LONGEST_RECORD: Final = 256 << 20
@@ -45,7 +46,7 @@ def prepare(
     name: str,
     encoding: str | None = None,
     dialect: Dialect | None = None,
-    objects: bool = False,
+    objects: JsonScan | None = None,
     reporter: Reporter | None = None,
 ) -> Prepared:
     """Checks a file and gives it a form that Spark reads right.
@@ -56,7 +57,7 @@ def prepare(
         name: how errors name the file.
         encoding: of the file, when it is not UTF-8.
         dialect: for CSV.
-        objects: for one JSON object a line.
+        objects: for one JSON object a line; it learns what keys there are.
         reporter: is asked whether to stop.
 
     Raises:
@@ -66,14 +67,14 @@ def prepare(
     """
     reporter = reporter or Reporter()
     folder = Path(tempfile.mkdtemp(prefix="text-", dir=scratch))
-    codec = _codec(encoding)
-    if codec.name != "utf-8":
+    codec = encoding_of(path, encoding)
+    if codec not in (None, "utf-8-sig"):
         copy = folder / "utf8.txt"
         _transcode(path, copy, codec, name, reporter)
         path = copy
     quotes = QuoteScan(dialect) if dialect is not None and dialect.quote else None
-    utf8 = Utf8Scan(path, name) if codec.name == "utf-8" else None
-    scans = [scan for scan in (utf8, quotes, JsonScan(name) if objects else None) if scan is not None]
+    utf8 = Utf8Scan(path, name) if codec in (None, "utf-8-sig") else None
+    scans = [scan for scan in (utf8, quotes, objects) if scan is not None]
     for chunk in _chunks(path, reporter):
         for scan in scans:
             scan.feed(chunk)
@@ -97,16 +98,6 @@ def spark_path(path: Path) -> str:
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
 
 
-def _codec(encoding: str | None) -> codecs.CodecInfo:
-    try:
-        return codecs.lookup(encoding or "utf-8")
-    except (LookupError, ValueError):
-        raise InvalidManifest(
-            f"nobody knows the encoding '{encoding}'",
-            hint="write it like `utf-8`, `latin1` or `windows-1251`",
-        ) from None
-
-
 def _chunks(path: Path, reporter: Reporter) -> Iterator[bytes]:
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
@@ -114,18 +105,15 @@ def _chunks(path: Path, reporter: Reporter) -> Iterator[bytes]:
             yield chunk
 
 
-def _transcode(path: Path, copy: Path, codec: codecs.CodecInfo, name: str, reporter: Reporter) -> None:
-    decoder = codec.incrementaldecoder()
-    lines = 1
+def _transcode(path: Path, copy: Path, encoding: str, name: str, reporter: Reporter) -> None:
+    decoder = codecs.getincrementaldecoder(encoding)()
     with copy.open("wb") as out:
-        for chunk in (*_chunks(path, reporter), b""):
-            try:
-                text = decoder.decode(chunk, final=not chunk)
-            except UnicodeDecodeError as error:
-                at = lines + chunk[: error.start].count(b"\n")
-                raise not_text(codec.name, at, name) from None
-            lines += text.count("\n")
-            out.write(text.encode("utf-8", "surrogatepass"))
+        try:
+            for chunk in _chunks(path, reporter):
+                out.write(decoder.decode(chunk).encode("utf-8", "surrogatepass"))
+            out.write(decoder.decode(b"", final=True).encode("utf-8", "surrogatepass"))
+        except UnicodeError:
+            raise bad_bytes(path, name, encoding) from None
 
 
 def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter) -> str:
@@ -148,7 +136,7 @@ def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, repor
     if rest:
         raise BadData(
             "a quote is opened and never closed",
-            where=f"{name}, line {lines}",
+            where=f"{name}: line {lines}",
             hint="close it, or set `quote` or `escape` in the read step",
         )
     return mark.decode()

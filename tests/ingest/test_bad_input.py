@@ -6,9 +6,11 @@ import gzip
 import os
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.errors import BadData, InvalidQuery, InvalidSchema, OdfError, SourceUnavailable, Unsupported
+from odf_engine.errors import BadData, InvalidQuery, InvalidSchema, OdfError, SourceUnavailable
 from tests.ingest.conftest import WebServer, reply
 from tests.ingest.pulling import Pulled
 
@@ -20,32 +22,52 @@ merge: {kind: Append}
 GOOD = "id,name,count,day\n1,a,10,2024-01-01\n2,b,20,2024-01-02\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "parts"),
-    [
-        (GOOD + "3,c,abc,\n", BadData, ['cases.csv: line 4, column "count": \'abc\' is not a BIGINT']),
-        (GOOD + '3,"c\nc",1,\n4,d,NA,\n', BadData, ['line 6, column "count": \'NA\'', "read.nullValue"]),
-        (GOOD + "3,c,30,31.12.2024\n", BadData,
-         ['line 4, column "day": \'31.12.2024\' is not a DATE', "dateFormat"]),
-        (GOOD + "3,c\n", BadData, ["cases.csv: line 4: 2 values where there are 4 columns: 3,c"]),
-        (GOOD + "3,c,1,2024-01-01,x\n", BadData, ["cases.csv: line 4: 5 values where there are 4 columns"]),
-        (GOOD.encode() + "3,größe,1,\n".encode("latin-1"), BadData,
-         ["cases.csv", "line 4", "UTF-8", "encoding"]),
-        ("<html><body>Not found</body></html>", BadData, ["cases.csv: is a web page (HTML), not data"]),
-        (gzip.compress(GOOD.encode()), BadData, ["cases.csv: is gzip, not text", "Decompress"]),
-        (GOOD + "<<<<<<< HEAD\n3,c,1,\n=======\n3,c,2,\n>>>>>>> x\n", BadData,
-         ["cases.csv: line 4: a version-control"]),
-        (GOOD + '3,"c,1,\n4,d,1,\n', BadData, ["cases.csv", "line 4"]),
-        ("id,name,day,count\n1,a,2024-01-01,10\n", InvalidSchema,
-         ["cases.csv: line 1: column 'day' has another place"]),
-        ("id,name\n1,a\n", InvalidSchema,
-         ["the file has 2 columns and read.schema declares 4", "id, name, count, day"]),
-    ],
-)  # fmt: skip
-def test_csv(pulled: Pulled, text: str | bytes, kind: type[OdfError], parts: list[str]) -> None:
+CSV_THAT_IS_WRONG: list[tuple[str | bytes, type[OdfError], list[str]]] = [
+    (GOOD + "3,c,abc,\n", BadData, ['cases.csv: line 4, column "count": \'abc\' is not a BIGINT']),
+    (GOOD + '3,"c\nc",1,\n4,d,NA,\n', BadData, ['line 6, column "count": \'NA\'', "read.nullValue"]),
+    (GOOD + "3,c,9223372036854775808,\n", BadData,
+     ['cases.csv: line 4, column "count": \'9223372036854775808\' is not a BIGINT']),
+    (GOOD + "3,c,30,31.12.2024\n", BadData,
+     ['line 4, column "day": \'31.12.2024\' is not a DATE', "dateFormat"]),
+    # A byte order mark, line ends of Windows, and a line end within quotes.
+    ("\ufeffid,name,count,day\r\n1,\"a\r\nb\",10,\r\n2,c,1,\r\nx,d,1,\r\n", BadData,
+     ['cases.csv: line 5, column "id": \'x\' is not a BIGINT']),
+    (GOOD + "3,c\n", BadData, ["cases.csv: line 4: 2 values where there are 4 columns: 3,c"]),
+    (GOOD + "3,c,1,2024-01-01,x\n", BadData, ["cases.csv: line 4: 5 values where there are 4 columns"]),
+    (GOOD.encode() + "3,größe,1,\n".encode("latin-1"), BadData,
+     ["cases.csv: line 4: byte 0xf6 at 58 is not UTF-8 text", "read.encoding"]),
+    ("<html><body>Not found</body></html>", BadData, ["cases.csv: is a web page (HTML), not data"]),
+    (gzip.compress(GOOD.encode()), BadData, ["cases.csv: is gzip, not text", "Decompress"]),
+    (GOOD + "<<<<<<< HEAD\n3,c,1,\n=======\n3,c,2,\n>>>>>>> x\n", BadData,
+     ["cases.csv: line 4: a version-control"]),
+    (GOOD + '3,"c,1,\n4,d,1,\n', BadData, ["cases.csv: line 4: a quote is opened and never closed"]),
+    ("id,name,day,count\n1,a,2024-01-01,10\n", InvalidSchema,
+     ["cases.csv: line 1: column 'day' has another place"]),
+    ("id,name\n1,a\n", InvalidSchema,
+     ["the file has 2 columns and read.schema declares 4", "id, name, count, day"]),
+]  # fmt: skip
+
+
+def test_csv(pulled: Pulled) -> None:
     pulled.add(CSV)
+    for text, kind, parts in CSV_THAT_IS_WRONG:
+        pulled.write("cases.csv", text)
+        pulled.fails(kind, *parts)
+    # Nothing of all that is left behind.
+    text = '\ufeffid,name,count,day\r\n\r\n1,"a\r\nb",10,2024-01-01\r\n2,"""c""",,'
     pulled.write("cases.csv", text)
-    pulled.fails(kind, *parts)
+    assert pulled.pull().records == 2
+    assert pulled.rows("id", "name", "count") == [(1, "a\r\nb", 10), (2, '"c"', None)]
+    pulled.write("cases.csv", "")
+    assert pulled.pull().records == 0
+    assert pulled.reporter.warnings == ["cases.csv is empty"]
+
+
+def test_a_ragged_line_far_down(pulled: Pulled) -> None:
+    read = "read: {kind: Csv, schema: [a STRING, b STRING]}"
+    pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
+    pulled.write("a.csv", ",\n" * 1_000_000 + "x\n" + ",\n")
+    pulled.fails(BadData, "a.csv: line 1000001: 1 value where there are 2 columns: x")
 
 
 def test_the_next_pull_starts_afresh(pulled: Pulled) -> None:
@@ -246,39 +268,71 @@ def test_not_null(pulled: Pulled) -> None:
 
 JSON = """
 fetch: {{kind: Url, url: a.json}}
-read: {{kind: {kind}, schema: [id BIGINT, name STRING]}}
+read: {{kind: {kind}, schema: [id BIGINT NOT NULL, name STRING, "at STRUCT<lat: DOUBLE, day: DATE>"]}}
 merge: {{kind: Append}}
 """
-
-
-@pytest.mark.parametrize(
-    ("kind", "text", "parts"),
-    [
-        ("NdJson", '{"id":1}\n{"id":"x"}\n', ['a.json: line 2, column "id": \'x\' is not a BIGINT']),
-        ("NdJson", '{"id":1}\n{"id":\n', ["a.json, line 2", "not one JSON object"]),
-        ("NdJson", '{"ID":1,"more":2}\n', ["none of the declared columns is in the data", "ID, more"]),
-        ("Json", '[{"id":1},\n{"id":1.5}]', ['a.json: object 2, column "id": \'1.5\' is not a BIGINT']),
-        ("Json", '[{"id":1},\n{"id":', ["a.json: line 2: ends in the middle: the file was cut short"]),
-        ("Json", '{"error":"quota"}', ["a.json: line 1: the document is not an array", "subPath"]),
-        ("Json", "<html>", ["a.json: is a web page"]),
+FEATURE = '{"type": "Feature", "properties": {"id": 1}, "geometry": {"type": "Point", "coordinates": [1, 2]}}'
+JSON_THAT_IS_WRONG: dict[str, list[tuple[str | bytes, list[str]]]] = {
+    "NdJson": [
+        ('{"id":1}\n{"id":"x"}\n', ['a.json: line 2, column "id": \'x\' is not a BIGINT']),
+        ('{"id":1}\n{"id":\n{"id":2}\n', ["a.json: line 2: a line is not one JSON object: Exp"]),
+        ('{"id":1}\n\n{"name":"x"}\n', ['a.json: line 3, column "id"', "NOT NULL"]),
+        ('{"key":1,"more":2}\n', ["a.json: none of the declared columns is in the data", "key, more"]),
+        ('{"id":1}\n{"ID":2}\n', ["a.json: line 2: the column `id` is written 'id' in line 1, and 'ID'"]),
+        ('{"id":1,"at":{"lat":1}}\n{"id":2,"at":{"lat":"north"}}\n',
+         ['a.json: line 2, column "at.lat": \'north\' is not a DOUBLE']),
+        ('{"id":1,"at":{"day":"2024-02-30"}}\n', ['line 1, column "at.day": \'2024-02-30\' is not a DATE']),
+        ('{"id":1,"at":[2]}\n', ['line 1, column "at": \'[\' is not a STRUCT']),
+        ('{"id":1}\n<<<<<<< HEAD\n', ["a.json: line 2: a version-control conflict mark"]),
+        ('{"id":1}\n{"name":"größe"}\n'.encode("cp1252"), ["a.json: line 2: byte 0xf6 at 20 is not UTF-8"]),
     ],
-)  # fmt: skip
-def test_json(pulled: Pulled, kind: str, text: str, parts: list[str]) -> None:
+    "Json": [
+        ('[{"id":1},\n{"id":1.5}]', ['a.json: object 2, column "id": \'1.5\' is not a BIGINT']),
+        ('[{"id":1},\n{"id":', ["a.json: line 2: ends in the middle: the file was cut short"]),
+        ('{"error":"quota"}', ["a.json: line 1: the document is not an array", "subPath"]),
+        ('\n<html>', ["a.json: is a web page"]),
+    ],
+    "Json, subPath: data.rows": [
+        ('{"data": {\n"items": [], "n": 0}}', ["a.json: line 2: there is no 'data.rows'", "items, n"]),
+        ('{"data": {"rows": {"id": 1}}}', ["a.json: line 1: 'data.rows' is not an array"]),
+    ],
+    "GeoJson": [
+        ('{"type": "FeatureCollection", "features": [\n{"type": "Feature", "properties": {"id": 1}}]}',
+         ["a.json: line 2: a feature has no geometry"]),
+        ('{"type": "Point"}', ["a.json: line 1: there is no 'features'"]),
+        ('{"type": "FeatureCollection", "features": [' + FEATURE.replace("1}", '"x"}') + "]}",
+         ['a.json: feature 1, column "id": \'x\' is not a BIGINT']),
+    ],
+    "NdGeoJson": [
+        (FEATURE + "\n" + FEATURE.replace("Point", "Po\nint"), ["a.json: line 2: is not JSON"]),
+    ],
+    "Parquet": [('{"id":1}', ["a.json: this is not a Parquet file"])],
+    "EsriShapefile": [('{"id":1}', ["a.json: is not a zip archive, in which a shapefile has to be"])],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", JSON_THAT_IS_WRONG)
+def test_json_and_others(pulled: Pulled, kind: str) -> None:
     pulled.add(JSON.format(kind=kind))
-    pulled.write("a.json", text)
-    pulled.fails(OdfError, *parts)
+    for text, parts in JSON_THAT_IS_WRONG[kind]:
+        pulled.write("a.json", text)
+        pulled.fails(OdfError, *parts)
 
 
-def test_parquet(pulled: Pulled) -> None:
+def test_parquet_with_other_columns(pulled: Pulled) -> None:
     pulled.add(JSON.format(kind="Parquet"))
-    pulled.write("a.json", '{"id":1}')
-    pulled.fails(BadData, "a.json", "not a Parquet file")
-
-
-def test_formats_that_are_not_read(pulled: Pulled) -> None:
-    pulled.add("fetch: {kind: Url, url: a.zip}\nread: {kind: EsriShapefile}\nmerge: {kind: Append}")
-    pulled.write("a.zip", "x")
-    pulled.fails(Unsupported, "EsriShapefile", "Csv, NdJson")
+    path = pulled.workspace.folder / "a.json"
+    ids = pa.array([1, None, 3])
+    pq.write_table(pa.table({"key": ids, "name": ["a", "b", "c"]}), path)
+    pulled.fails(InvalidSchema, "a.json: the file has no column `id`", "`key`, `name`")
+    at = pa.array([{"lat": 1.5, "day": None}] * 3, pa.struct([("lat", pa.float64()), ("day", pa.date32())]))
+    pq.write_table(pa.table({"id": ids, "name": ["a", "b", "c"], "at": at}), path)
+    pulled.fails(BadData, 'a.json: row 2, column "id"', "NOT NULL")
+    pq.write_table(pa.table({"ID": pa.array([1.0, 2.0, 3.5]), "name": ["a", "b", "c"], "at": at}), path)
+    pulled.fails(BadData, "a.json: row 3, column \"id\": '3.5' is not a BIGINT")
+    pq.write_table(pa.table({"ID": pa.array([1.0]), "name": ["a"], "at": at[:1]}), path)
+    assert pulled.pull().records == 1
+    assert pulled.rows("id", "at") == [(1, {"lat": 1.5, "day": None})]
 
 
 def test_full_disk(pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:

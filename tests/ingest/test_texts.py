@@ -9,16 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_engine.errors import BadData
-from odf_engine.ingest import sniff
+from odf_engine.errors import BadData, InvalidManifest
 from odf_engine.ingest.json_lines import (
     JsonSource,
     array_to_lines,
     feature_lines_to_lines,
     features_to_lines,
 )
-from odf_engine.ingest.sniff import bad_bytes, check_is_text, encoding_of
+from odf_engine.ingest.sniff import check_is_text
 from odf_engine.progress import Reporter
+from odf_engine.spark import encodings
+from odf_engine.spark.encodings import bad_bytes, encoding_of
 from tests.ingest.recorder import Recorder
 
 
@@ -29,7 +30,7 @@ from tests.ingest.recorder import Recorder
         (b"<?xml version='1.0'?><Error>", "XML"),
         (b"\x1f\x8b\x08", "gzip"),
         (b"PK\x03\x04", "zip"),
-        (b"PAR1", "Parquet"),
+        (b"PAR1\x15\x04", "Parquet"),
     ],
 )
 def test_no_data_at_all(tmp_path: Path, data: bytes, message: str) -> None:
@@ -37,27 +38,60 @@ def test_no_data_at_all(tmp_path: Path, data: bytes, message: str) -> None:
     path.write_bytes(data)
     with pytest.raises(BadData, match=f"a.csv: is .*{message}"):
         check_is_text(path, "a.csv")
-    path.write_bytes(b"a,b\n<html>")
-    check_is_text(path, "a.csv")
+    for text in (b"a,b\n<html>", b"PAR1,PAR2\n", b"BZh,PK\n"):
+        path.write_bytes(text)
+        check_is_text(path, "a.csv")
+    path.write_text("<html>", encoding="utf-16")
+    with pytest.raises(BadData, match="web page"):
+        check_is_text(path, "a.csv", "utf-16")
 
 
-def test_byte_order_marks(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("data", "declared", "found"),
+    [
+        ("a,b".encode("utf-8-sig"), None, "utf-8-sig"),
+        ("a,b".encode("utf-8-sig"), "UTF8", "utf-8-sig"),
+        (b"a,b", None, None),
+        (b"a,b", "utf-8", None),
+        (b"a,b", "latin1", "iso8859-1"),
+        ("a,b".encode("utf-16"), None, "utf-16"),
+        ("a,b".encode("utf-16"), "utf-16-le", "utf-16"),
+        ("a,б".encode("utf-16-le"), "UTF-16", "utf-16-le"),
+        ("а,b".encode("utf-16-be"), "UTF-16", "utf-16-be"),
+        ("a,b".encode("utf-32"), None, "utf-32"),
+        ("a,b".encode("utf-32-be"), "utf-32", "utf-32-be"),
+        ("a,b".encode("utf-32-le"), "utf-32", "utf-32-le"),
+        (b"", "utf-16", "utf-16-be"),
+        ("表".encode("shift_jis"), "Shift_JIS", "shift_jis"),
+    ],
+)
+def test_encodings(tmp_path: Path, data: bytes, declared: str | None, found: str | None) -> None:
     path = tmp_path / "a"
-    path.write_text("a,b", encoding="utf-8-sig")
-    assert encoding_of(path, None) == "utf-8-sig"
-    assert encoding_of(path, "latin1") == "latin1"
-    path.write_text("a,b")
-    assert encoding_of(path, None) is None
+    path.write_bytes(data)
+    assert encoding_of(path, declared) == found
+    assert data.decode(found or "utf-8").lstrip("\ufeff") == data.decode(found or "utf-8")
+
+
+@pytest.mark.parametrize("name", ["klingon", "base64", "rot13", "", "\0"])
+def test_encodings_that_are_none(tmp_path: Path, name: str) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(InvalidManifest, match="nobody knows the encoding"):
+        encoding_of(tmp_path / "a", name)
 
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
 def test_bad_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(sniff, "_CHUNK", chunk)
+    monkeypatch.setattr(encodings, "_CHUNK", chunk)
     path = tmp_path / "a"
     path.write_bytes(b"a,b\n1,\xc3\xa9\n2," + "größe".encode("latin-1") + b"\n")
     assert str(bad_bytes(path, "a", "utf-8")) == "a: line 3: byte 0xf6 at 13 is not UTF-8 text"
     path.write_bytes(b"ab\xc3")
     assert str(bad_bytes(path, "a", "utf-8")) == "a: line 1: byte 0xc3 at 2 is not UTF-8 text"
+    for encoding in ("utf-16-le", "utf-16-be"):
+        path.write_bytes("ab\nc\u0a0a\n\ud800\ud800".encode(encoding, "surrogatepass"))
+        assert str(bad_bytes(path, "a", encoding)).startswith("a: line 3: byte 0x")
+    path.write_bytes("表\n示".encode("shift_jis") + b"\n\x81\xff")
+    assert str(bad_bytes(path, "a", "shift_jis")) == "a: line 3: byte 0x81 at 6 is not SHIFT_JIS text"
 
 
 def lines(tmp_path: Path, text: str, sub_path: str | None = None) -> list[str]:
@@ -130,17 +164,66 @@ def test_any_document(
 
 def test_geojson(tmp_path: Path, reporter: Recorder) -> None:
     feature = {
-        "type": "Feature", "id": 7, "properties": {"name": "x", "n": 10.50},
+        "type": "Feature", "id": 7, "properties": {"name": "größe", "n": 10.50},
         "geometry": {"type": "Point", "coordinates": [1.0, -2]},
     }  # fmt: skip
-    row = '{"name":"x","n":10.5,"geometry":"{\\"coordinates\\":[1.0,-2],\\"type\\":\\"Point\\"}"}\n'
+    # Numbers stay as they are written; the shape has its keys in order and no white space.
+    shape = json.dumps('{"coordinates":[1.0,-2],"type":"Point"}')
+    row = '{"name": "gr\\u00f6\\u00dfe", "n": 10.5,"geometry":' + shape + "}\n"
     path, target = tmp_path / "a", tmp_path / "b"
-    path.write_text(json.dumps({"type": "FeatureCollection", "features": [feature, feature]}))
+    path.write_text(json.dumps({"type": "FeatureCollection", "features": [feature, feature]}, indent=1))
     features_to_lines(JsonSource(path, "a"), target, reporter)
-    assert target.read_text() == row * 2
+    assert [json.loads(line) for line in target.read_text().splitlines()] == [json.loads(row)] * 2
     path.write_text(json.dumps(feature) + "\n\n" + json.dumps(feature) + "\n")
     feature_lines_to_lines(JsonSource(path, "a"), target, reporter)
     assert target.read_text() == row * 2
-    path.write_text(json.dumps(feature) + '\n{"type": "Feature", "properties": null, "geometry": null}\n')
-    with pytest.raises(BadData, match="a: line 2: a feature has no properties"):
-        feature_lines_to_lines(JsonSource(path, "a"), target, reporter)
+
+
+@pytest.mark.parametrize(
+    ("geometry", "written"),
+    [
+        ('{"type": "Point", "coordinates": [1.10, NaN]}', '{"coordinates":[1.10,NaN],"type":"Point"}'),
+        (
+            '{"type": "GeometryCollection", "geometries": [{"type": "Point", "coordinates": []}, 1 ]}',
+            '{"geometries":[{"coordinates":[],"type":"Point"},1],"type":"GeometryCollection"}',
+        ),
+        ('{"type": "Point", "a b": "x y", "c": [1, "ß z"]}', '{"a b":"x y","c":[1,"ß z"],"type":"Point"}'),
+    ],
+)
+def test_shapes(tmp_path: Path, reporter: Recorder, geometry: str, written: str) -> None:
+    path, target = tmp_path / "a", tmp_path / "b"
+    path.write_text(f'{{"type": "Feature", "properties": {{ }}, "geometry": {geometry}}}', encoding="utf-8")
+    feature_lines_to_lines(JsonSource(path, "a"), target, reporter)
+    assert json.loads(target.read_text(encoding="utf-8")) == {"geometry": written}
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"type": "Feature", "properties": null, "geometry": {}}', "a feature has no properties"),
+        ('{"type": "Feature", "properties": {"a": 1}, "geometry": null}', "a feature has no geometry"),
+        ('{"type": "Feature", "properties": {"a": 1}}', "a feature has no geometry"),
+        ('{"type": "Feature", "properties": {"geometry": 1}, "geometry": {}}', "has a property 'geometry'"),
+        ('{"type": "Point"}', "is not a GeoJSON feature"),
+        ("[1]", "an element is an array, not a GeoJSON feature"),
+        ('{"type": ', "is not JSON"),
+    ],
+)
+def test_features_that_are_wrong(tmp_path: Path, line: str, message: str) -> None:
+    path, good = tmp_path / "a", '{"type": "Feature", "properties": {}, "geometry": {}}'
+    path.write_text(f"{good}\n{line}\n")
+    with pytest.raises(BadData, match=f"a: line 2: .*{message}"):
+        feature_lines_to_lines(JsonSource(path, "a"), tmp_path / "b", Reporter())
+
+
+def test_what_is_skipped_may_be_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odf_engine.ingest.json_lines._CHUNK", 1 << 12)
+    monkeypatch.setattr("odf_engine.ingest.json_lines._LARGEST", 1 << 14)
+    large = json.dumps([{"x": [i, {"y": "z" * 9}]} for i in range(5000)])
+    assert lines(tmp_path, f'{{"a": {large}, "b": [{{"c": 1}}], "d": {{"e": {large}}}}}', "b") == ['{"c": 1}']
+    with pytest.raises(BadData, match="one value has more than"):
+        lines(tmp_path, f'[{{"a": {large}}}]')
+    with pytest.raises(BadData, match="nested too deeply"):
+        lines(tmp_path, '{"a": ' + "[" * 20_000 + "1" + "]" * 20_000 + ', "b": []}', "b")
+    with pytest.raises(BadData, match="',' or '\\]' expected, '}' found"):
+        lines(tmp_path, f'{{"a": {large[:-1]}}}, "b": []}}', "b")

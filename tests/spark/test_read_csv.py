@@ -105,20 +105,20 @@ def test_encodings(csv: Reader) -> None:
 
 
 def test_bytes_that_are_not_the_encoding(csv: Reader) -> None:
-    with pytest.raises(BadData, match=r"file\.csv, line 2: bytes that are not UTF-8") as caught:
+    with pytest.raises(BadData, match=r"file\.csv: line 2: byte 0xff at 6 is not UTF-8") as caught:
         csv(b"1,x\n2,\xff\n", AB)
     assert "encoding" in str(caught.value.hint)
     with pytest.raises(BadData, match="line 1") as caught:
         csv("1,x\n".encode("utf-16"), AB)
     assert "utf-16" in str(caught.value.hint)
-    with pytest.raises(BadData, match=r"line 2: bytes that are not ASCII"):
+    with pytest.raises(BadData, match=r"line 2: byte 0xe9 at 6 is not ASCII"):
         csv(b"1,x\n2,\xe9\n", AB, encoding="us-ascii")
     with pytest.raises(BadData, match="line 1"):
         csv(b"1,\xc3", AB)  # a character that the end of the file cuts
 
 
 def test_a_quote_that_is_never_closed(csv: Reader) -> None:
-    with pytest.raises(BadData, match=r"file\.csv, line 2: a quote is opened and never closed"):
+    with pytest.raises(BadData, match=r"file\.csv: line 2: a quote is opened and never closed"):
         csv('1,x\n2,"y\n3,z\n', AB)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +31,11 @@ TABLE = pa.table(
         "t": pa.array([-1, 1500, None], pa.timestamp("ns")),
         "z": pa.array([1, 2, 3], pa.timestamp("us", "UTC")),
         "a.b": [1, 2, 3],
+        "n": pa.array(
+            [{"l": [1, None], "t": 1500}, None, {"l": None, "t": None}],
+            pa.struct([("l", pa.list_(pa.int64())), ("t", pa.timestamp("ns"))]),
+        ),
+        "o": [[{"x": 1, "d": 0.5}], [], None],
     }
 )
 
@@ -62,23 +68,19 @@ def test_columns_by_name_in_the_order_of_the_schema(parquet: Reader) -> None:
 
 
 @pytest.mark.parametrize(
-    ("column", "kind", "value"),
+    ("field", "value"),
     [
-        ("id", pa.int8(), "300"),
-        ("f", pa.int32(), "2.5"),
-        ("s", pa.int32(), "x"),
-        ("u", pa.int64(), str(2**64 - 1)),
+        (pa.field("id", pa.int8()), "300"),
+        (pa.field("id", pa.int64(), False), None),
+        (pa.field("f", pa.int32()), "2.5"),
+        (pa.field("s", pa.int32()), "x"),
+        (pa.field("u", pa.int64()), str(2**64 - 1)),
     ],
 )
-def test_casts_that_would_lose_something(parquet: Reader, column: str, kind: pa.DataType, value: str) -> None:
+def test_values_that_do_not_fit(parquet: Reader, field: pa.Field, value: str | None) -> None:
     with pytest.raises(RejectedRow) as caught:
-        parquet(pa.schema([(column, kind)]))
-    assert (caught.value.column, caught.value.value) == (column, value)
-
-
-def test_not_null(parquet: Reader) -> None:
-    with pytest.raises(RejectedRow, match="NOT NULL"):
-        parquet(pa.schema([pa.field("id", pa.int64(), False)]))
+        parquet(pa.schema([field]))
+    assert (caught.value.column, caught.value.value) == (field.name, value)
 
 
 def test_a_column_that_is_not_there(parquet: Reader) -> None:
@@ -87,19 +89,54 @@ def test_a_column_that_is_not_there(parquet: Reader) -> None:
     assert "`id`, `u`" in str(caught.value.hint)
 
 
-def test_a_cast_that_makes_no_sense(parquet: Reader) -> None:
-    with pytest.raises(InvalidSchema, match="declared type"):
-        parquet(pa.schema([("s", pa.list_(pa.int64()))]))
+@pytest.mark.parametrize(
+    ("column", "kind", "shown"),
+    [
+        ("s", pa.list_(pa.int64()), "STRING in the data, which cannot become ARRAY<BIGINT>"),
+        ("id", pa.timestamp("ms", "UTC"), "BIGINT in the data, which cannot become TIMESTAMP"),
+        ("z", pa.int64(), "TIMESTAMP in the data, which cannot become BIGINT"),
+        ("n", pa.struct([("q", pa.int32())]), "column `n` has no member `q`"),
+    ],
+)
+def test_casts_that_make_no_sense(parquet: Reader, column: str, kind: pa.DataType, shown: str) -> None:
+    with pytest.raises(InvalidSchema, match=shown) as caught:
+        parquet(pa.schema([(column, kind)]))
+    assert caught.value.where == "_x[1].parquet"
+
+
+def test_nested(parquet: Reader) -> None:
+    moment = pa.timestamp("ms", "UTC")
+    schema = pa.schema(
+        [
+            ("n", pa.struct([("L", pa.list_(pa.int8())), ("t", moment)])),
+            pa.field("o", pa.list_(pa.struct([("x", pa.string()), ("d", pa.decimal128(5, 2))]))),
+        ]
+    )
+    assert parquet(schema) == [
+        {
+            "n": {"L": [1, None], "t": datetime(1970, 1, 1, 0, 0, 0, 1, UTC)},
+            "o": [{"x": "1", "d": Decimal("0.50")}],
+        },
+        {"n": None, "o": []},
+        {"n": {"L": None, "t": None}, "o": None},
+    ]
+    assert parquet(pa.schema([("n", pa.string()), ("o", pa.string())]))[0] == {
+        "n": '{"l":[1,null],"t":"1970-01-01T00:00:00.000Z"}', "o": '[{"x":1,"d":0.5}]',
+    }  # fmt: skip
+    with pytest.raises(RejectedRow) as caught:
+        parquet(pa.schema([("o", pa.list_(pa.struct([("d", pa.int32())])))]))
+    assert (caught.value.column, caught.value.value) == ("o[].d", "0.5")
 
 
 def test_large_row_groups_are_divided(
     session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "x.parquet"
-    ids = pa.array(range(100_000))
+    ids = pa.array(range(20_000))
     pq.write_table(pa.table({"id": ids, "t": ids.cast(pa.timestamp("ns"))}), file)
-    monkeypatch.setattr(parquet_files, "_LARGEST_PIECE", 1 << 20)
-    monkeypatch.setattr(parquet_files, "_PIECE", 1 << 18)
+    monkeypatch.setattr(parquet_files, "_LARGEST_PIECE", 1 << 18)
+    monkeypatch.setattr(parquet_files, "_PIECE", 1 << 15)
+    monkeypatch.setattr(parquet_files, "_BATCH_ROWS", 2048)
     copy, _ = parquet_files.prepare(file, tmp_path, "x", Reporter())
     assert pq.read_metadata(copy).num_row_groups > 5
     frame = read_parquet(session, file, None, scratch=tmp_path)

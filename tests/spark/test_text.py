@@ -73,7 +73,7 @@ def test_lines_of_more_than_one_object_are_found(lines: list[str], cuts: list[in
     except RejectedRow as error:
         problem = error.where
     wrong = [number for number, line in enumerate(lines, 1) if line.strip() and not is_object(line)]
-    assert problem == (f"x, line {wrong[0]}" if wrong else None)
+    assert problem == (f"x: line {wrong[0]}" if wrong else None)
 
 
 def is_object(line: str) -> bool:
@@ -137,7 +137,7 @@ def test_wrong_bytes_are_found_wherever_they_are(tmp_path: Path, monkeypatch: py
         lines = good.encode().splitlines(keepends=True)
         lines[line - 1] = b"\xe9" + lines[line - 1]
         file.write_bytes(b"".join(lines))
-        with pytest.raises(BadData, match=f"x, line {line}: bytes that are not UTF-8"):
+        with pytest.raises(BadData, match=rf"x: line {line}: byte 0xe9 at \d+ is not UTF-8"):
             prepare(file, tmp_path, name="x")
 
 
