@@ -238,7 +238,7 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 JournalEvent = JobChanged | LogLine | Committed
 Event = WorkerStatus | Accepted | Refused | JobProgress | JournalEvent
 
-MAX_COMMAND_BYTES: Final = 1024 * 1024
+MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024
 
 _encoder = msgspec.json.Encoder()

@@ -194,11 +194,14 @@ def all_keys(file: TextFile, reporter: Reporter) -> list[str] | None:
     """
     found: dict[str, None] = {}
     decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-    objects = 0
+    objects = size = 0
+    total = file.path.stat().st_size
     try:
         for number, line in enumerate(_lines(file)):
+            size += len(line)
             if number % _EVERY == 0:
                 reporter.check()
+                reporter.amount(bytes=size, total_bytes=total)
             if line.strip():
                 objects += 1
                 names = decode(line)

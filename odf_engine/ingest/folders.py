@@ -56,5 +56,5 @@ def errors_of_the_disk(where: Path) -> Iterator[None]:
         raise OdfError(
             "the disk is full" if full else f"a file could not be read or written: {error.strerror or error}",
             where=str(error.filename or where),
-            hint="free some space and pull again; nothing was committed" if full else "pull again",
+            hint="free some space and try again; nothing was committed" if full else "try again",
         ) from error
