@@ -1,0 +1,140 @@
+"""`odf new`, `odf add --update` and `odf show --manifest`: definitions there and back."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from odf_engine.errors import Conflict, InvalidManifest, UsageError
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.templates import ROOT
+from odf_tui.cli.verbs import cli
+from tests.cli.conftest import Odf
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.init(tmp_path)
+
+
+def run(workspace: Workspace, *arguments: str, input: str | None = None) -> Result:
+    return CliRunner().invoke(cli, ["-w", str(workspace.folder), *arguments], input=input)
+
+
+def add_all(workspace: Workspace, *options: str) -> Result:
+    return run(workspace, "add", "-r", str(workspace.folder / "m"), "--update", *options)
+
+
+def test_templates_are_valid_and_come_back_from_the_dataset(workspace: Workspace) -> None:
+    folder = workspace.folder / "m"
+    folder.mkdir()
+    for name, options in (
+        ("polled", ["--root"]),
+        ("pushed", ["--root", "--push"]),
+        ("also.pushed", ["--push"]),
+        ("made", ["--derivative"]),
+    ):
+        printed = run(workspace, "new", name, *options).stdout
+        (folder / f"{name}.yaml").write_text(printed.replace("com.example.input", "polled"))
+    said = add_all(workspace, "--dry-run")
+    assert said.stdout.count(": new\n") == 4
+    assert workspace.datasets() == []
+    assert add_all(workspace).stderr.count("added ") == 4
+    again = add_all(workspace)
+    assert (again.stdout, again.stderr.count(": nothing to do\n")) == ("", 4)
+    for name in ("polled", "pushed", "also.pushed", "made"):
+        shown = run(workspace, "show", name, "--manifest").stdout
+        assert "datasetRef: polled" in shown or name != "made"
+        (folder / f"{name}.yaml").write_text(shown)
+    assert add_all(workspace).stderr.count(": nothing to do\n") == 4
+    for options in ([], ["--push", "--derivative"]):
+        assert isinstance(run(workspace, "new", "x", *options).exception, UsageError)
+
+
+def test_what_the_template_has_in_comments_is_valid_too() -> None:
+    """Each alternative in the place of what it is an alternative to."""
+    text = ROOT.replace("NAME", "x")
+    fetches = re.findall(r"^      # (fetch:\n(?:      # .*\n)+?)(?=      # or|      #\n)", text, re.MULTILINE)
+    reads = re.findall(r"^      # (read: \{.*?\})", text, re.MULTILINE)
+    assert (len(fetches), len(reads)) == (2, 5)
+    whole_fetch = re.search(r"^      fetch:\n(?:        .*\n)+", text, re.MULTILINE)
+    whole_read = re.search(r"^      read:\n(?:        .*\n)+", text, re.MULTILINE)
+    assert whole_fetch and whole_read
+    for fetch in fetches:
+        other = "".join(f"      {line}\n" for line in re.sub(r"(?m)^      # ", "", fetch).splitlines())
+        read_manifests(text.replace(whole_fetch[0], other), "template")
+    for read in reads:
+        read_manifests(text.replace(whole_read[0], f"      {read}\n"), "template")
+    for name in ("prepare", "preprocess", "SetDataSchema", "SetLicense", "SetAttachments"):
+        block = re.search(rf"^ +# (?:- kind: )?{name}:?\n((?: +#  +.*\n)+)", text, re.MULTILINE)
+        assert block, name
+        bare = re.sub(r"(?m)^( +)# ", r"\1", block[0])
+        read_manifests(text.replace(block[0], bare), "template")
+
+
+def test_changes_are_shown_and_appended(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = run(workspace, "new", "cases", "--root").stdout
+    assert json.loads(run(workspace, "add", "-", "--json", input=first).stdout) == [
+        {"name": "cases", "status": "added"}
+    ]
+    entry = workspace.resolve("cases")
+    head = entry.dataset.head()
+    second = first.replace("        path: data/*.csv\n", "        path: in/*.csv\n")
+    shown = run(workspace, "add", "-", "--update", "--dry-run", input=second)
+    assert "cases:\n  SetPollingSource\n" in shown.stdout
+    assert "\n    -   path: data/*.csv\n    +   path: in/*.csv\n" in shown.stdout
+    assert shown.stderr == "cases: would append 1 event\n"
+    assert entry.dataset.head() == head
+    (document,) = json.loads(run(workspace, "add", "-", "--update", "--json", input=second).stdout)
+    assert (document["status"], document["head"]) == ("updated", str(entry.dataset.head()))
+    assert document["events"][0]["fetch"]["path"] == "in/*.csv"
+    (document,) = json.loads(run(workspace, "add", "-", "--update", "--json", input=second).stdout)
+    assert (document["status"], document["events"]) == ("unchanged", [])
+
+    wrong = run(workspace, "add", "-", "--update", input=second.replace("kind: Root", "kind: Derivative"))
+    assert isinstance(wrong.exception, InvalidManifest)
+    assert isinstance(run(workspace, "add", "-", "--dry-run", input=second).exception, UsageError)
+    # Somebody else commits between what is shown and what is appended.
+    real = Workspace.update
+
+    def late(self: Workspace, *arguments: object, shown: object = None, **named: object) -> object:
+        if shown is not None:
+            real(self, read_manifests(first.replace("example]", "other]"), "x"))
+        return real(self, *arguments, shown=shown, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Workspace, "update", late)
+    third = run(workspace, "add", "-", "--update", input=first)
+    assert isinstance(third.exception, Conflict)
+
+
+def test_show_tells_of_sources(workspace: Workspace) -> None:
+    polled = run(workspace, "new", "cases", "--root").stdout
+    run(workspace, "add", "-", input=polled)
+    pushed = run(workspace, "new", "cases", "--push").stdout
+    run(workspace, "add", "-", "--update", input=pushed)
+    big = "- kind: SetAttachments\n      attachments:\n        kind: Embedded\n        items:\n"
+    big += f"          - {{path: a, content: {'x' * 9000}}}\n    - kind: SetInfo"
+    run(workspace, "add", "-", "--update", input=pushed.replace("- kind: SetInfo", big))
+    shown = json.loads(run(workspace, "show", "cases", "--json").stdout)
+    active, disabled = shown["sources"]
+    assert (active["kind"], active["sourceName"], active["active"]) == ("AddPushSource", "default", True)
+    assert (disabled["kind"], disabled["active"], disabled["block"]) == ("SetPollingSource", False, 3)
+    assert len(shown["attachments"]["items"][0]["content"]) == 9000
+    text = run(workspace, "show", "cases").stdout
+    assert "7,000 more characters" in text and len(text) < 5000
+    assert "x" * 9000 in run(workspace, "show", "cases", "--manifest").stdout
+
+
+def test_a_change_that_breaks_readers_names_its_rule(fresh: Odf, tmp_path: Path) -> None:
+    schema = "    - kind: SetDataSchema\n      schema: [id INT, %s]\n"
+    manifest = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: x\n  kind: Root\n  metadata:\n" + schema
+    assert fresh("add", "-", input=manifest % "a INT").code == 0
+    ran = fresh("add", "-", "--update", input=manifest % "a DATE")
+    assert ran.code == 1
+    assert "dataset x, block 2: " in ran.err and "(rule schema-evolution)" in ran.err
+    assert "hint: keep 'a' as INT" in ran.err
