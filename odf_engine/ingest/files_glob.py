@@ -24,6 +24,7 @@ import glob
 import hashlib
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Final
 
@@ -73,9 +74,10 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
         for number, name in enumerate(_ordered(step, root, new), 1):
             reporter.check()
             path = root / name
-            check_readable(path)
-            stamp = stamp_of(path)
-            digest = _hash(path, reporter)
+            with _vanishing(path):
+                check_readable(path)
+                stamp = stamp_of(path)
+                digest = _hash(path, reporter)
             greatest = max(name, taken.greatest() or name)
             state = SourceState(SOURCE_NAME, ETAG, _value(greatest, name, digest))
             reporter.line(f"file {path}, {stamp[1]:,} bytes")
@@ -130,7 +132,8 @@ def _event_time(step: FilesGlob, root: Path, name: str) -> Timestamp | None:
     if isinstance(step.event_time, FromPath):
         return from_path(step.event_time, name)
     if isinstance(step.event_time, FromMetadata):
-        return Timestamp.from_ms((root / name).stat().st_mtime_ns // 1_000_000)
+        with _vanishing(root / name):
+            return Timestamp.from_ms((root / name).stat().st_mtime_ns // 1_000_000)
     return None
 
 
@@ -142,14 +145,30 @@ def _changed(root: Path, names: list[str], taken: TakenFiles, reporter: Reporter
         before = taken.digest(name)
         if before is None:
             continue
-        stamp = stamp_of(root / name)
-        digest = taken.known_hash(name, stamp)
-        if digest is None:
-            digest = _hash(root / name, reporter)
-            taken.note_hash(name, stamp, digest)
+        try:
+            stamp = stamp_of(root / name)
+            digest = taken.known_hash(name, stamp)
+            if digest is None:
+                digest = _hash(root / name, reporter)
+                taken.note_hash(name, stamp, digest)
+        except FileNotFoundError:
+            continue  # somebody has cleaned up: it was taken, so nothing is missing
         if digest != before:
             changed.append(name)
     return changed
+
+
+@contextmanager
+def _vanishing(path: Path) -> Iterator[None]:
+    """Errors for a file that is no more there although the folder listed it."""
+    try:
+        yield
+    except (FileNotFoundError, SourceUnavailable) as error:
+        if path.exists():
+            raise
+        raise SourceUnavailable(
+            "is gone since the folder was listed", where=str(path), hint="pull again"
+        ) from error
 
 
 def _hash(path: Path, reporter: Reporter) -> str:

@@ -74,13 +74,12 @@ class TakenFiles:
 
     def known_hash(self, name: str, stamp: tuple[int, int]) -> str | None:
         """The hash of a file that still has this modification time and size."""
-        row = self._db.execute(
-            "SELECT digest FROM hashes WHERE name = ? AND mtime = ? AND size = ?", (name, *stamp)
-        ).fetchone()
-        return row[0] if row else None
+        known = self._hashes.get(name)
+        return known[2] if known is not None and known[:2] == stamp else None
 
     def note_hash(self, name: str, stamp: tuple[int, int], digest: str) -> None:
         """Remembers the hash of a file with this modification time and size."""
+        self._hashes[name] = (*stamp, digest)
         with self._db:
             self._db.execute("REPLACE INTO hashes VALUES (?, ?, ?, ?)", (name, *stamp, digest))
 
@@ -93,6 +92,8 @@ class TakenFiles:
         self._files_source = facts.get("files") == "yes"
         self._floor: str | None = facts.get("floor")
         self._taken: dict[str, str] = dict(self._db.execute("SELECT name, digest FROM taken"))
+        hashes = self._db.execute("SELECT name, mtime, size, digest FROM hashes")
+        self._hashes: dict[str, tuple[int, int, str]] = {name: (*rest,) for name, *rest in hashes}
 
     def _catch_up(self, dataset: Dataset) -> None:
         """Reads the blocks since the head that was seen last."""

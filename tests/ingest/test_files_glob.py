@@ -189,6 +189,35 @@ def test_folders(files: Glob) -> None:
     assert files.pull(FilesGlob(f"{files.folder}/**/*.csv")) == ["2023/x.csv", "2024/x.csv"]
 
 
+def test_odd_names(files: Glob) -> None:
+    names = ["a b.csv", "b\tc.csv", "c\nd.csv", "d[1].csv", "e%20.csv", "ä.csv", "名.csv"]
+    for name in names:
+        (files.folder / name).write_text(name)
+    (files.folder / ".hidden.csv").write_text("")
+    assert files.pull() == names
+    assert files.pull() == []
+    files.write(A="late")
+    files.dataset = Dataset(files.dataset.folder, ChainIndex(":memory:"))
+    (files.dataset.folder / "info" / "taken.sqlite").unlink()
+    assert files.pull() == ["A.csv"]
+    assert files.pull() == []
+    assert files.reporter.warnings == []
+
+
+def test_a_file_that_vanishes(files: Glob) -> None:
+    files.write(a="1", b="2", c="3")
+    files.reporter.on_line = lambda text: (
+        (files.folder / "b.csv").unlink() if "3 of them new" in text else None
+    )
+    with pytest.raises(SourceUnavailable, match=r"b\.csv: is gone since the folder was listed"):
+        files.pull()
+    assert files.value().startswith("a.csv\t")
+    files.reporter.on_line = lambda text: (
+        (files.folder / "a.csv").unlink() if "1 of them new" in text else None
+    )
+    assert files.pull() == ["c.csv"]
+
+
 def test_order_by_event_time(files: Glob) -> None:
     pattern = FromPath(r"(\d+)", "ddMMyyyy")
     files.write(x_01032024="", x_02012024="", x_03022023="")
