@@ -156,7 +156,10 @@ def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
             "eventTime FromPath goes with FilesGlob, not with Url",
             hint="use fetch.kind FilesGlob, or take the time from a column in preprocess",
         )
-    scheme = urlsplit(context.fill(step.url)).scheme.lower()
+    try:
+        scheme = urlsplit(context.fill(step.url)).scheme.lower()
+    except ValueError:
+        raise InvalidManifest(f"'{step.url}' is no URL", hint="check fetch.url") from None
     if step.headers and scheme not in ("http", "https"):
         context.reporter.line("headers go with http and https only: they are not sent", "warning")
     if scheme in ("http", "https"):

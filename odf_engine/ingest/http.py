@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from datetime import UTC
 from email.utils import format_datetime, parsedate_to_datetime
 from time import time
 from typing import Any, Final
@@ -171,13 +172,17 @@ class _Attempt:
     def _goes_on(self, headers: Any, asked_from: int) -> tuple[dict[str, str], int | None]:
         """Facts and total size of what a part belongs to; starts anew when it is not the one asked for."""
         partial = self.partial
-        part = _RANGE.match(headers.get("Content-Range") or "")
-        same = headers.get("ETag") in (None, partial.facts.get("etag"))
+        known, part = partial.facts, _RANGE.match(headers.get("Content-Range") or "")
+        same = (
+            headers.get("ETag") == known.get("etag")
+            and headers.get("Last-Modified") in (None, known.get("modified"))
+            and (part is None or part[2] in ("*", known.get("length", part[2])))
+        )
         if part is None or int(part[1]) != asked_from or not same:
             partial.begin()
             error = SourceUnavailable("the server sent another part than it was asked for", where=self.name)
             raise Failed(error, again=True, pause=0)
-        return dict(partial.facts), _number(part[2])
+        return dict(known), _number(part[2])
 
     def _download(self, response: Any, total: int | None) -> None:
         reporter, partial = self.context.reporter, self.partial
@@ -244,6 +249,11 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
         fp.close()  # its body is of no use, however long it is
         old, new = urlsplit(req.full_url), urlsplit(newurl)
+        if new.scheme not in ("http", "https"):
+            raise SourceUnavailable(
+                f"the server answered {code} and redirects to {new.scheme}, which is not followed",
+                hint="write that URL into the manifest if it is the right one",
+            )
         if (old.scheme, new.scheme) == ("https", "http"):
             raise SourceUnavailable(
                 f"the server answered {code} and redirects from https to http, where anybody can listen",
@@ -289,9 +299,10 @@ def _handlers(
 
 
 def _version(headers: Any) -> dict[str, str]:
-    """What tells versions apart: ``etag``, ``modified``, and as ``validator`` what one can go on with."""
+    """What tells versions apart; with a ``validator`` if one can go on with a part of this one."""
     etag, modified = headers.get("ETag"), headers.get("Last-Modified")
-    facts = {name: value for name, value in (("etag", etag), ("modified", modified)) if value}
+    told = (("etag", etag), ("modified", modified), ("length", headers.get("Content-Length")))
+    facts = {name: value for name, value in told if value}
     now, then = _moment(headers.get("Date")), _moment(modified)
     if etag and not etag.startswith("W/"):
         facts["validator"] = etag
@@ -315,7 +326,8 @@ def _moment(text: str | None) -> Timestamp | None:
     if not text:
         return None
     try:
-        return Timestamp.from_datetime(parsedate_to_datetime(text))
+        moment = parsedate_to_datetime(text)
+        return Timestamp.from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
     except (ValueError, OverflowError):
         return None
 

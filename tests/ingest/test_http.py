@@ -196,6 +196,9 @@ def test_redirects_keep_secrets_at_home(workspace: Workspace, web: WebServer, re
     web.answer = lambda request: reply(request, 302, Location="file:///etc/passwd")
     with pytest.raises(SourceUnavailable, match=r"302 .*file:///etc/passwd.* is not allowed"):
         get(workspace, Url(web.url), reporter)
+    web.answer = lambda request: reply(request, 302, Location="ftp://127.0.0.1:9/x")
+    with pytest.raises(SourceUnavailable, match="302 and redirects to ftp, which is not followed"):
+        get(workspace, Url(web.url), reporter)
 
 
 def test_redirects_that_go_nowhere(workspace: Workspace, web: WebServer, reporter: Recorder) -> None:
@@ -217,6 +220,26 @@ def _endless(request: BaseHTTPRequestHandler, location: str) -> None:
     with suppress(OSError):
         while True:
             request.wfile.write(bytes(1 << 16))
+
+
+@pytest.mark.parametrize(
+    ("told", "seen"),
+    [
+        ("Friday, 01-Mar-24 12:00:00 GMT", MODIFIED),
+        ("Fri Mar  1 12:00:00 2024", MODIFIED),
+        ("Fri, 01 Mar 2024 12:00:00 -0000", MODIFIED),
+        ("yesterday", None),
+        ("0", None),
+    ],
+)
+def test_odd_dates(
+    workspace: Workspace, web: WebServer, reporter: Recorder, told: str, seen: Timestamp | None
+) -> None:
+    web.answer = lambda request: reply(request, 200, b"a", Last_Modified=told)
+    payload = get(workspace, Url(web.url), reporter)
+    assert payload is not None
+    assert payload.event_time == seen
+    assert (payload.state is None) == (seen is None)
 
 
 def test_no_way_back_from_https(
@@ -315,5 +338,10 @@ def test_local_files(workspace: Workspace, reporter: Recorder) -> None:
 def test_what_cannot_be_fetched(workspace: Workspace, reporter: Recorder, tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="gopher"):
         get(workspace, Url("gopher://example.com/x"), reporter)
+    with pytest.raises(InvalidManifest, match="is no URL"):
+        get(workspace, Url("http://[::1/x"), reporter)
+    for url in ("http://127.0.0.1:port/x", "http://127.0.0.1/\r\nX: y", "http:///x", "ftp://h:port/x"):
+        with pytest.raises(SourceUnavailable):
+            get(workspace, Url(url), reporter, retries=0)
     with pytest.raises(InvalidManifest, match="FromPath"):
         get(workspace, Url("x.csv", event_time=FromPath("(.*)")), reporter)

@@ -111,7 +111,7 @@ def test_a_source_that_changed_meanwhile(workspace: Workspace, web: WebServer, r
     assert any("starts anew" in text for _, text in reporter.lines)
 
 
-@pytest.mark.parametrize("oddity", ["another part", "another version", "416"])
+@pytest.mark.parametrize("oddity", ["another part", "another version", "another length", "no version", "416"])
 def test_answers_that_do_not_fit(
     workspace: Workspace, web: WebServer, reporter: Recorder, oddity: str
 ) -> None:
@@ -121,8 +121,11 @@ def test_answers_that_do_not_fit(
         elif oddity == "416":
             reply(request, 416, Content_Range="bytes */10")
         else:
-            first, etag = (0, '"one"') if oddity == "another part" else (300_000, '"two"')
-            reply(request, 206, BODY[first:], ETag=etag, Content_Range=f"bytes {first}-1023999/1024000")
+            first = 0 if oddity == "another part" else 300_000
+            length = 1_024_001 if oddity == "another length" else 1_024_000
+            etag = {"no version": {}, "another version": {"ETag": '"two"'}}.get(oddity, {"ETag": '"one"'})
+            part = f"bytes {first}-{length - 1}/{length}"
+            reply(request, 206, BODY[first:], Content_Range=part, **etag)
 
     web.answer = answer
     payload = get(workspace, Url(web.url), reporter)
