@@ -1,0 +1,328 @@
+"""Shapefiles as lines, without Spark: archives, shapes, tables, and what is wrong with them."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import shapefile
+
+from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.ingest.dbf import Column, Table
+from odf_engine.ingest.prepare import Limits
+from odf_engine.ingest.shapefile import shapefile_to_lines
+from tests.ingest.recorder import Recorder
+
+Files = dict[str, bytes]
+
+
+def make(kind: int, write: Callable[[Any], None], name: str = "a", **encoding: str) -> Files:
+    """The files of a shapefile with the columns that ``write`` adds."""
+    parts = {suffix: io.BytesIO() for suffix in ("shp", "shx", "dbf")}
+    with shapefile.Writer(shapeType=kind, **parts, **encoding) as writer:  # type: ignore[arg-type]
+        write(writer)
+    return {f"{name}.{suffix}": part.getvalue() for suffix, part in parts.items()}
+
+
+def points(*rows: tuple[Any, ...], **more: str) -> Files:
+    def write(writer: Any) -> None:
+        writer.field("NAME", "C", 10)
+        writer.field("n", "N", 9, 0)
+        for at, row in enumerate(rows):
+            writer.point(at, 0.5)
+            writer.record(*row)
+
+    return make(shapefile.POINT, write, **more)
+
+
+def read(
+    tmp_path: Path, files: Files | bytes, sub_path: str | None = None, limits: Limits | None = None
+) -> Any:
+    """The rows, the columns, and what was said."""
+    path, reporter = tmp_path / "in.zip", Recorder()
+    if isinstance(files, bytes):
+        path.write_bytes(files)
+    else:
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            for name, data in files.items():
+                archive.writestr(name, data)
+    found = shapefile_to_lines(path, "in.zip", sub_path, tmp_path, reporter, limits)
+    rows = [json.loads(line) for line in found.path.read_text(encoding="utf-8").splitlines()]
+    return rows, found, reporter
+
+
+OUTER = [(0.0, 0.0), (0.0, 10.0), (10.0, 10.0), (10.0, 0.0), (0.0, 0.0)]
+HOLE = [(2.0, 2.0), (4.0, 2.0), (4.0, 4.0), (2.0, 4.0), (2.0, 2.0)]
+FAR = [(20.25, 0.0), (20.25, 1.0), (21.0, 1.0), (20.25, 0.0)]
+
+
+def with_height(points: list[tuple[float, float]]) -> list[tuple[float, ...]]:
+    return [(*point, 7.5) for point in points]
+
+
+def shapes(kind: int, *write: Callable[[Any], None]) -> Files:
+    def all_of_them(writer: Any) -> None:
+        writer.field("id", "N", 4, 0)
+        for number, each in enumerate(write):
+            each(writer)
+            writer.record(number)
+
+    return make(kind, all_of_them)
+
+
+def listed(points: list[tuple[float, ...]]) -> list[list[float]]:
+    return [list(point) for point in points]
+
+
+SHAPES = [
+    (shapefile.POINT, lambda w: w.point(1, 2.5), {"type": "Point", "coordinates": [1, 2.5]}),
+    (shapefile.POINTZ, lambda w: w.pointz(1, 2, 3, 9), {"type": "Point", "coordinates": [1, 2, 3]}),
+    (shapefile.POINTM, lambda w: w.pointm(1, 2, 9), {"type": "Point", "coordinates": [1, 2]}),
+    (shapefile.MULTIPOINT, lambda w: w.multipoint(FAR), {"type": "MultiPoint", "coordinates": listed(FAR)}),
+    (shapefile.POLYLINE, lambda w: w.line([FAR]), {"type": "LineString", "coordinates": listed(FAR)}),
+    (shapefile.POLYLINEZ, lambda w: w.linez([with_height(FAR), with_height(HOLE)]),
+     {"type": "MultiLineString", "coordinates": [listed(with_height(FAR)), listed(with_height(HOLE))]}),
+    (shapefile.POLYGON, lambda w: w.poly([OUTER, HOLE]),
+     {"type": "Polygon", "coordinates": [listed(OUTER), listed(HOLE)]}),
+    (shapefile.POLYGON, lambda w: w.poly([FAR, OUTER, HOLE]),
+     {"type": "MultiPolygon", "coordinates": [[listed(FAR)], [listed(OUTER), listed(HOLE)]]}),
+    (shapefile.POLYGONZ, lambda w: w.polyz([with_height(OUTER), with_height(HOLE)]),
+     {"type": "Polygon", "coordinates": [listed(with_height(OUTER)), listed(with_height(HOLE))]}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "write", "geometry"), SHAPES, ids=[each[2]["type"] for each in SHAPES])
+def test_shapes(tmp_path: Path, kind: int, write: Callable[[Any], None], geometry: dict[str, Any]) -> None:
+    rows, _, _ = read(tmp_path, shapes(kind, write, lambda writer: writer.null()))
+    assert [row["id"] for row in rows] == ["0", "1"]
+    assert json.loads(rows[0]["geometry"]) == geometry
+    assert rows[0]["geometry"].startswith('{"coordinates":[')  # the form of the GeoJSON reader
+    assert " " not in rows[0]["geometry"]
+    assert rows[1]["geometry"] is None
+
+
+def test_shapes_that_geojson_has_no_word_for(tmp_path: Path) -> None:
+    patch = shapes(
+        shapefile.MULTIPATCH, lambda w: w.multipatch([with_height(FAR)], [shapefile.TRIANGLE_STRIP])
+    )
+    with pytest.raises(BadData, match=r"in\.zip/a\.shp: record 1: the shape cannot be GeoJSON: .*MULTIPATCH"):
+        read(tmp_path, patch)
+    with pytest.raises(BadData, match=r"record 2: the shape is damaged: Out of range"):
+        read(tmp_path, shapes(shapefile.POINT, lambda w: w.point(1, 1), lambda w: w.point(float("nan"), 1)))
+
+
+def test_columns_and_values(tmp_path: Path) -> None:
+    def write(writer: Any) -> None:
+        writer.field("Text", "C", 20)
+        writer.field("whole", "N", 18, 0)
+        writer.field("long", "N", 30, 0)
+        writer.field("part", "N", 20, 6)
+        writer.field("float", "F", 13, 11)
+        writer.field("day", "D")
+        writer.field("true", "L")
+        writer.point(1, 2)
+        writer.record('größe, "x"', -12, 10**25, "12345678901.500000", 1.5, "20240131", True)
+        writer.point(1, 2)
+        writer.record("", None, None, None, None, None, None)
+
+    rows, found, reporter = read(
+        tmp_path, make(shapefile.POINT, write) | {"a.prj": b'GEOGCS["GCS_WGS_1984",'}
+    )
+    assert found.columns == pa.schema(
+        [
+            ("Text", pa.string()), ("whole", pa.int64()), ("long", pa.decimal128(30, 0)),
+            ("part", pa.float64()), ("float", pa.float64()), ("day", pa.date32()), ("true", pa.bool_()),
+            ("geometry", pa.string()),
+        ]
+    )  # fmt: skip
+    first, second = (list(row.values())[:-1] for row in rows)
+    assert first[:4] == ['größe, "x"', "-12", "1" + "0" * 25, "12345678901.500000"]
+    assert float(first[4]) == 1.5
+    assert first[5:] == ["2024-01-31", "true"]
+    assert second == [None] * 7
+    assert reporter.lines == []
+
+
+@pytest.mark.parametrize(
+    ("cpg", "language", "encoding", "warned"),
+    [
+        (b"UTF-8\r\n", 0, "utf-8", False),
+        (b"1251", 0x57, "cp1251", False),
+        (b"ANSI 1251", 3, "cp1251", False),
+        (b"88595", 0, "iso8859-5", False),
+        (b"ISO-8859-5", 0, "iso8859-5", False),
+        (b"65001", 0, "utf-8", False),
+        (None, 0xC9, "cp1251", False),
+        (None, 0x65, "cp866", False),
+        (None, 0, "utf-8", False),
+        (b"who knows", 0xC9, "cp1251", False),
+    ],
+)
+def test_code_pages(tmp_path: Path, cpg: bytes | None, language: int, encoding: str, warned: bool) -> None:
+    files = points(("Жуков", 1), encoding=encoding)
+    table = bytearray(files["a.dbf"])
+    table[29] = language
+    files["a.dbf"] = bytes(table)
+    if cpg is not None:
+        files["a.CPG"] = cpg
+    rows, _, reporter = read(tmp_path, files)
+    assert rows[0]["NAME"] == "Жуков"
+    assert any("encoding" in line for line in reporter.warnings) == warned
+
+
+def test_text_whose_code_page_nobody_says(tmp_path: Path) -> None:
+    rows, _, reporter = read(tmp_path, points(("größe", 1), encoding="cp1252"))
+    assert rows[0]["NAME"] == "größe"
+    assert reporter.warnings == [
+        "in.zip/a.shp: no .prj file says what its coordinates mean",
+        "in.zip/a.dbf: nothing says the encoding of its text: cp1252 is taken",
+    ]
+    files = points(("größe", 1), ("größe", 2), encoding="cp1252")
+    with pytest.raises(BadData, match=r'in\.zip/a\.dbf: record 1, column "NAME": .*xdf.* is not UTF-8 text'):
+        read(tmp_path, files | {"a.cpg": b"UTF-8"})
+    # Half a character at the end was cut by whoever wrote the file.
+    cut = "ä" * 4 + "aä"
+    files = points((cut[:5], 1), encoding="utf-8")
+    files["a.dbf"] = files["a.dbf"].replace(cut[:5].encode() + b" ", cut.encode()[:10])
+    assert read(tmp_path, files | {"a.cpg": b"UTF-8"})[0][0]["NAME"] == "ä" * 4 + "a"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        (b"20240131", b"20240199", None),  # the column's type says later that there is no such day
+        (b"20240131", b"2024-1-3", "column \"day\": '2024-1-3' is not a date"),
+        (b"T    12", b"X    12", "column \"true\": 'X' is not a truth value"),
+        (b"T    12", b"?   ***", None),
+    ],
+)
+def test_values_that_are_wrong(tmp_path: Path, old: bytes, new: bytes, message: str | None) -> None:
+    def write(writer: Any) -> None:
+        writer.field("day", "D")
+        writer.field("true", "L")
+        writer.field("n", "N", 6, 0)
+        writer.point(1, 2)
+        writer.record("20240131", True, 12)
+
+    files = make(shapefile.POINT, write)
+    assert old in files["a.dbf"]
+    files["a.dbf"] = files["a.dbf"].replace(old, new)
+    if message is None:
+        row = read(tmp_path, files)[0][0]
+        assert (row["day"], row["true"], row["n"]) in (
+            ("2024-01-99", "true", "12"),
+            ("2024-01-31", None, None),
+        )
+        return
+    with pytest.raises(BadData, match=r"in\.zip/a\.dbf: record 1, " + message):
+        read(tmp_path, files)
+
+
+def test_deleted_records(tmp_path: Path) -> None:
+    files = points(("a", 1), ("b", 2), ("c", 3), ("d", 4))
+    files["a.dbf"] = files["a.dbf"].replace(b" a  ", b"*a  ").replace(b" c  ", b"*c  ")
+    rows, found, reporter = read(tmp_path, files)
+    assert [(row["NAME"], json.loads(row["geometry"])["coordinates"][0]) for row in rows] == [
+        ("b", 1),
+        ("d", 3),
+    ]
+    assert [found.record(1), found.record(2)] == [2, 4]
+    assert "in.zip/a.dbf: 2 records are marked as deleted, left out" in reporter.warnings
+
+
+def test_which_shapefile(tmp_path: Path) -> None:
+    one, two = points(("one", 1), name="roads/x"), points(("two", 2), name="areas/x")
+    for sub_path in ("areas/x.shp", "areas/*.shp", "*eas/*"):
+        assert read(tmp_path, one | two, sub_path)[0][0]["NAME"] == "two"
+    upper = {name.upper().replace("SHX", "shx"): data for name, data in one.items()}
+    assert read(tmp_path, upper | {"__MACOSX/roads/._x.shp": b""})[0][0]["NAME"] == "one"
+    with pytest.raises(BadData, match=r"in\.zip: the archive has 2 \.shp files") as caught:
+        read(tmp_path, one | two)
+    assert caught.value.hint == "say which in read.subPath: roads/x.shp, areas/x.shp"
+    with pytest.raises(
+        BadData, match=r"the archive has no \.shp file that matches subPath 'y\.shp'"
+    ) as caught:
+        read(tmp_path, one | two, "y.shp")
+    assert caught.value.hint == "it has: roads/x.shp, areas/x.shp"
+    with pytest.raises(BadData, match=r"the archive has no \.shp file") as caught:
+        read(tmp_path, {"readme.txt": b""})
+    assert caught.value.hint == "it has: readme.txt"
+
+
+def test_columns_of_one_name(tmp_path: Path) -> None:
+    def write(writer: Any) -> None:
+        writer.field("Geometry", "C", 5)
+        writer.point(1, 2)
+        writer.record("x")
+
+    with pytest.raises(InvalidSchema, match=r"in\.zip/a\.dbf: column 'geometry' is there twice"):
+        read(tmp_path, make(shapefile.POINT, write))
+
+
+def without(files: Files, name: str) -> Files:
+    return {each: data for each, data in files.items() if each != name}
+
+
+def test_archives_that_are_wrong(tmp_path: Path) -> None:
+    files = points(("a", 1), ("b", 2), ("c", 3))
+    shp, dbf = files["a.shp"], files["a.dbf"]
+    endless = shp[:104] + struct.pack(">i", -4) + shp[108:]
+    other = points(("a", 1))
+    cases: list[tuple[Files | bytes, str]] = [
+        (b"<html>", r"in\.zip: is not a zip archive"),
+        (without(files, "a.dbf"), r"in\.zip/a\.shp: the archive lacks the \.dbf file"),
+        (files | {"a.shp": shp[:-10]}, r"a\.shp: was cut short or is damaged: record 3 of 3"),
+        (files | {"a.shp": shp[:-28]}, r"a\.shp: was cut short or is damaged: record 3 of 3"),
+        (files | {"a.shp": shp[:50]}, r"a\.shp: is not a \.shp file"),
+        (files | {"a.shp": dbf}, r"a\.shp: is not a \.shp file"),
+        (files | {"a.shp": endless}, r"a\.shp: was cut short or is damaged: record 1 of 3"),
+        (files | {"a.shp": shp[:108] + b"\x63" + shp[109:]}, r"a\.shp: record 1: the shape is damaged"),
+        (files | {"a.shp": other["a.shp"]}, r"a\.shp: has 1 shapes, and its \.dbf file 3 records"),
+        (files | {"a.dbf": other["a.dbf"]}, r"a\.shp: has more than 1 shapes, and its \.dbf file 1 record"),
+        (files | {"a.dbf": dbf[:-30]}, r"a\.dbf: was cut short: the header tells of 3 rows, 1 are there"),
+        (files | {"a.dbf": dbf[:20]}, r"a\.dbf: is not a dBASE table: it is too short"),
+        (files | {"a.dbf": dbf[:40]}, r"a\.dbf: is not a dBASE table: its header has no end"),
+        (
+            files | {"a.dbf": dbf[:10] + b"\0\1" + dbf[12:]},
+            r"a\.dbf: is not a dBASE table: its header contra",
+        ),
+    ]
+    for number, (archive, message) in enumerate(cases):
+        with pytest.raises(BadData, match=message):
+            read(tmp_path, archive)
+            pytest.fail(f"case {number} is read")
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    broken = packed.getvalue().replace(b"c         ", b"d         ")
+    with pytest.raises(BadData, match=r"in\.zip: a\.dbf cannot be unpacked: Bad CRC-32"):
+        read(tmp_path, broken)
+
+
+def test_bombs(tmp_path: Path) -> None:
+    files = points(*(("a" * 10, 1),) * 2000)
+    with pytest.raises(
+        BadData, match=r"in\.zip: a\.\w+ unpacks to more than 20,000 bytes: this looks like a bomb"
+    ):
+        read(tmp_path, files, None, Limits(most_bytes=20_000))
+    with pytest.raises(BadData, match="this looks like a bomb"):
+        read(tmp_path, files, None, Limits(most_ratio=2, ratio_from=1000))
+    assert len(read(tmp_path, files)[0]) == 2000
+
+
+def test_tables_by_themselves(tmp_path: Path) -> None:
+    path = tmp_path / "a.dbf"
+    path.write_bytes(points(("a", 1))["a.dbf"])
+    table = Table.open(path, "a.dbf", None)
+    assert table.columns == (Column("NAME", "C", 10, 0), Column("n", "N", 9, 0))
+    assert list(table.rows()) == [["a", "1"]]
+    for kind, decimals in (("M", 0), ("@", 0), ("B", 2)):
+        assert Column("x", kind, 10, decimals).type is None
