@@ -31,6 +31,8 @@ class Situation(msgspec.Struct, frozen=True):
     up: str = ""  # what escape would leave: a filter, the zoom, a pane
 
 
+_STANDINGS: Final = {"own": "your own", "trusted": "trusted", "not trusted": "not trusted"}
+
 Guard = Callable[[Situation], str | None]
 
 
@@ -63,14 +65,41 @@ def _dataset(situation: Situation) -> str | None:
     return None
 
 
-def _pull(situation: Situation) -> str | None:
+def _readable(situation: Situation) -> str | None:
     if (why := _dataset(situation)) or situation.dataset is None:
         return why
-    if situation.dataset.derivative:
-        return f"{situation.dataset.name} is derivative: transformations cannot be run yet"
+    return (
+        f"{situation.dataset.name} is damaged: v tells what is wrong" if situation.dataset.problem else None
+    )
+
+
+def _pull(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (why := _readable(situation)) or row is None:
+        return why
+    if row.derivative:
+        return f"{row.name} is derivative: transformations cannot be run yet"
+    if not row.polls and row.push_sources:
+        return f"there is nothing to poll: data is pushed with odf ingest {row.name} FILE"
+    if not row.polls:
+        return f"{row.name} has no source: e edits its definition"
     if situation.dataset_job is not None and situation.dataset_job.kind == "pull":
-        return f"{situation.dataset.name} is being pulled already"
+        return f"{row.name} is being pulled already"
     return None
+
+
+def _trust(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (why := _readable(situation)) or row is None:
+        return why
+    return None if row.untrusted else f"{row.name} is {_STANDINGS[row.standing]} already"
+
+
+def _untrust(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (why := _dataset(situation)) or row is None:
+        return why
+    return None if row.standing == "trusted" else f"{row.name} is {_STANDINGS[row.standing]}"
 
 
 def _verify(situation: Situation) -> str | None:
@@ -100,9 +129,12 @@ def _move(name: str, keys: str, title: str) -> Action:
 ACTIONS: Final[tuple[Action, ...]] = (
     Action("pull", ("p",), "pull the dataset: poll its source", hint="pull", guard=_pull),
     Action("pull_all", ("P",), "pull all root datasets", guard=_need("pullable", "there is nothing to pull")),
-    Action("verify", ("v",), "verify the dataset: chain, slices and hashes", hint="verify", guard=_verify),
+    Action("verify", ("v",), "verify the dataset: chain, slices and hashes", guard=_verify),
     Action("add", ("a",), "add a dataset: write its manifest in your editor", hint="add"),
     Action("add_file", ("A",), "add datasets from a manifest file"),
+    Action("edit", ("e",), "edit the dataset's definition in your editor", hint="edit", guard=_readable),
+    Action("trust", ("t",), "show what somebody else's dataset would run, and trust it", guard=_trust),
+    Action("untrust", ("U",), "take back that the dataset is trusted", guard=_untrust),
     Action("cancel", ("x",), "cancel the running job", hint="cancel", guard=_cancel),
     Action("open_dataset", ("enter",), "show everything about the dataset", "datasets", "details", _dataset),
     Action(

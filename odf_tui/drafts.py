@@ -58,9 +58,23 @@ def create(folder: Path, template: str, taken: Collection[str]) -> Draft:
         raise OdfError(f"no manifest can be written: {error.strerror}", where=str(home)) from None
 
 
+def copy(folder: Path, dataset: str, text: str) -> Draft:
+    """A text to edit that is no file of the person's own; it goes when it is discarded.
+
+    Raises:
+        OdfError: the workspace's cache cannot be written to.
+    """
+    home = folder / ".odf" / "cache" / "edit"
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        return Draft(_write(home, _stem(dataset), text), text)
+    except OSError as error:
+        raise OdfError(f"nothing can be edited: {error.strerror}", where=str(home)) from None
+
+
 def name_after(path: Path, dataset: str) -> Path:
     """Calls a manifest like its dataset, if it can be; where it is now."""
-    for stem in _numbered(_UNSAFE.sub("-", dataset).strip("-") or path.stem):
+    for stem in _numbered(_stem(dataset)):
         target = path.with_name(f"{stem}.yaml")
         try:
             target.hardlink_to(path)  # unlike a rename, this never overwrites
@@ -79,6 +93,10 @@ def discard(path: Path) -> None:
         path.unlink(missing_ok=True)
     except OSError:
         return
+
+
+def _stem(dataset: str) -> str:
+    return _UNSAFE.sub("-", dataset).strip("-.") or "dataset"
 
 
 def _write(folder: Path, stem: str, text: str) -> Path:

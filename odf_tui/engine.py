@@ -7,22 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, Literal, cast
 
-import msgspec
+from msgspec.structs import replace
 
 from odf_engine.chain.rows import BlockRow
-from odf_engine.chain.state import ChainState
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.protocol import Job, JournalEvent
-from odf_engine.errors import InvalidManifest, NotFound, OdfError
+from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError
+from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace import config as settings
+from odf_engine.workspace import trust
 from odf_engine.workspace.lineage import Graph
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Summary, Workspace
-from odf_tui.humane import count, moment, size
-from odf_tui.state import BlockLine, DatasetRow, Detail, Link, RowWindow
+from odf_tui.humane import count
+from odf_tui.source import Link, RowWindow
+from odf_tui.state import BlockLine, Change, DatasetRow, Detail, Execution, Standing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,6 +40,7 @@ class WorkspaceSource:
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
+        self._trust = Trust(workspace)
         self._entries: dict[str, DatasetEntry] = {}
 
     @property
@@ -59,9 +63,18 @@ class WorkspaceSource:
     def datasets(self) -> list[DatasetRow]:
         """Every dataset, and inputs that are not here."""
         summaries = self._workspace.summaries()
-        rows = [dataset_row(summary) for summary in summaries]
+        self._entries = {}  # names may have changed
+        rows = [replace(dataset_row(summary), standing=self._standing(summary)) for summary in summaries]
         missing = (node for node in Graph(summaries).nodes.values() if node.missing)
         return rows + [DatasetRow(id=str(node.id), name=node.name, missing=True) for node in missing]
+
+    def _standing(self, summary: Summary) -> Literal["own", "trusted", "not trusted"]:
+        if not (summary.polls or summary.push_sources):
+            return "own"  # nothing of it runs
+        try:
+            return self._trust.standing(self._entry(str(summary.id)))
+        except OdfError:
+            return "not trusted"
 
     def _entry(self, dataset: str) -> DatasetEntry:
         entry = self._entries.get(dataset)
@@ -74,9 +87,9 @@ class WorkspaceSource:
 
     def detail(self, dataset: str) -> Detail:
         """What is known of a dataset."""
-        entry = self._entry(dataset)
-        state = entry.dataset.state()
-        return Detail(tuple(_facts(entry, state, self._workspace)), _text(entry, state))
+        from odf_tui.details import detail_of
+
+        return detail_of(self._workspace, self._entry(dataset))
 
     # --- Blocks ---
 
@@ -124,6 +137,10 @@ class WorkspaceSource:
 
     def add(self, path: Path) -> dict[str, str]:
         """Adds the datasets of a manifest file: all of them or none."""
+        entries = self._workspace.add(self._manifests(path))
+        return {str(entry.id): str(entry.alias) for entry in entries}
+
+    def _manifests(self, path: Path) -> list[model.DatasetSnapshot]:
         from odf_engine.metadata.yaml import read_manifests
 
         try:
@@ -135,8 +152,52 @@ class WorkspaceSource:
         except OSError as error:
             raise NotFound(f"cannot be read: {error.strerror}", where=str(path)) from None
         name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
-        entries = self._workspace.add(read_manifests(text, name))
-        return {str(entry.id): str(entry.alias) for entry in entries}
+        return read_manifests(text, name)
+
+    def definition(self, dataset: str) -> str:
+        """A dataset's definition as its chain has it, as a manifest."""
+        from odf_engine.metadata.yaml import snapshot_to_yaml
+        from odf_engine.workspace.definitions import snapshot_of
+
+        names = {entry.id: str(entry.alias) for entry in self._workspace.datasets()}
+        return snapshot_to_yaml(snapshot_of(self._entry(dataset), names))
+
+    def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[Change]:
+        """Makes a dataset what a manifest says."""
+        alias = self._entry(dataset).alias
+        snapshots = self._manifests(path)
+        if len(snapshots) != 1 or DatasetAlias.parse(snapshots[0].name) != alias:
+            raise InvalidManifest(
+                f"this has to be the definition of {alias}, and of nothing else",
+                hint="odf rename gives a dataset another name; a adds another dataset",
+            )
+        (update,) = self._workspace.update(snapshots, dry_run=dry_run)
+        return [Change(change.title, tuple(change.lines)) for change in update.changes]
+
+    # --- Trust ---
+
+    def standing(self, dataset: str) -> Standing:
+        """What a dataset that somebody else wrote would run."""
+        entry = self._entry(dataset)
+        return Standing(
+            self._trust.origin(entry) or "somebody else",
+            _shown(self._trust.what_runs(entry)),
+            self._trust.grant_of(entry) is not None,
+        )
+
+    def trust(self, dataset: str, shown: Standing) -> None:
+        """Lets a dataset run what was shown."""
+        entry = self._entry(dataset)
+        runs = self._trust.what_runs(entry)
+        if _shown(runs) != shown.runs:
+            raise Conflict("its sources changed meanwhile", hint="look at what they run now, and decide")
+        self._trust.grant(entry, shown=runs)
+
+    def untrust(self, dataset: str) -> bool:
+        """Takes that back."""
+        return self._trust.revoke(self._entry(dataset))
+
+    # --- Jobs ---
 
     def jobs(self) -> tuple[list[Job], int]:
         """Recent jobs, and up to where the journal was read."""
@@ -182,6 +243,10 @@ class _Rows:
 _KINDS: Final = [member.__name__ for member in model.MetadataEvent.__args__]
 
 
+def _shown(runs: Sequence[trust.Execution]) -> tuple[Execution, ...]:
+    return tuple(Execution(trust.KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs)
+
+
 def dataset_row(summary: Summary) -> DatasetRow:
     """A dataset as lists and graphs show it."""
     return DatasetRow(
@@ -195,6 +260,8 @@ def dataset_row(summary: Summary) -> DatasetRow:
         size=summary.size,
         watermark=_time(summary.watermark),
         last_pulled=_time(summary.last_pulled),
+        polls=summary.polls,
+        push_sources=tuple(summary.push_sources),
         problem=summary.problem,
     )
 
@@ -213,72 +280,3 @@ def _line(row: BlockRow) -> BlockLine:
         row.rows if adds else None,
         row.summary,
     )
-
-
-def _facts(entry: DatasetEntry, state: ChainState, workspace: Workspace) -> list[tuple[str, str]]:
-    facts = [
-        ("records", count(state.records)),
-        ("data", f"{size(state.data_size)} in {count(state.slices)} slice{'' if state.slices == 1 else 's'}"),
-        ("blocks", count(state.blocks)),
-        ("watermark", moment(_time(state.watermark)) or "none yet"),
-        ("pulled", moment(_time(state.last_data_time)) or "never"),
-    ]
-    if state.polling_source is not None:
-        source = state.polling_source
-        facts.append(("source", _fetch(source.fetch)))
-        facts.append(("read", type(source.read).__name__))
-        keys = ", ".join(getattr(source.merge, "primary_key", ()))
-        facts.append(("merge", type(source.merge).__name__ + (f" on {keys}" if keys else "")))
-    elif state.push_sources:
-        facts.append(("push", ", ".join(state.push_sources)))
-    if state.transform is not None:
-        names = {str(each.id): str(each.alias) for each in workspace.datasets()}
-        inputs = [names.get(str(each), str(each)) for each in state.inputs()]
-        facts.append(("inputs", ", ".join(inputs)))
-        facts.append(("engine", getattr(state.transform.transform, "engine", "?")))
-    if state.license is not None:
-        facts.append(("licence", state.license.short_name))
-    if state.info is not None and state.info.description:
-        facts.append(("about", state.info.description))
-    facts.append(("id", "…" + str(entry.id)[-12:]))
-    return facts
-
-
-def _fetch(fetch: Any) -> str:
-    for name in ("url", "path", "image", "host"):
-        if value := getattr(fetch, name, None):
-            return str(value)
-    return type(fetch).__name__
-
-
-def _text(entry: DatasetEntry, state: ChainState) -> str:
-    """All of it as YAML: the settings in force, as events."""
-    from odf_engine.metadata.yaml import to_yaml
-
-    head = {
-        "id": str(entry.id),
-        "name": str(entry.alias),
-        "kind": state.kind.value,
-        "head": str(state.head),
-        "folder": str(entry.dataset.folder),
-    }
-    lines = [f"{name}: {value}" for name, value in head.items()]
-    settings_in_force: list[msgspec.Struct | None] = [
-        state.polling_source,
-        *state.push_sources.values(),
-        state.transform,
-        state.info,
-        state.license,
-        state.vocabulary,
-    ]
-    for event in settings_in_force:
-        if event is not None:
-            lines += ["", to_yaml(cast("Any", event)).rstrip()]
-    if state.schema is not None:
-        from odf_engine.data.arrow_schema import decode_schema
-
-        lines += ["", "columns:"]
-        for field in decode_schema(state.schema):
-            null = "" if field.nullable else ", not null"
-            lines.append(f"  {field.name}: {field.type}{null}")
-    return "\n".join(lines) + "\n"

@@ -11,7 +11,7 @@ from textual.message import Message
 from odf_engine.coordinator.protocol import Event
 from odf_engine.errors import OdfError
 from odf_tui.messages import EventsArrived, WorkerChanged
-from odf_tui.state import Link, Source
+from odf_tui.source import Link, Source
 
 BATCH_SECONDS: Final = 0.25
 

@@ -25,11 +25,12 @@ class DatasetsRead(Message):
 
 @dataclass
 class DetailRead(Message):
-    """What is known of a dataset was read."""
+    """What is known of a dataset was read; ``wanted``: to be opened, not for the card alone."""
 
     dataset: str
     detail: Detail | None
     error: str = ""
+    wanted: bool = False
 
 
 @dataclass
@@ -80,11 +81,11 @@ class JobsRead(Message):
 
 
 @dataclass
-class TextRead(Message):
-    """A block (by its number) or a dataset (None) was read as text."""
+class BlockRead(Message):
+    """A block was read as text."""
 
     dataset: str
-    sequence_number: int | None
+    sequence_number: int
     text: str
     error: str = ""
 

@@ -14,16 +14,16 @@ from textual.worker import get_current_worker
 
 from odf_tui.humane import said
 from odf_tui.messages import (
+    BlockRead,
     BlocksRead,
     DatasetsRead,
     DetailRead,
     JobsRead,
     LogRead,
     RowsOpened,
-    TextRead,
     ThemeSaved,
 )
-from odf_tui.state import Source
+from odf_tui.source import Source
 from odf_tui.widgets.rows import open_rows
 
 T = TypeVar("T")
@@ -63,12 +63,12 @@ class Reads:
         """Recent jobs."""
         self._start("jobs", self._source.jobs, lambda found, error: JobsRead(*(found or ([], 0)), error))
 
-    def detail(self, dataset: str) -> None:
-        """What is known of a dataset."""
+    def detail(self, dataset: str, *, wanted: bool = False) -> None:
+        """What is known of a dataset; ``wanted``: to be opened."""
         self._start(
-            "detail",
+            "wanted detail" if wanted else "detail",
             lambda: self._source.detail(dataset),
-            lambda detail, error: DetailRead(dataset, detail, error),
+            lambda detail, error: DetailRead(dataset, detail, error, wanted),
         )
 
     def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> None:
@@ -93,15 +93,7 @@ class Reads:
         self._start(
             "text",
             lambda: self._source.block_text(dataset, sequence_number),
-            lambda text, error: TextRead(dataset, sequence_number, text or "", error),
-        )
-
-    def dataset_text(self, dataset: str) -> None:
-        """Everything about a dataset."""
-        self._start(
-            "text",
-            lambda: self._source.detail(dataset).text,
-            lambda text, error: TextRead(dataset, None, text or "", error),
+            lambda text, error: BlockRead(dataset, sequence_number, text or "", error),
         )
 
     def log(self, job: str) -> None:

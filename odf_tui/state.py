@@ -1,16 +1,11 @@
-"""What the screen knows: datasets, blocks, jobs; and the narrow door through which it learns it.
-
-:class:`Source` and :class:`Link` are all that the workstation needs of the engine. The real ones are
-in ``odf_tui.engine``; tests have some in memory. Nothing here imports Textual.
-"""
+"""What the screen knows: datasets, blocks, jobs. It learns it from an ``odf_tui.source.Source``."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Literal
 
 import msgspec
 
@@ -23,12 +18,8 @@ from odf_engine.coordinator.protocol import (
     JobState,
     JournalEvent,
     LogLine,
-    Request,
     WorkerStatus,
 )
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 LOG_LINES: Final = 5000
 
@@ -36,7 +27,9 @@ LOG_LINES: Final = 5000
 class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset as the graph shows it; times are RFC 3339, ``size`` is in bytes of data.
 
-    ``head`` changes with every commit. ``missing``: others read it, and it is not in this workspace.
+    ``head`` changes with every commit. ``polls``: there is a source to poll; ``push_sources``: the names of
+    those that take what is pushed. ``standing``: own, trusted or not trusted, see
+    ``odf_engine.workspace.trust``. ``missing``: others read it, and it is not in this workspace.
     """
 
     id: str
@@ -49,8 +42,16 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     size: int = 0
     watermark: str | None = None
     last_pulled: str | None = None
+    polls: bool = False
+    push_sources: tuple[str, ...] = ()
+    standing: Literal["own", "trusted", "not trusted"] = "own"
     problem: str | None = None
     missing: bool = False
+
+    @property
+    def untrusted(self) -> bool:
+        """Whether its sources may not run."""
+        return self.standing == "not trusted"
 
 
 class BlockLine(msgspec.Struct, frozen=True):
@@ -64,113 +65,46 @@ class BlockLine(msgspec.Struct, frozen=True):
     summary: str
 
 
-class Detail(msgspec.Struct, frozen=True):
-    """What the card says of a dataset, as names and values; ``text`` is all of it as YAML."""
+Fact = tuple[str, str]
+"""A name and what there is to say; that may have several lines."""
 
-    facts: tuple[tuple[str, str], ...]
+
+class Section(msgspec.Struct, frozen=True):
+    """Facts under a title."""
+
+    title: str
+    facts: tuple[Fact, ...]
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """What is known of a dataset: a few facts for the card, all of it in words, and all of it as YAML."""
+
+    facts: tuple[Fact, ...]
+    sections: tuple[Section, ...]
     text: str
 
 
-class RowWindow(Protocol):
-    """All rows of a dataset, read a window at a time; slow, so never called on the event loop."""
+class Change(msgspec.Struct, frozen=True):
+    """An event that is to be appended: its title, and lines that start with ``+``, ``-`` or a space."""
 
-    @property
-    def columns(self) -> pa.Schema:
-        """Names and types."""
-        ...
-
-    @property
-    def row_count(self) -> int:
-        """How many rows there are."""
-        ...
-
-    @property
-    def system_columns(self) -> tuple[str, str, str, str]:
-        """Names of the columns for offset, operation, system time and event time."""
-        ...
-
-    def window(self, start: int, count: int) -> pa.Table:
-        """Some rows."""
-        ...
+    title: str
+    lines: tuple[str, ...]
 
 
-class Link(Protocol):
-    """A connection to the worker."""
+class Execution(msgspec.Struct, frozen=True):
+    """One thing that a source runs or reads: in words what it does, with what, and the block that says so."""
 
-    @property
-    def status(self) -> WorkerStatus:
-        """The worker when the connection was made."""
-        ...
-
-    async def submit(self, request: Request, target: str) -> str:
-        """Makes a job."""
-        ...
-
-    async def cancel(self, job: str) -> None:
-        """Stops a job."""
-        ...
-
-    def events(self, since: int | None = None) -> AsyncIterator[Event]:
-        """What happens, until the worker is gone."""
-        ...
-
-    async def close(self) -> None:
-        """Leaves; the worker goes on."""
-        ...
+    does: str
+    text: str
+    block: str
 
 
-class Source(Protocol):
-    """The engine as the screen sees it. Everything but :meth:`connect` may block: call it in a thread."""
+class Standing(msgspec.Struct, frozen=True):
+    """How far a dataset is trusted: who wrote it, what it would run, and whether it was trusted before."""
 
-    @property
-    def folder(self) -> Path:
-        """The workspace's folder."""
-        ...
-
-    @property
-    def theme(self) -> str:
-        """The configured theme, or ``auto``."""
-        ...
-
-    def datasets(self) -> list[DatasetRow]:
-        """Every dataset, by name."""
-        ...
-
-    def detail(self, dataset: str) -> Detail:
-        """What is known of a dataset."""
-        ...
-
-    def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> list[BlockLine]:
-        """Blocks before a sequence number, newest first; only those that match ``text`` when given."""
-        ...
-
-    def block_text(self, dataset: str, sequence_number: int) -> str:
-        """A block as YAML."""
-        ...
-
-    def rows(self, dataset: str) -> RowWindow:
-        """The rows of a dataset."""
-        ...
-
-    def add(self, path: Path) -> dict[str, str]:
-        """Adds datasets from a manifest file: all of them or none; their names by id."""
-        ...
-
-    def jobs(self) -> tuple[list[Job], int]:
-        """Recent jobs, newest first, and the journal number up to which they are known."""
-        ...
-
-    def log(self, job: str) -> Sequence[JournalEvent]:
-        """The journal of one job."""
-        ...
-
-    def save_theme(self, name: str) -> None:
-        """Remembers the theme."""
-        ...
-
-    async def connect(self) -> Link:
-        """Attaches to the worker, and starts it if none runs."""
-        ...
+    origin: str
+    runs: tuple[Execution, ...]
+    before: bool = False
 
 
 class Health(Enum):
@@ -301,6 +235,13 @@ class JobBook(msgspec.Struct):
             self._seen[event.job] = event.seq
             changes.logs.add(event.job)
 
+    def intake_of(self, dataset: str) -> Job | None:
+        """The newest job that brought data into a dataset, or tried to."""
+        found = (
+            job for job in reversed(self.jobs.values()) if job.dataset == dataset and job.kind in INTAKES
+        )
+        return next(found, None)
+
     def newest_first(self) -> list[Job]:
         """All jobs."""
         return list(reversed(self.jobs.values()))
@@ -316,12 +257,16 @@ class JobBook(msgspec.Struct):
         return (running or found or [None])[0]
 
 
+INTAKES: Final = ("pull", "ingest")
+"""The kinds of jobs that bring data into a dataset."""
+
+
 def healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Health]:
     """How every dataset is, from its chain and its newest jobs."""
     pulls: dict[str, Job] = {}
     verifies: dict[str, Job] = {}
     for job in book.jobs.values():  # oldest first
-        if job.kind == "pull" and job.state is not JobState.cancelled:
+        if job.kind in INTAKES and job.state is not JobState.cancelled:
             pulls[job.dataset] = job
         elif job.kind == "verify" and job.state is JobState.done:
             verifies[job.dataset] = job

@@ -19,7 +19,7 @@ from odf_tui import terminal, themes
 from odf_tui.colours import NearestColours
 from odf_tui.screens.base import Early
 from odf_tui.screens.workbench import Workbench
-from odf_tui.state import Source
+from odf_tui.source import Source
 from odf_tui.widgets.scrollbar import ThinBar
 
 

@@ -18,7 +18,7 @@ from odf_engine.errors import OdfError
 from odf_tui.fuzzy import ranked
 from odf_tui.screens.dialogs import Choice, Choices
 from odf_tui.screens.problems import problem_lines, text_of
-from odf_tui.state import Source
+from odf_tui.source import Source
 from odf_tui.widgets.lines import Paragraphs, Span
 
 _SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
@@ -75,7 +75,7 @@ class AddDialog(ModalScreen[dict[str, str]]):
 
     def compose(self) -> ComposeResult:
         """A line for the path, files of the workspace, and what is wrong."""
-        with Vertical(classes="dialog") as box:
+        with Vertical(classes="dialog -typing") as box:
             box.border_title = "Add datasets from a manifest"
             box.border_subtitle = "tab takes a file from the list · ⏎ adds · esc closes"
             line = Input(placeholder="path of a YAML file, or letters of one below", compact=True)
@@ -99,6 +99,7 @@ class AddDialog(ModalScreen[dict[str, str]]):
     def on_input_changed(self, event: Input.Changed) -> None:
         """Narrows the list; the old complaint goes."""
         self.query_one("#problem").display = False
+        self.query_one(".dialog").remove_class("-wrong")
         self._narrow(event.value)
 
     def _narrow(self, text: str) -> None:
@@ -153,5 +154,6 @@ class AddDialog(ModalScreen[dict[str, str]]):
             self.dismiss(message.added)
             return
         problem = self.query_one("#problem", Paragraphs)
+        self.query_one(".dialog").add_class("-wrong")
         problem.display = True
         problem.set(message.problem)

@@ -1,11 +1,12 @@
 """What the workbench is made of: four panes, two lines below them, and which of them can be seen.
 
-The screen is put together from this file, ``hearing.py`` (what it learns), ``verbs.py`` (what it does) and
-``editing.py`` (the definitions it lets a person write).
+The screen is put together from this file, ``hearing.py`` (what it learns), ``verbs.py`` (what it does),
+``editing.py`` (the definitions it lets a person write) and ``trusting.py`` (what others may run here).
 """
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Final, cast
 
@@ -16,12 +17,16 @@ from textual.geometry import Size
 from textual.screen import Screen
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Job, WorkerStatus
+from odf_engine.coordinator.protocol import Job, Request, WorkerStatus
+from odf_engine.errors import OdfError
 from odf_tui import actions
 from odf_tui.actions import PANES, Situation
 from odf_tui.events import Follower
+from odf_tui.humane import count, said, shorten
+from odf_tui.messages import Notice
 from odf_tui.reads import Reads
-from odf_tui.state import DatasetRow, Health, JobBook, Source
+from odf_tui.source import Source
+from odf_tui.state import DatasetRow, Health, JobBook
 from odf_tui.widgets.blocks import BlocksPane
 from odf_tui.widgets.data import DataPane
 from odf_tui.widgets.graph import DatasetsPane, GraphView
@@ -118,7 +123,7 @@ class Parts(Screen[None]):
             block=self.blocks_pane.view.block,
             job=self.jobs_pane.view.job,
             has_rows=self.data_pane.view.count() > 0,
-            pullable=sum(not row.derivative and not row.missing for row in self.rows),
+            pullable=sum(row.polls for row in self.rows),
             worker=self.worker_state,
             up=up,
         )
@@ -130,6 +135,35 @@ class Parts(Screen[None]):
     def notify_line(self, text: str, style: str = "good") -> None:
         """Tells something in the line of hints."""
         self.query_one(HintLine).tell(text, style)
+
+    def submit(self, requests: Sequence[tuple[Request, str]], remark: str = "") -> None:
+        """Hands requests to the worker, each with its dataset's name; it is started if there is none."""
+
+        async def submit() -> None:
+            try:
+                link = await self.follower.link()
+                for request, target in requests:
+                    await link.submit(request, target)
+            except OdfError as error:
+                hint = f" – {error.hint}" if error.hint else ""
+                self.post_message(Notice(f"{error}{hint}", "bad"))
+
+        kind = type(requests[0][0]).__name__.lower() if requests else "pull"
+        what = requests[0][1] if len(requests) == 1 else f"{count(len(requests))} datasets"
+        self.notify_line(f"{kind} {what}: handed to the worker{remark}")
+        self.run_worker(submit(), group="commands")
+
+    def start(self, story: Coroutine[None, None, None]) -> None:
+        """Does something that takes its time and may ask the person; errors are told."""
+
+        async def guarded() -> None:
+            try:
+                await story
+            except Exception as error:  # whatever it is, it is told, and the screen lives on
+                hint = f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
+                self.notify_line(said(error) + hint, "bad")
+
+        self.run_worker(guarded(), group="stories", name="story")
 
     # --- Focus ---
 
@@ -173,8 +207,10 @@ class Parts(Screen[None]):
         pane, need = self.datasets_pane, self.graph.size_needed
         if not self.rows:
             pane.card.display = False
+            pane.tell_below("")
             return
         beside = pane.size.width - need.width >= CARD_SIZE.width or pane.size.width >= 3 * CARD_SIZE.width
         below = pane.size.height - max(need.height, 2) >= CARD_SIZE.height
         pane.card.display = beside or below
         self.query_one("#home").set_class(below and not beside, "-below")
+        pane.tell_below("" if pane.card.display else shorten(pane.card.why, max(pane.size.width - 4, 0)))

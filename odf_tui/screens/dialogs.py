@@ -17,8 +17,9 @@ from textual.widgets import Input
 
 from odf_tui.fuzzy import ranked
 from odf_tui.humane import clip, plain
-from odf_tui.widgets.lines import LineScroll, LineView, Span
+from odf_tui.widgets.lines import LineScroll, LineView, Paragraphs, Span
 
+_SHOWN_KEYS: Final = {"enter": "⏎", "escape": "esc"}
 _YAML: Final = re.compile(r"^(\s*(?:- )*)([\w$./-]+:)( .*|)$")
 
 
@@ -126,7 +127,7 @@ class Picker(ModalScreen[str]):
 
     def compose(self) -> ComposeResult:
         """A line to type in, and the list."""
-        with Vertical(classes="dialog") as box:
+        with Vertical(classes="dialog -typing" if self._typing else "dialog") as box:
             box.border_title = Content(self._title)
             box.border_subtitle = "⏎ runs it · esc closes"
             if self._typing:
@@ -188,7 +189,89 @@ class Confirm(ModalScreen[bool]):
             yield Lines(self._lines)
 
 
-class Reader(ModalScreen[None]):
+class Decision(ModalScreen[str]):
+    """Shows something, and ends with the answer that belongs to the key that was pressed.
+
+    Args:
+        answers: an answer, its keys, and in words what it does.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("j,down", "move('down')", show=False),
+        Binding("k,up", "move('above')", show=False),
+        Binding("pagedown,space,ctrl+d", "move('page_down')", show=False),
+        Binding("pageup,ctrl+u", "move('page_up')", show=False),
+    ]
+
+    def __init__(
+        self, title: str, lines: Sequence[Sequence[Span]], answers: Sequence[tuple[str, Sequence[str], str]]
+    ) -> None:
+        super().__init__()
+        self._title, self._lines, self._answers = title, lines, answers
+
+    def compose(self) -> ComposeResult:
+        """What it is about."""
+        with Vertical(classes="dialog decision") as box:
+            box.border_title = Content(plain(self._title))
+            words = (f"{_SHOWN_KEYS.get(keys[0], keys[0])} {word}" for _, keys, word in self._answers)
+            box.border_subtitle = Content(" · ".join(words))
+            yield Paragraphs(self._lines)
+
+    def on_key(self, event: events.Key) -> None:
+        """The key of an answer ends it."""
+        for answer, keys, _ in self._answers:
+            if event.key in keys:
+                event.stop()
+                self.dismiss(answer)
+                return
+
+    def action_move(self, move: str) -> None:
+        """Scrolls."""
+        self.query_one(Paragraphs).move(move)
+
+
+class Oath(ModalScreen[bool]):
+    """Shows what is at stake, and asks for a word that nobody types by mistake.
+
+    Args:
+        words: those that say yes.
+    """
+
+    AUTO_FOCUS = "Input"
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "dismiss(False)", show=False),
+        Binding("down", "move('down')", show=False, priority=True),
+        Binding("up", "move('above')", show=False, priority=True),
+        Binding("pagedown", "move('page_down')", show=False, priority=True),
+        Binding("pageup", "move('page_up')", show=False, priority=True),
+    ]
+
+    def __init__(self, title: str, lines: Sequence[Sequence[Span]], words: Sequence[str]) -> None:
+        super().__init__()
+        self._title, self._lines, self._words = title, lines, words
+
+    def compose(self) -> ComposeResult:
+        """What it is about, and a line to type in."""
+        with Vertical(classes="dialog oath") as box:
+            box.border_title = Content(plain(self._title))
+            box.border_subtitle = Content("⏎ decides · ↑↓ scroll · esc closes")
+            yield Paragraphs(self._lines)
+            line = Input(placeholder=f"type {self._words[0]} to allow exactly this", compact=True)
+            line.cursor_blink = False
+            yield line
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Another word is no."""
+        event.stop()
+        self.dismiss(event.value.strip() in self._words)
+
+    def action_move(self, move: str) -> None:
+        """Scrolls."""
+        self.query_one(Paragraphs).move(move)
+
+
+class Reader(ModalScreen[str]):
     """A text to scroll in, to copy from."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -215,11 +298,20 @@ class Reader(ModalScreen[None]):
     ) -> None:
         super().__init__()
         self._title, self._lines, self._copy, self._step = title, lines, copy, step
+        self._body = self.body()
+
+    def body(self) -> Lines | Paragraphs:
+        """What shows the text."""
+        return Lines()
+
+    def remarks(self) -> list[str]:
+        """What the keys do."""
+        return ["[ older · ] newer"] if self._step else []
 
     def compose(self) -> ComposeResult:
         """The text."""
         with Vertical(classes="dialog reader"):
-            yield Lines(self._lines)
+            yield self._body
 
     def on_mount(self) -> None:
         """Shows the title."""
@@ -230,15 +322,13 @@ class Reader(ModalScreen[None]):
         self._lines = lines
         box = self.query_one(".dialog")
         box.border_title = Content(plain(title))
-        step = "[ older · ] newer · " if self._step else ""
-        box.border_subtitle = Content(f"{step}y copies · esc closes")
-        view = self.query_one(Lines)
-        view.set(lines)
-        view.scroll_to(0, 0, animate=False)
+        box.border_subtitle = Content(" · ".join([*self.remarks(), "y copies", "esc closes"]))
+        self._body.set(lines)
+        self._body.scroll_to(0, 0, animate=False)
 
     def action_move(self, move: str) -> None:
         """Scrolls."""
-        self.query_one(Lines).move(move)
+        self._body.move(move)
 
     def action_copy(self) -> None:
         """Copies the whole text."""

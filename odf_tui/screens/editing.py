@@ -6,15 +6,16 @@ What is written is checked when the editor ends. Nothing that somebody wrote goe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.errors import OdfError
 from odf_tui import drafts
 from odf_tui.drafts import Draft
-from odf_tui.humane import count, said
+from odf_tui.humane import count
 from odf_tui.screens.base import Parts
+from odf_tui.state import Change, DatasetRow
 
 if TYPE_CHECKING:
     from odf_tui.screens.problems import Place
@@ -26,6 +27,14 @@ _KINDS: Final = (
     ("file", "f", "from a manifest file that is there already"),
 )
 _NEXT: Final = {"root": ": p pulls it", "push": ": p says how to push into it"}
+
+Answer = tuple[str, tuple[str, ...], str]
+_EDIT: Final[Answer] = ("edit", ("e", "enter"), "edits again")
+_DISCARD: Final[Answer] = ("discard", ("d",), "discards")
+_LATER: Final[Answer] = ("leave", ("escape", "q"), "leaves it for later")
+_APPEND: Final[Answer] = ("append", ("enter",), "appends")
+_CHANGE: Final[Answer] = ("edit", ("e",), "edits again")
+_FORGET: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
 class Editing(Parts):
@@ -44,7 +53,7 @@ class Editing(Parts):
         if picked == "file":
             self.do_add_file()
         elif picked:
-            self._run(self._write_new(picked))
+            self.start(self._write_new(picked))
 
     def do_add_file(self) -> None:
         """Adds datasets from a manifest file that is there."""
@@ -73,7 +82,7 @@ class Editing(Parts):
             try:
                 names = await asyncio.to_thread(self.source.add, draft.path)
             except OdfError as error:
-                answer, place = await self._show_problem(error, draft.path, "leaves it for later")
+                answer, place = await self._show_problem(error, draft.path, (_EDIT, _DISCARD, _LATER))
                 line = None if place is None else place.line
             else:
                 path = await asyncio.to_thread(drafts.name_after, draft.path, next(iter(names.values())))
@@ -90,17 +99,58 @@ class Editing(Parts):
         else:
             self.notify_line(f"nothing was added; the manifest is kept: {self._relative(path)}", "warn")
 
-    # --- What both need ---
+    # --- Changes of datasets ---
 
-    def _run(self, story: Coroutine[None, None, None]) -> None:
-        async def guarded() -> None:
+    def do_edit(self) -> None:
+        """Edits the definition of the selected dataset."""
+        row = self.graph.row
+        if row is not None:
+            self.start(self._change(row))
+
+    async def _change(self, row: DatasetRow) -> None:
+        text = await asyncio.to_thread(self.source.definition, row.id)
+        draft = await asyncio.to_thread(drafts.copy, self.source.folder, row.name, text)
+        line: int | None = None
+        answer = "edit"
+        changes: list[Change] = []
+        while answer == "edit":
+            await self._edit(draft, line)
+            if not await asyncio.to_thread(draft.changed):
+                answer = "nothing"
+                break
             try:
-                await story
-            except Exception as error:  # whatever it is, it is told, and the screen lives on
-                hint = f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
-                self.notify_line(said(error) + hint, "bad")
+                changes = await asyncio.to_thread(self.source.update, row.id, draft.path, dry_run=True)
+                answer, line = await self._decide(row, changes), None
+                if answer == "append":
+                    changes = await asyncio.to_thread(self.source.update, row.id, draft.path, dry_run=False)
+            except OdfError as error:
+                answer, place = await self._show_problem(error, draft.path, (_EDIT, _FORGET))
+                line = None if place is None else place.line
+        await asyncio.to_thread(drafts.discard, draft.path)
+        self._changed(row, changes, answer)
 
-        self.run_worker(guarded(), group="editing", name="editing")
+    async def _decide(self, row: DatasetRow, changes: Sequence[Change]) -> str:
+        """What to do about a plan."""
+        from odf_tui.screens.dialogs import Decision
+        from odf_tui.screens.problems import change_lines
+
+        if not changes:
+            return "nothing"
+        title = f"{row.name}: {_blocks(changes)} to append"
+        return await self.app.push_screen_wait(
+            Decision(title, change_lines(changes), (_APPEND, _CHANGE, _FORGET))
+        )
+
+    def _changed(self, row: DatasetRow, changes: Sequence[Change], answer: str) -> None:
+        if answer == "append":
+            self.notify_line(f"appended {_blocks(changes)} to {row.name}")
+            self.reads.datasets()
+        elif answer == "nothing":
+            self.notify_line(f"the definition of {row.name} stays as it is: nothing differs", "warn")
+        else:
+            self.notify_line(f"the changes of {row.name} are discarded", "warn")
+
+    # --- What both need ---
 
     async def _edit(self, draft: Draft, line: int | None) -> None:
         """Opens the editor.
@@ -117,13 +167,20 @@ class Editing(Parts):
                 await asyncio.to_thread(drafts.discard, draft.path)
             raise
 
-    async def _show_problem(self, error: OdfError, path: Path, leaving: str) -> tuple[str, Place | None]:
-        from odf_tui.screens.problems import Problem, place_of, problem_lines, text_of
+    async def _show_problem(
+        self, error: OdfError, path: Path, answers: Sequence[Answer]
+    ) -> tuple[str, Place | None]:
+        from odf_tui.screens.dialogs import Decision
+        from odf_tui.screens.problems import place_of, problem_lines, text_of
 
         text = await asyncio.to_thread(text_of, path)
-        problem = Problem(f"{path.name} is not right yet", problem_lines(error, text), leaving)
-        return await self.app.push_screen_wait(problem), place_of(error, text)
+        dialog = Decision(f"{path.name} is not right yet", problem_lines(error, text), answers)
+        return await self.app.push_screen_wait(dialog), place_of(error, text)
 
     def _relative(self, path: Path) -> str:
         folder = self.source.folder
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def _blocks(changes: Sequence[Change]) -> str:
+    return f"{count(len(changes))} block{'' if len(changes) == 1 else 's'}"

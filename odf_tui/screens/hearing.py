@@ -24,7 +24,8 @@ from odf_tui.messages import (
     WorkerChanged,
 )
 from odf_tui.screens.base import Early, Parts
-from odf_tui.state import DatasetRow, Detail, Health, Source, healths
+from odf_tui.source import Source
+from odf_tui.state import DatasetRow, Detail, Health, healths
 from odf_tui.widgets.jobs import JobsView, doing, outcome
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.rows import RowsView
@@ -109,8 +110,10 @@ class Hearing(Parts):
 
     def _show_card(self) -> None:
         row = self.graph.row
-        health = self.healths.get(row.id) if row is not None else None
-        self.datasets_pane.card.load(row, health, self._details.get(row.id) if row is not None else None)
+        dataset = row.id if row is not None else ""
+        health, job = self.healths.get(dataset), self.book.intake_of(dataset)
+        self.datasets_pane.card.load(row, health, self._details.get(dataset), job)
+        self.make_room_for_card()
 
     def _show_status(self) -> None:
         row = self.graph.row
@@ -157,19 +160,31 @@ class Hearing(Parts):
         self.show_hints()
 
     def _no_rows(self, row: DatasetRow) -> list[list[tuple[str, str]]]:
+        health = self.healths.get(row.id)
         if row.derivative:
             return [[(" No rows yet: this dataset is made of others by a query.", "muted")]]
-        if self.healths.get(row.id) in (Health.queued, Health.running):
+        if health in (Health.queued, Health.running):
             return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
-        if self.healths.get(row.id) is Health.failed:
+        if health is Health.failed:
             return [
-                [(" No rows: the last pull did not succeed.", "bad")],
-                [(" Its job in pane ", "muted"), ("4", "key"), (" says why.", "muted")],
+                [(" No rows: the last pull did not succeed. ", "bad")],
+                [
+                    (" ⏎", "key"),
+                    (" in pane ", "muted"),
+                    ("1", "key"),
+                    (" says why, and what to do.", "muted"),
+                ],
             ]
-        if row.last_pulled or self.healths.get(row.id) is Health.current:
+        if row.last_pulled or health is Health.current:
             return [[(" No rows: the source had none.", "muted")]]
+        if row.polls:
+            return [
+                [(" No rows yet. Press ", "muted"), ("p", "key"), (" to pull them from the source.", "muted")]
+            ]
+        if row.push_sources:
+            return [[(" No rows yet. They are pushed: ", "muted"), (f"odf ingest {row.name} FILE", "strong")]]
         return [
-            [(" No rows yet. Press ", "muted"), ("p", "key"), (" to pull them from the source.", "muted")]
+            [(" No rows: there is no source. ", "muted"), ("e", "key"), (" edits the definition.", "muted")]
         ]
 
     @on(RowsView.Failed)

@@ -5,18 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import ClassVar, Final
+from typing import Final
 
 import msgspec
-from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.content import Content
-from textual.screen import ModalScreen
 
 from odf_engine.errors import OdfError
 from odf_tui.humane import plain
-from odf_tui.widgets.lines import Paragraphs, Span
+from odf_tui.state import Change
+from odf_tui.widgets.lines import Span
 
 _FILE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
 _FURTHER: Final = re.compile(r"^\S.*?:(?P<line>\d+):(?P<column>\d+): (?P<message>.*)$")
@@ -93,38 +89,23 @@ def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
     return lines
 
 
+def change_lines(changes: Sequence[Change]) -> list[list[Span]]:
+    """What is to be appended: a title each, and what comes and goes."""
+    styles = {"+": "good", "-": "bad"}
+    lines: list[list[Span]] = []
+    for change in changes:
+        lines += [*([[]] if lines else []), [(f" {plain(change.title)}", "title")]]
+        for line in change.lines:
+            mark, rest = line[:1] or " ", plain(line[1:])
+            indent = rest[: len(rest) - len(rest.lstrip())]
+            style = styles.get(mark, "muted")
+            lines.append([(f"   {mark}{indent}", style), (rest[len(indent) :], style)])
+    return lines
+
+
 def text_of(path: Path) -> str:
     """The text of a file as far as it can be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
-
-
-class Problem(ModalScreen[str]):
-    """Shows what is wrong, and asks what to do: ends with ``edit``, ``discard`` or ``leave``."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("e,enter", "dismiss('edit')", show=False),
-        Binding("d", "dismiss('discard')", show=False),
-        Binding("escape,q", "dismiss('leave')", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
-        Binding("pagedown,space", "move('page_down')", show=False),
-        Binding("pageup", "move('page_up')", show=False),
-    ]
-
-    def __init__(self, title: str, lines: Sequence[Sequence[Span]], leaving: str) -> None:
-        super().__init__()
-        self._title, self._lines, self._leaving = title, lines, leaving
-
-    def compose(self) -> ComposeResult:
-        """The problem."""
-        with Vertical(classes="dialog problem") as box:
-            box.border_title = Content(plain(self._title))
-            box.border_subtitle = Content(f"e edits again · d discards · esc {self._leaving}")
-            yield Paragraphs(self._lines)
-
-    def action_move(self, move: str) -> None:
-        """Scrolls."""
-        self.query_one(Paragraphs).move(move)

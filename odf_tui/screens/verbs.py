@@ -5,25 +5,25 @@ Dialogs are imported by the action that opens them: the first paint does not wai
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Job, Pull, Request, Verify
+from odf_engine.coordinator.protocol import Job, Pull, Verify
 from odf_engine.errors import OdfError
 from odf_tui import actions
 from odf_tui.actions import PANES, Action, key_name
 from odf_tui.humane import count
-from odf_tui.messages import Notice, TextRead
-from odf_tui.screens.base import Parts
+from odf_tui.messages import BlockRead, Notice
+from odf_tui.screens.trusting import Trusting
+from odf_tui.state import Detail, Health
 
 if TYPE_CHECKING:
     from odf_tui.screens.dialogs import Choice
 
 
-class Verbs(Parts):
+class Verbs(Trusting):
     """The part of the workbench that acts."""
 
     # --- From keys to actions ---
@@ -155,37 +155,26 @@ class Verbs(Parts):
     # --- Jobs ---
 
     def do_pull(self) -> None:
-        """Pulls the selected dataset."""
+        """Pulls the selected dataset; one of somebody else's is looked at first."""
         row = self.graph.row
-        if row is not None:
-            self._submit([(Pull(dataset=row.id), row.name)])
+        if row is not None and row.untrusted:
+            self.ask_for_trust(row, pull=True)
+        elif row is not None:
+            self.submit([(Pull(dataset=row.id), row.name)])
 
     def do_pull_all(self) -> None:
-        """Pulls all root datasets that are not being pulled."""
+        """Pulls all root datasets that are not being pulled, and that may run here."""
         busy = {job.dataset for job in self.book.open() if job.kind == "pull"}
-        wanted = [row for row in self.rows if not row.derivative and not row.missing and row.id not in busy]
-        self._submit([(Pull(dataset=row.id), row.name) for row in wanted])
+        wanted = [row for row in self.rows if row.polls and row.id not in busy]
+        refused = [row.name for row in wanted if row.untrusted]
+        remark = f"; {count(len(refused))} not trusted" if refused else ""
+        self.submit([(Pull(dataset=row.id), row.name) for row in wanted if not row.untrusted], remark)
 
     def do_verify(self) -> None:
         """Verifies the selected dataset."""
         row = self.graph.row
         if row is not None:
-            self._submit([(Verify(dataset=row.id), row.name)])
-
-    def _submit(self, requests: Sequence[tuple[Request, str]]) -> None:
-        async def submit() -> None:
-            try:
-                link = await self.follower.link()
-                for request, target in requests:
-                    await link.submit(request, target)
-            except OdfError as error:
-                hint = f" – {error.hint}" if error.hint else ""
-                self.post_message(Notice(f"{error}{hint}", "bad"))
-
-        kind = type(requests[0][0]).__name__.lower() if requests else "pull"
-        what = requests[0][1] if len(requests) == 1 else f"{count(len(requests))} datasets"
-        self.notify_line(f"{kind} {what}: handed to the worker")
-        self.run_worker(submit(), group="commands")
+            self.submit([(Verify(dataset=row.id), row.name)])
 
     def do_cancel(self) -> None:
         """Asks, then cancels the selected job, or that of the selected dataset."""
@@ -219,7 +208,18 @@ class Verbs(Parts):
         """Everything about the dataset."""
         row = self.graph.row
         if row is not None:
-            self.reads.dataset_text(row.id)
+            self.reads.detail(row.id, wanted=True)
+
+    def show_detail(self, dataset: str, detail: Detail) -> None:
+        """Shows everything about a dataset."""
+        from odf_tui.screens.details import DetailReader, detail_lines
+
+        row = next((row for row in self.rows if row.id == dataset), None)
+        if row is None or self.app.screen is not self:
+            return
+        lines = detail_lines(row, self.healths.get(dataset, Health.new), detail, self.book.intake_of(dataset))
+        reader = DetailReader(row.name, lines, detail.text, partial(self.copy_text, "text"))
+        self.app.push_screen(reader, self._picked)
 
     def do_open_block(self) -> None:
         """A block as YAML."""
@@ -227,19 +227,17 @@ class Verbs(Parts):
         if view.block is not None:
             self.reads.block_text(view.dataset, view.block.sequence_number)
 
-    def show_text(self, message: TextRead) -> None:
-        """Shows a text that was read; in the same dialog when one is open."""
+    def show_block(self, message: BlockRead) -> None:
+        """Shows a block that was read; in the same dialog when one is open."""
         from odf_tui.screens.dialogs import Reader, yaml_spans
 
         name = next((row.name for row in self.rows if row.id == message.dataset), message.dataset)
-        number = message.sequence_number
-        title = name if number is None else f"{name} · block {number}"
+        title = f"{name} · block {message.sequence_number}"
         lines = yaml_spans(message.text)
         if isinstance(self.app.screen, Reader):
             self.app.screen.show(title, lines)
             return
-        step = None if number is None else self._step_block
-        self.app.push_screen(Reader(title, lines, partial(self.copy_text, "text"), step))
+        self.app.push_screen(Reader(title, lines, partial(self.copy_text, "text"), self._step_block))
 
     def _step_block(self, by: int) -> None:
         """The next newer (1) or older (-1) block."""

@@ -9,17 +9,18 @@ from textual.binding import Binding, BindingType
 
 from odf_tui import actions
 from odf_tui.actions import PANES
-from odf_tui.messages import TextRead
+from odf_tui.messages import BlockRead, DetailRead
 from odf_tui.screens.editing import Editing
 from odf_tui.screens.hearing import Hearing
+from odf_tui.screens.trusting import Trusting
 from odf_tui.screens.verbs import Verbs
 from odf_tui.widgets.lines import LineView
 
 _EARLY_SECONDS: Final = 0.2
 
 
-class Workbench(Verbs, Editing, Hearing, inherit_bindings=False):
-    """Four panes, see ``base.py``, ``hearing.py``, ``verbs.py`` and ``editing.py``."""
+class Workbench(Verbs, Editing, Trusting, Hearing, inherit_bindings=False):
+    """Four panes, see ``base.py``."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
     VERTICAL_BREAKPOINTS = [(0, "-low"), (18, "-high")]  # noqa: RUF012
@@ -53,12 +54,19 @@ class Workbench(Verbs, Editing, Hearing, inherit_bindings=False):
         self.station.painted()
         self.run_worker(self.follower.run(), group="worker", name="worker")
 
-    @on(TextRead)
-    def _text_read(self, message: TextRead) -> None:
+    @on(BlockRead)
+    def _block_read(self, message: BlockRead) -> None:
         if message.error:
             self.notify_line(message.error, "bad")
         else:
-            self.show_text(message)
+            self.show_block(message)
+
+    @on(DetailRead)
+    def _detail_wanted(self, message: DetailRead) -> None:
+        if message.wanted and message.error:
+            self.notify_line(message.error, "bad")
+        elif message.wanted and message.detail is not None:
+            self.show_detail(message.dataset, message.detail)
 
     @on(LineView.Opened)
     def _opened(self) -> None:

@@ -13,7 +13,7 @@ import pyarrow.types as pt
 from rich.cells import cell_len
 
 from odf_tui.humane import plain
-from odf_tui.state import RowWindow
+from odf_tui.source import RowWindow
 
 NULL: Final = "∅"
 OPS: Final = {"0": ("+A", "good"), "1": ("-R", "bad"), "2": ("-C", "warn"), "3": ("+C", "warn")}

@@ -8,13 +8,15 @@ from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Size
 
+from odf_engine.coordinator.protocol import Failure, Job
 from odf_tui.dag import Layout, Place, layout
 from odf_tui.humane import plain, shorten
 from odf_tui.layers import Edge
 from odf_tui.state import DatasetRow, Detail, Health
-from odf_tui.widgets.lines import LineScroll, LineView, Span
+from odf_tui.widgets.lines import LineView, Paragraphs, Span
 from odf_tui.widgets.pane import Pane
 
+UNTRUSTED = "⊘"
 _NAME_WIDTH = 34
 _CARD_KEYS = 11
 
@@ -75,7 +77,7 @@ class GraphView(LineView):
         self.rows, self.healths, self.filter = list(rows), healths, text
         shown, edges = visible_graph(rows, text)
         self._shown = {row.id: row for row in shown}
-        key = [(row.id, row.name) for row in shown], edges
+        key = [(row.id, row.name, row.untrusted) for row in shown], edges
         if key != self._key:
             self._key = key
             self._layout = layout({row.id: len(self._label(row)) for row in shown}, edges)
@@ -214,7 +216,8 @@ class GraphView(LineView):
     def _label(self, row: DatasetRow) -> str:
         kind = "◆" if row.derivative else "◇"
         health = self.healths.get(row.id, Health.new)
-        return f"{kind} {shorten(plain(row.name), _NAME_WIDTH)} {health.glyph}"
+        mark = UNTRUSTED if row.untrusted else ""
+        return f"{kind} {shorten(plain(row.name), _NAME_WIDTH)} {mark}{health.glyph}"
 
     def spans(self, index: int) -> list[Span]:
         """Edges and labels of a row."""
@@ -245,7 +248,10 @@ class GraphView(LineView):
         name = "lineage" if row.id in self._related else ""
         health = self.healths.get(row.id, Health.new)
         kind = "name" if row.derivative else "muted"
-        return [(label[:2], kind), (label[2:-1], name), (label[-1], health.style)]
+        marks = 1 + row.untrusted
+        return [
+            (label[:2], kind), (label[2:-marks], name), (label[-marks:-1], "warn"), (label[-1], health.style)
+        ]  # fmt: skip
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """What to do when nothing is here."""
@@ -270,42 +276,45 @@ class GraphView(LineView):
         return False
 
 
-class Card(LineScroll):
-    """What is known of the selected dataset, in a few lines."""
+class Card(Paragraphs):
+    """What is known of the selected dataset, in a few lines.
+
+    Attributes:
+        why: why its last pull failed, in a line; empty when it did not.
+    """
 
     def __init__(self) -> None:
         super().__init__(id="card")
-        self._lines: list[list[Span]] = []
+        self.why = ""
 
-    def load(self, row: DatasetRow | None, health: Health | None, detail: Detail | None) -> None:
-        """Shows a dataset; ``detail`` may come later."""
-        self._lines = []
+    def load(
+        self, row: DatasetRow | None, health: Health | None, detail: Detail | None, job: Job | None
+    ) -> None:
+        """Shows a dataset; ``detail`` may come later. ``job`` is the newest that brought data."""
+        lines: list[list[Span]] = []
+        self.why = ""
         if row is not None and health is not None:
             kind = "derivative" if row.derivative else "root"
-            self._lines = [
+            lines = [
                 [(plain(row.name), "title")],
                 [(f"{kind} · ", "muted"), (f"{health.glyph} {health.word}", health.style)],
-                [],
             ]
+            if row.untrusted:
+                lines.append([(f"{UNTRUSTED} ", "warn"), ("not trusted: p shows what it would run", "warn")])
+            if health is Health.failed and job is not None and job.error is not None:
+                lines += self._failure(job.error)
+            lines.append([])
             for name, value in detail.facts if detail else ():
-                self._fact(name, value)
-        self.reset()
+                lines.append([(f"{name:<{_CARD_KEYS}}", "muted"), (plain(value), "")])
+        self.set(lines)
 
-    def _fact(self, name: str, value: str) -> None:
-        room = max(self.size.width - _CARD_KEYS - 1, 8)
-        words, first = plain(value), True
-        while first or (words and len(self._lines) < 40):
-            cut = len(words) if len(words) <= room else (words.rfind(" ", 0, room) + 1 or room)
-            self._lines.append([(f"{name if first else '':<{_CARD_KEYS}}", "muted"), (words[:cut], "")])
-            words, first = words[cut:], False
-
-    def count(self) -> int:
-        """Lines."""
-        return len(self._lines)
-
-    def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
-        return self._lines[index]
+    def _failure(self, error: Failure) -> list[list[Span]]:
+        first = plain(error.message.partition("\n")[0])
+        self.why = f"{Health.failed.glyph} {first}"
+        lines: list[list[Span]] = [[("why  ", "bad"), (first, "bad")]]
+        if error.hint:
+            lines.append([("try  ", "muted"), (plain(error.hint), "good")])
+        return lines
 
 
 class DatasetsPane(Pane):

@@ -17,6 +17,7 @@ from odf_tui.widgets.pane import Pane
 
 _LEVELS: Final = {"debug": "muted", "info": "", "warning": "warn", "error": "bad"}
 _MAX_LINE: Final = 4000
+_MAX_EXCERPT: Final = 400
 _SHOWN: Final = 300
 
 
@@ -102,6 +103,8 @@ def failure_spans(job: Job) -> list[list[Span]]:
         lines.append([("failed   " if not index else "         ", "bad"), (text, "bad")])
     if job.error.where:
         lines.append([("where    ", "muted"), (plain(job.error.where), "")])
+    for text in job.error.excerpt:
+        lines.append([("         ", "muted"), (plain(text[:_MAX_EXCERPT]), "strong")])
     if job.error.hint:
         lines.append([("try      ", "muted"), (plain(job.error.hint), "good")])
     return lines
@@ -196,13 +199,15 @@ class LogView(Paragraphs):
 
     def __init__(self) -> None:
         super().__init__(id="log")
+        self._bottom = 0  # where its end was, before the window became another one
 
     def set(self, lines: Sequence[Sequence[Span]]) -> None:
         """Shows these lines, from their end."""
-        follows = self.scroll_offset.y >= self.max_scroll_y
+        follows = self.scroll_offset.y >= self._bottom
         super().set(lines)
+        self._bottom = self.max_scroll_y
         if follows:
-            self.scroll_to(y=self.count(), animate=False)
+            self.scroll_to(y=self._bottom, animate=False)
 
 
 class JobsPane(Pane):

@@ -14,7 +14,7 @@ from textual.message import Message
 from textual.strip import Strip
 
 from odf_tui.humane import clip, said
-from odf_tui.state import RowWindow, Source
+from odf_tui.source import RowWindow, Source
 from odf_tui.widgets.lines import LineView, Span, right
 
 if TYPE_CHECKING:

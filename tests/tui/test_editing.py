@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -13,7 +14,8 @@ from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import drafts, editor
 from odf_tui.editor import Editor
-from odf_tui.screens.problems import Place, Problem, excerpt, place_of
+from odf_tui.screens.dialogs import Decision
+from odf_tui.screens.problems import Place, excerpt, place_of
 from odf_tui.screens.workbench import Workbench
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven
@@ -96,7 +98,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         await drive.press("a")
         assert "a query over others" in drive.text()
         await drive.pilot.press("r")
-        await drive.until(lambda: isinstance(drive.app.screen, Problem))
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
         await drive.settle()
         text = drive.text()
         assert "expected true or false" in text
@@ -112,14 +114,16 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         assert drive.app.screen is drive.bench
         assert "added boats (boats.yaml): p pulls it" in drive.hint()
         draft = workspace.folder / "new-root.yaml"
-        assert typist.calls == [f"+4 {draft}", f"+27 {draft}"]
+        first = re.search(r"in new-root.yaml:(\d+)", text)
+        assert first is not None
+        assert typist.calls == [f"+4 {draft}", f"+{first[1]} {draft}"]
         assert manifests(workspace) == ["boats.yaml"]
 
         # The same name again is an error without a line of its own; esc keeps the text.
         typist.next('sed -i "s/my.dataset/boats/" "$file"')
         await drive.press("a")
         await drive.pilot.press("p")
-        await drive.until(lambda: isinstance(drive.app.screen, Problem))
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
         await drive.settle()
         assert "a dataset named boats exists already" in drive.text()
         await drive.press("escape")
@@ -128,7 +132,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         typist.next('echo "nonsense" >"$file"')
         await drive.press("a")
         await drive.pilot.press("p")
-        await drive.until(lambda: isinstance(drive.app.screen, Problem))
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
         assert manifests(workspace) == ["boats.yaml", "new-push-2.yaml", "new-push.yaml"]
         await drive.press("d")
         assert manifests(workspace) == ["boats.yaml", "new-push.yaml"]

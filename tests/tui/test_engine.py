@@ -20,7 +20,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui.engine import WorkspaceSource
-from odf_tui.state import Link
+from odf_tui.source import Link
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeLink, FakeSource
@@ -122,6 +122,8 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
         await drive.press("escape", "slash", *"schema", "enter", "enter")
         assert "kind: SetDataSchema" in drive.text()
         await drive.press("escape", "escape", "1", "enter")
+        assert "file:sources/boats.csv" in drive.text()
+        await drive.press("tab")
         assert "name: boats" in drive.text()
         await drive.press("escape", "l", "p")
         assert "long-boats is derivative" in drive.hint()

@@ -14,7 +14,7 @@ import pytest
 from odf_engine.coordinator.client import Client, WorkerGone, read_journal
 from odf_engine.coordinator.protocol import Job, JobState, JournalEvent
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.state import Link
+from odf_tui.source import Link
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource, dataset

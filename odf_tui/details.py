@@ -1,0 +1,142 @@
+"""All that is known of a dataset: for its card, in words, and as YAML. Imported when first asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import msgspec
+
+from odf_engine.chain.state import ChainState
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.trust import Trust
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui.definition import fetch_words, merge_words, read_words, sections
+from odf_tui.humane import count, moment, size
+from odf_tui.state import Detail, Fact, Section
+
+_MOST_PUSH_BLOCKS = 1000
+
+
+def detail_of(workspace: Workspace, entry: DatasetEntry) -> Detail:
+    """What is known of a dataset.
+
+    Raises:
+        OdfError: its chain cannot be read.
+    """
+    state = entry.dataset.state()
+    names = {str(each.id): str(each.alias) for each in workspace.datasets()}
+    found = sections(state, names, str(entry.alias), _disabled(entry, state))
+    found += _trust(workspace, entry)
+    if columns := _columns(state):
+        found.append(Section(f"{count(len(columns))} columns", tuple(columns)))
+    found.append(Section("Identity", tuple(_identity(entry, state))))
+    return Detail(tuple(_facts(entry, state, names)), tuple(found), _text(entry, state))
+
+
+def _disabled(entry: DatasetEntry, state: ChainState) -> list[str]:
+    """Sources that were there once, and are not any more."""
+    dataset, found = entry.dataset, list[str]()
+    newest = dataset.page(1, kinds={"SetPollingSource", "DisablePollingSource"})
+    if newest and newest[0].kind == "DisablePollingSource":
+        found.append("the polling source")
+    for row in dataset.page(_MOST_PUSH_BLOCKS, kinds={"DisablePushSource"}):
+        event: Any = dataset.block(row.hash).block.event
+        if event.source_name not in (*state.push_sources, *found):
+            found.append(event.source_name)
+    return found
+
+
+def _trust(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
+    trust = Trust(workspace)
+    standing = trust.standing(entry)
+    if standing == "own":
+        return
+    facts = [("written by", trust.origin(entry) or "somebody else")]
+    grant = trust.grant_of(entry)
+    if standing == "trusted" and grant is not None:
+        facts.append(("trusted", f"since {moment(grant.granted)}, until a block changes its source"))
+    else:
+        facts.append(("not trusted", "nothing of it runs here; p shows what would, and asks"))
+    yield Section("Trust", tuple(facts))
+
+
+def _columns(state: ChainState) -> list[Fact]:
+    if state.schema is None:
+        return []
+    from odf_engine.data.arrow_schema import decode_schema
+
+    return [
+        (field.name, f"{field.type}{'' if field.nullable else ', not null'}")
+        for field in decode_schema(state.schema)
+    ]
+
+
+def _identity(entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
+    yield "id", str(entry.id)
+    yield "head", str(state.head)
+    yield "changed", moment(str(state.system_time))
+    yield "folder", str(entry.dataset.folder)
+
+
+def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:
+    yield "records", count(state.records)
+    yield "data", f"{size(state.data_size)} in {count(state.slices)} slice{'' if state.slices == 1 else 's'}"
+    yield "blocks", count(state.blocks)
+    yield "watermark", _moment(state.watermark) or "none yet"
+    yield "pulled", _moment(state.last_data_time) or "never"
+    if (source := state.polling_source) is not None:
+        yield "source", fetch_words(source.fetch)
+        yield "read", read_words(source.read)
+        yield "merge", _merge(source.merge)
+    for name, pushed in state.push_sources.items():
+        yield "push", f"{name}: {read_words(pushed.read)}, {_merge(pushed.merge)}"
+    if state.transform is not None:
+        yield "inputs", ", ".join(names.get(str(each), str(each)) for each in state.inputs())
+        yield "engine", getattr(state.transform.transform, "engine", "?")
+    if state.license is not None:
+        yield "licence", state.license.short_name
+    if state.info is not None and state.info.description:
+        yield "about", state.info.description
+    yield "id", "…" + str(entry.id)[-12:]
+
+
+def _merge(merge: Any) -> str:
+    """A merge strategy as short as it can be."""
+    first, *rest = merge_words(merge).splitlines()
+    key = next((line.removeprefix("key ") for line in rest if line.startswith("key ")), "")
+    return first.partition(":")[0] + (f" on {key}" if key else "")
+
+
+def _moment(value: Timestamp | None) -> str:
+    return moment(None if value is None else str(value))
+
+
+def _text(entry: DatasetEntry, state: ChainState) -> str:
+    """All of it as YAML: the settings in force, as events."""
+    from odf_engine.metadata.model import SetAttachments
+    from odf_engine.metadata.yaml import to_yaml
+
+    head = {
+        "id": str(entry.id),
+        "name": str(entry.alias),
+        "kind": state.kind.value,
+        "head": str(state.head),
+        "folder": str(entry.dataset.folder),
+    }
+    lines = [f"{name}: {value}" for name, value in head.items()]
+    settings_in_force: list[msgspec.Struct | None] = [
+        state.polling_source,
+        *state.push_sources.values(),
+        state.transform,
+        state.info,
+        state.license,
+        None if state.attachments is None else SetAttachments(state.attachments),
+        state.vocabulary,
+    ]
+    for event in settings_in_force:
+        if event is not None:
+            lines += ["", to_yaml(cast("Any", event)).rstrip()]
+    if columns := _columns(state):
+        lines += ["", "columns:", *(f"  {name}: {kind}" for name, kind in columns)]
+    return "\n".join(lines) + "\n"

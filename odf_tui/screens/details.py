@@ -1,0 +1,107 @@
+"""The detail of a dataset: how it is, what its last job did and what to do next, and all that it says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+
+from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.humane import elapsed, moment, plain
+from odf_tui.screens.dialogs import Reader, yaml_spans
+from odf_tui.state import DatasetRow, Detail, Health, Section
+from odf_tui.widgets.graph import UNTRUSTED
+from odf_tui.widgets.jobs import doing, failure_spans, outcome, seconds_of
+from odf_tui.widgets.lines import Paragraphs, Span
+
+_NAMES = 12
+_WIDEST_NAME = 30
+
+Text = list[list[Span]]
+
+
+class DetailReader(Reader):
+    """Reads a dataset's detail in words; tab shows it as YAML. Ends with the action whose key was pressed."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "turn", show=False),
+        Binding("p", "dismiss('pull')", show=False),
+        Binding("e", "dismiss('edit')", show=False),
+    ]
+
+    def __init__(self, title: str, words: Text, yaml: str, copy: Callable[[str], None]) -> None:
+        super().__init__(title, words, copy)
+        self._pages: list[Text] = [words, yaml_spans(yaml)]
+
+    def body(self) -> Paragraphs:
+        """Long values go on in the next line."""
+        return Paragraphs()
+
+    def remarks(self) -> list[str]:
+        """What the keys do."""
+        return ["p pulls", "e edits", "tab as YAML" if self._lines is self._pages[0] else "tab in words"]
+
+    def action_turn(self) -> None:
+        """The other page."""
+        self.show(self._title, self._pages[self._lines is self._pages[0]])
+
+
+def detail_lines(row: DatasetRow, health: Health, detail: Detail, job: Job | None) -> Text:
+    """The page in words.
+
+    Args:
+        job: the newest that brought data, or tried to.
+    """
+    kind = "derivative" if row.derivative else "root"
+    lines: Text = [[(f" {kind} · ", "muted"), (f"{health.glyph} {health.word}", health.style)]]
+    if row.untrusted:
+        lines[0] += [(" · ", "muted"), (f"{UNTRUSTED} not trusted", "warn")]
+    lines += _last_job(row, job)
+    for section in detail.sections:
+        lines += _section(section)
+    return lines
+
+
+def _section(section: Section) -> Text:
+    width = min(max([_NAMES, *(len(plain(name)) for name, _ in section.facts)]), _WIDEST_NAME)
+    lines: Text = [[], [(f" {plain(section.title)}", "title")]]
+    for name, value in section.facts:
+        for at, line in enumerate(value.splitlines() or [""]):
+            shown = plain(name)[:width] if not at else ""
+            lines.append([(f"   {shown:<{width}}  ", "muted"), (plain(line), "")])
+    return lines
+
+
+def _last_job(row: DatasetRow, job: Job | None) -> Text:
+    if job is None:
+        next_step = what_next(row)
+        when = f"rows came last {moment(row.last_pulled)}" if row.last_pulled else "no rows yet"
+        return [[], [(f" {when}", "title")], *([[_name("next"), (next_step, "good")]] if next_step else [])]
+    lines: Text = [[], [(f" Last {job.kind}", "title")]]
+    words, style = (doing(job, Timestamp.now()), "busy") if job.state is JobState.running else outcome(job)
+    if job.error is None:
+        lines.append([_name("did"), (words, style)])
+    took = seconds_of(job, Timestamp.now())
+    after = f", took {elapsed(took)}" if took is not None and job.state.final else ""
+    lines.append([_name("when"), (moment(job.started or job.created) + after, "")])
+    # The log says the same with narrower names.
+    for (name, how), *rest in failure_spans(job):
+        lines.append([_name(name.strip()) if name.strip() else (" " * (_NAMES + 5), how), *rest])
+    if job.error is not None and not job.error.hint:
+        lines.append([_name("next"), ("its log in pane 4 says more", "good")])
+    return lines
+
+
+def _name(text: str) -> Span:
+    return (f"   {text:<{_NAMES}}  ", "bad" if text == "failed" else "muted")
+
+
+def what_next(row: DatasetRow) -> str:
+    """What brings rows into a dataset, in a few words; empty for one that is made of others."""
+    if row.polls:
+        return "p pulls them from the source"
+    if row.push_sources:
+        return f"odf ingest {row.name} FILE pushes them"
+    return "" if row.derivative else "it has no source: e edits its definition"

@@ -1,0 +1,75 @@
+"""What datasets that somebody else wrote would run here: shown in full before it is allowed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from odf_engine.coordinator.protocol import Pull
+from odf_tui.humane import plain
+from odf_tui.screens.base import Parts
+from odf_tui.state import DatasetRow, Standing
+
+if TYPE_CHECKING:
+    from odf_tui.widgets.lines import Span
+
+_DOES = 30
+
+
+class Trusting(Parts):
+    """The part of the workbench that asks before something of others runs."""
+
+    def do_trust(self) -> None:
+        """Shows what the dataset would run, and asks."""
+        row = self.graph.row
+        if row is not None:
+            self.ask_for_trust(row)
+
+    def do_untrust(self) -> None:
+        """Takes it back."""
+        row = self.graph.row
+        if row is not None:
+            self.start(self._untrust(row))
+
+    def ask_for_trust(self, row: DatasetRow, *, pull: bool = False) -> None:
+        """Asks whether a dataset may run what its sources say; pulls it then, if that was the reason."""
+        self.start(self._ask(row, pull))
+
+    async def _ask(self, row: DatasetRow, pull: bool) -> None:
+        from odf_tui.screens.dialogs import Oath
+
+        standing = await asyncio.to_thread(self.source.standing, row.id)
+        words = ("yes", row.name)
+        title = f"May {row.name} run this here?"
+        if not await self.app.push_screen_wait(Oath(title, standing_lines(row, standing), words)):
+            self.notify_line(f"{row.name} is not trusted: nothing of it ran", "warn")
+            return
+        await asyncio.to_thread(self.source.trust, row.id, standing)
+        self.notify_line(f"{row.name} is trusted, until a block changes its source; U takes it back")
+        self.reads.datasets()
+        if pull:
+            self.submit([(Pull(dataset=row.id), row.name)], "; U takes the trust back")
+
+    async def _untrust(self, row: DatasetRow) -> None:
+        await asyncio.to_thread(self.source.untrust, row.id)
+        self.notify_line(f"{row.name} is not trusted any more")
+        self.reads.datasets()
+
+
+def standing_lines(row: DatasetRow, standing: Standing) -> Sequence[Sequence[Span]]:
+    """Who wrote a dataset, and everything that would run."""
+    lines: list[list[Span]] = [
+        [(f" {plain(row.name)}", "strong"), (f" was written by {plain(standing.origin)}.", "")]
+    ]
+    if standing.before:
+        lines.append([(" It was trusted before; a later block changed its source.", "warn")])
+    block = ""
+    for run in standing.runs:
+        if run.block != block:
+            block = run.block
+            lines += [[], [(" As block ", "muted"), (f"…{block[-8:]}", "muted"), (" says, it", "muted")]]
+        for at, text in enumerate(run.text.splitlines() or [""]):
+            does = run.does if not at else ""
+            lines.append([(f"   {does:<{_DOES}} ", "muted"), (plain(text), "strong")])
+    return lines
