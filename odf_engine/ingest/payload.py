@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import BadData, Cancelled, InvalidSchema, OdfError
+from odf_engine.errors import BadData, Cancelled, Conflict, InvalidSchema, OdfError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch import Payload
 from odf_engine.ingest.history import History
 from odf_engine.ingest.merge import merge
@@ -73,11 +74,17 @@ class PayloadJob:
         config: Config,
         reporter: Reporter,
         *,
+        after: Multihash | None = None,
         reader: Reader | None = None,
         strict: bool = False,
     ) -> None:
-        """``reader`` reads in another way than the source says; ``strict`` makes errors of rows that a
-        ledger has with other values."""
+        """``after`` is the head of which source and payload were taken, where others may have moved it
+        since; ``reader`` reads in another way than the source says; ``strict`` makes errors of rows that
+        a ledger has with other values.
+
+        Raises:
+            Conflict: the head is another one than ``after``.
+        """
         self._entry = entry
         self._dataset = entry.dataset
         self._source = source
@@ -89,13 +96,19 @@ class PayloadJob:
         self._reader = reader
         self._strict = strict
         self._state = entry.dataset.state()
+        if after is not None and self._state.head != after:
+            raise Conflict(
+                "somebody else changed the dataset while its source was read",
+                hint="try again: the work starts from the new head",
+                where=f"head {self._state.head}, expected {after}",
+            )
         self._system_time = max(Timestamp.now(), self._state.system_time)
         self._event_time = payload.event_time or self._system_time
         self._declared = declared_schema(self._state)
         self._size = 0
 
-    def run(self) -> None:
-        """Does it.
+    def run(self) -> Multihash:
+        """Does it; returns the head that the dataset has then.
 
         Raises:
             OdfError: nothing was committed.
@@ -108,7 +121,7 @@ class PayloadJob:
                 reading = self._read(prepared)
                 written, schema = (None, None) if reading is None else self._write(reading, staged)
             self._payload.check_unchanged()
-            self._commit(written, schema, staged)
+            head = self._commit(written, schema, staged)
         except Cancelled:
             raise
         except OdfError:
@@ -117,6 +130,7 @@ class PayloadJob:
         finally:
             staged.unlink(missing_ok=True)
         self._reporter.line(f"{self._payload.name}: done in {monotonic() - begun:.1f} s", "debug")
+        return head
 
     def _prepare(self) -> Prepared:
         payload = self._payload
@@ -231,12 +245,12 @@ class PayloadJob:
             )
         return written
 
-    def _commit(self, written: WrittenSlice | None, schema: pa.Schema | None, staged: Path) -> None:
+    def _commit(self, written: WrittenSlice | None, schema: pa.Schema | None, staged: Path) -> Multihash:
         reporter, state = self._reporter, self._state
         source_state = self._payload.state or state.source_state
         if written is None and source_state == state.source_state:
             reporter.line(f"{self._payload.name}: nothing changed")
-            return
+            return state.head
         reporter.phase("commit")
         reporter.check()
         events: list[MetadataEvent] = []
@@ -264,6 +278,7 @@ class PayloadJob:
         rows = written.rows if written is not None else 0
         reporter.line(f"{self._payload.name}: block {head}, {rows:,} rows")
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
+        return head
 
 
 @contextmanager

@@ -194,10 +194,21 @@ def _poll(
         )
         session = runtime.session()
         with closing(_told(fetch(source.fetch, context), reporter)) as payloads:
+            head = state.head
             for payload in payloads:
                 with inner_folder(job) as folder:
-                    PayloadJob(
-                        entry, source, payload, session, folder, workspace.config, reporter, strict=strict
+                    # What was fetched, and how it is read, goes with the state at the beginning: nobody
+                    # else may commit in between, such as another source, or the same file.
+                    head = PayloadJob(
+                        entry,
+                        source,
+                        payload,
+                        session,
+                        folder,
+                        workspace.config,
+                        reporter,
+                        after=head,
+                        strict=strict,
                     ).run()
 
 

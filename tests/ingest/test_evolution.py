@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from odf_engine.errors import Conflict, InvalidSchema
+from odf_engine.ingest.poll import pull
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
@@ -165,3 +166,23 @@ def test_an_update_during_a_pull_stops_the_pull(pulled: Pulled, monkeypatch: pyt
     assert pulled.kinds() == ["Seed", "SetPollingSource", "SetInfo"]
     monkeypatch.undo()
     assert pulled.pull().records == 1
+
+
+def test_an_update_between_two_files_stops_the_pull(pulled: Pulled) -> None:
+    """The second file was fetched for a source that is no more; the next pull takes it."""
+    files = (ROWS % "x").replace("{kind: Url, url: x}", "{kind: FilesGlob, path: in/*}")
+    query = "\npreprocess: {kind: Sql, engine: spark, query: 'SELECT id, upper(x) AS x FROM input'}"
+    for name in "ab":
+        pulled.write(f"in/{name}.csv", f"1,{name}\n")
+    pulled.add(files)
+
+    def on_file(text: str) -> None:
+        if text.startswith("file ") and "b.csv" in text:
+            update(pulled, files + query)
+
+    pulled.reporter.on_line = on_file
+    with pytest.raises(Conflict):
+        pull(pulled.workspace, pulled.entry, pulled.runtime, pulled.reporter)
+    assert pulled.rows("x") == [("a",)]
+    assert pulled.pull().records == 1
+    assert pulled.rows("x") == [("a",), ("B",)]
