@@ -6,13 +6,12 @@ only warned of, since nobody waits there. CSV without a header has no names: its
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
@@ -23,16 +22,15 @@ from odf_engine.ingest import sql
 from odf_engine.ingest.diagnose import TextFile, shown
 from odf_engine.ingest.prepare import Prepared
 from odf_engine.ingest.read import Reading, csv_file, first_row, read
-from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, NdGeoJson, Parquet, ReadStep
+from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, NdGeoJson, NdJson, Parquet, ReadStep
 from odf_engine.progress import Reporter
 from odf_engine.spark.types import arrow_schema
 
 if TYPE_CHECKING:
     from odf_engine.spark.session import SparkSession
 
-_EVERY: Final = 10_000
-_MANY: Final = 1000
-"""So many unknown keys are noted: somebody may use keys as values."""
+_MANY: Final = 50
+"""So many names are listed."""
 _SHAPES: Final = (GeoJson, NdGeoJson, EsriShapefile)
 _GEOMETRY: Final = "geometry"
 
@@ -76,7 +74,7 @@ class PushedColumns:
         if found is None:
             return self._read_keys(session, step, columns, prepared, folder, reporter)
         places = find_columns(columns.names, found)
-        self._check(columns, [*found], prepared.name, reporter, folded=True)
+        self._check(columns, found, prepared.name, reporter)
         held = [
             pa.field(name, pa.string()) if place is None else columns.field(place)
             for name, place in zip(found, places, strict=True)
@@ -117,42 +115,40 @@ class PushedColumns:
         """Files whose every row has names of its own, or none at all."""
         absent: list[str] = []
 
-        def check(file: TextFile, reporter: Reporter) -> None:
-            names = all_keys(file, reporter)
-            if names is not None:
-                absent.extend(self._check(columns, names, file.name, reporter, folded=False))
+        def compare(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -> None:
+            if keys:
+                absent.extend(self._check(columns, keys, file.name, reporter))
 
-        reading = read(session, step, prepared, folder, reporter, columns, check)
+        reading = read(session, step, prepared, folder, reporter, columns, compare)
         gone = [name for name in absent if name in self.optional]
         if reading is None or not gone:
             return reading
         return self._in_order(reading, pa.schema([field for field in columns if field.name not in gone]))
 
-    def _check(
-        self, columns: pa.Schema, found: list[str], file: str, reporter: Reporter, *, folded: bool
-    ) -> list[str]:
-        """Compares names; ``folded`` for formats in which their case does not matter.
+    def _check(self, columns: pa.Schema, found: Collection[str], file: str, reporter: Reporter) -> list[str]:
+        """Compares names, in whatever case.
 
         Returns: the columns that are not there.
         """
-        key = str.casefold if folded else str
-        there, known = {key(name) for name in found}, {key(name) for name in columns.names}
+        there, known = {name.casefold() for name in found}, {name.casefold() for name in columns.names}
         # Shapes are always there, and a source need not want them.
         tacit = [_GEOMETRY] if isinstance(self.step, _SHAPES) else []
-        unknown = [name for name in found if key(name) not in known and name not in tacit]
-        missing = [name for name in columns.names if key(name) not in there]
+        unknown = [name for name in found if name.casefold() not in known and name not in tacit]
+        missing = [name for name in columns.names if name.casefold() not in there]
         wanted = [name for name in missing if name not in self.optional]
         required = [name for name in wanted if not columns.field(name).nullable]
         if required or ((unknown or wanted) and not self.ignore_unknown):
+            if unknown and isinstance(found, Mapping) and isinstance(self.step, NdJson):
+                file = f"{file}: line {found[unknown[0]]}"
             raise self._mismatch(columns, unknown, wanted, required, file)
         if unknown:
-            reporter.line(f"{file}: unknown columns are left out: {shown(', '.join(unknown))}", "warning")
+            reporter.line(f"{file}: unknown columns are left out: {_listed(unknown)}", "warning")
         if wanted:
-            reporter.line(f"{file}: missing columns are null: {shown(', '.join(wanted))}", "warning")
+            reporter.line(f"{file}: missing columns are null: {_listed(wanted)}", "warning")
         return missing
 
     def _mismatch(
-        self, columns: pa.Schema, unknown: list[str], missing: list[str], required: list[str], file: str
+        self, columns: pa.Schema, unknown: list[str], missing: list[str], required: list[str], where: str
     ) -> InvalidSchema:
         problems = [f"unknown: {_listed(unknown)}"] if unknown else []
         problems += [f"missing: {_listed(missing)}"] if missing else []
@@ -170,7 +166,7 @@ class PushedColumns:
         elif not required:
             hint += "; --ignore-unknown leaves out what is unknown and makes null what is missing"
         return InvalidSchema(
-            "the columns are not those that the source takes; " + "; ".join(problems), where=file, hint=hint
+            "the columns are not those that the source takes; " + "; ".join(problems), where=where, hint=hint
         )
 
     def _in_order(self, reading: Reading, columns: pa.Schema) -> Reading:
@@ -187,41 +183,6 @@ class PushedColumns:
         return Reading(reading.frame.selectExpr(*parts), pa.schema(fields), reading.explain)
 
 
-def all_keys(file: TextFile, reporter: Reporter) -> list[str] | None:
-    """The keys of all objects of a file with one a line, in the order in which they appear first.
-
-    None when there are no objects, or a line is none: reading it says which.
-    """
-    found: dict[str, None] = {}
-    decode = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-    objects = size = 0
-    total = file.path.stat().st_size
-    try:
-        for number, line in enumerate(_lines(file)):
-            size += len(line)
-            if number % _EVERY == 0:
-                reporter.check()
-                reporter.amount(bytes=size, total_bytes=total)
-            if line.strip():
-                objects += 1
-                names = decode(line)
-                if not found.keys() >= names.keys() and len(found) < _MANY:
-                    found.update(dict.fromkeys(names))
-    except (msgspec.MsgspecError, UnicodeError, LookupError, RecursionError):
-        return None
-    return list(found) if objects else None
-
-
-def _lines(file: TextFile) -> Iterator[bytes]:
-    if file.encoding.lower().replace("_", "-") in ("utf-8", "utf8", "ascii"):
-        with file.path.open("rb") as lines:
-            yield from lines
-        return
-    with file.path.open(encoding=file.encoding) as lines:
-        for line in lines:
-            yield line.encode()
-
-
 def _parquet_names(path: Path) -> list[str] | None:
     try:
         return list(pq.read_schema(path).names)
@@ -230,4 +191,6 @@ def _parquet_names(path: Path) -> list[str] | None:
 
 
 def _listed(names: Iterable[str]) -> str:
-    return shown(", ".join(names))
+    names = list(names)
+    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
+    return ", ".join(map(shown, names[:_MANY])) + more

@@ -54,6 +54,10 @@ if TYPE_CHECKING:
     from odf_engine.spark.session import SparkSession
 
 
+CompareKeys = Callable[[TextFile, Reporter, Mapping[str, int]], None]
+"""Is told the keys of all objects of a file, each with the line where it comes first."""
+
+
 @dataclass(frozen=True)
 class Reading:
     """A file as Spark will read it.
@@ -76,13 +80,13 @@ def read(
     job: Path,
     reporter: Reporter,
     known: pa.Schema | None = None,
-    check_keys: Callable[[TextFile, Reporter], None] | None = None,
+    compare_keys: CompareKeys | None = None,
     limits: Limits | None = None,
 ) -> Reading | None:
     """Begins to read a prepared file; None when there is nothing in it at all.
 
-    ``known`` are the columns to use when the step declares none; ``check_keys`` compares the keys of
-    JSON lines with the columns in another way than a poll; ``limits`` bound the unpacking of a format
+    ``known`` are the columns to use when the step declares none; ``compare_keys`` compares the keys of
+    JSON objects with the columns in another way than a poll; ``limits`` bound the unpacking of a format
     that is an archive.
 
     Raises:
@@ -104,7 +108,7 @@ def read(
         lines = _shape_lines(step, prepared, job, reporter, limits)
     else:
         lines = _json_lines(step, prepared, job, reporter)
-    return _read_lines(session, lines, columns, job, reporter, check_keys)
+    return _read_lines(session, lines, columns, job, reporter, compare_keys)
 
 
 def declared_columns(step: ReadStep) -> pa.Schema | None:
@@ -277,16 +281,13 @@ def _read_lines(
     columns: pa.Schema | None,
     job: Path,
     reporter: Reporter,
-    check_keys: Callable[[TextFile, Reporter], None] | None,
+    compare_keys: CompareKeys | None,
 ) -> Reading | None:
     file, schema = lines.file, columns or lines.columns
     compare = None
     if columns is not None:
         file = dataclasses.replace(file, columns=tuple(columns.names))
-        if check_keys is not None:
-            check_keys(file, reporter)
-        else:
-            compare = partial(_compare_keys, file, reporter)
+        compare = partial(compare_keys or _compare_keys, file, reporter)
     try:
         frame = read_json(
             session,
