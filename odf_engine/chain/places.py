@@ -24,7 +24,7 @@ def place_of(step: Any) -> Any:
         case Url():
             return Url(step.url)
         case FilesGlob():
-            return FilesGlob(str(PurePath(*_folder_parts(step.path))))
+            return FilesGlob(folder_of(step.path))
         case Container():
             name, _, _ = step.image.partition("@")
             head, slash, last = name.rpartition("/")
@@ -34,8 +34,8 @@ def place_of(step: Any) -> Any:
             return step
 
 
-def _folder_parts(pattern: str) -> tuple[str, ...]:
+def folder_of(pattern: str) -> str:
     """The folder before the first wildcard: names of files are relative to it."""
     parts = PurePath(pattern).parts
     fixed = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
-    return parts[:fixed]
+    return str(PurePath(*parts[:fixed]))

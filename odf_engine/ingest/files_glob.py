@@ -13,7 +13,8 @@ taken; a state costs the same however long the list is. A value without a hash, 
 means that every name up to it was taken. The walk over the chain is remembered in ``info/`` of the
 dataset (:mod:`odf_engine.ingest.taken`), so that a pull reads new blocks only.
 
-A name is relative to the folder before the first wildcard: for ``data/*.csv`` the file's name.
+A name is relative to the folder before the first wildcard: for ``data/*.csv`` the file's name. When a
+changed source looks into another folder, what is there is taken, but for files that were only moved.
 A taken file whose content changed later is not taken again, and the log warns of it; a forced pull
 takes it again. ``cache: Forever`` skips that look at files that were taken.
 """
@@ -60,6 +61,7 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
                 hint="relative paths start at the workspace's folder; check fetch.path in the manifest",
             )
         new = [name for name in files if not taken.has(name)]
+        new = [name for name in new if context.force or not _moved(root, name, taken, reporter)]
         reporter.line(f"{step.path}: {len(files):,} files, {len(new):,} of them new")
         if step.cache is None:
             changed = _changed(root, [name for name in files if taken.has(name)], taken, reporter)
@@ -137,6 +139,27 @@ def _event_time(step: FilesGlob, root: Path, name: str) -> Timestamp | None:
     return None
 
 
+def _moved(root: Path, name: str, taken: TakenFiles, reporter: Reporter) -> bool:
+    """Whether a file was taken from the folder where the source looked before."""
+    if not taken.was_elsewhere(name):
+        return False
+    with _vanishing(root / name):
+        moved = taken.was_moved(name, _known_hash(root, name, taken, reporter))
+    if moved:
+        reporter.line(f"{name} was taken from another folder before, as it is: it is not taken again")
+    return moved
+
+
+def _known_hash(root: Path, name: str, taken: TakenFiles, reporter: Reporter) -> str:
+    """The hash of a file; one that looks as it did before is not read again."""
+    stamp = stamp_of(root / name)
+    digest = taken.known_hash(name, stamp)
+    if digest is None:
+        digest = _hash(root / name, reporter)
+        taken.note_hash(name, stamp, digest)
+    return digest
+
+
 def _changed(root: Path, names: list[str], taken: TakenFiles, reporter: Reporter) -> list[str]:
     """Those of the taken files that have another content than when they were taken."""
     changed: list[str] = []
@@ -146,11 +169,7 @@ def _changed(root: Path, names: list[str], taken: TakenFiles, reporter: Reporter
         if before is None:
             continue
         try:
-            stamp = stamp_of(root / name)
-            digest = taken.known_hash(name, stamp)
-            if digest is None:
-                digest = _hash(root / name, reporter)
-                taken.note_hash(name, stamp, digest)
+            digest = _known_hash(root, name, taken, reporter)
         except FileNotFoundError:
             continue  # somebody has cleaned up: it was taken, so nothing is missing
         if digest != before:

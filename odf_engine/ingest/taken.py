@@ -4,6 +4,10 @@
 than a short cut: when it is missing, damaged, or its head is no more in the chain, the chain is read
 again. It also remembers the hash of a file by its modification time and size, so that files are not
 hashed again at every pull.
+
+A name counts within its folder, that before the first wildcard of the pattern. When the source's
+folder changes, other files go by the same names; only those that are also of the same content, which
+somebody moved, were taken.
 """
 
 from __future__ import annotations
@@ -15,14 +19,21 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.chain.chain import Dataset
+from odf_engine.chain.places import folder_of
 from odf_engine.ingest.fetch import ETAG, SOURCE_NAME
 from odf_engine.metadata.model import AddData, FilesGlob, SetPollingSource
 
 _TABLES: Final = """
-CREATE TABLE IF NOT EXISTS taken (name TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS taken (
+  name TEXT, folder TEXT, digest TEXT NOT NULL, PRIMARY KEY (name, folder)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS floors (folder TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS hashes (
   name TEXT PRIMARY KEY, mtime INTEGER, size INTEGER, digest TEXT) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+"""
+
+_FLOOR: Final = """
+INSERT INTO floors VALUES (?, ?) ON CONFLICT DO UPDATE SET name = max(name, excluded.name)
 """
 
 
@@ -63,6 +74,14 @@ class TakenFiles:
         """The hash a file had when it was taken, if that is known."""
         return self._taken.get(name)
 
+    def was_elsewhere(self, name: str) -> bool:
+        """Whether a file of this name was taken from another folder."""
+        return name in self._elsewhere
+
+    def was_moved(self, name: str, digest: str) -> bool:
+        """Whether this file was taken from another folder, with this content."""
+        return digest in self._elsewhere.get(name, ())
+
     def greatest(self) -> str | None:
         """The greatest name that was taken."""
         return self._greatest
@@ -89,9 +108,7 @@ class TakenFiles:
         self._db.executescript(_TABLES)
         facts = dict(self._db.execute("SELECT name, value FROM facts"))
         self._head: str | None = facts.get("head")
-        self._files_source = facts.get("files") == "yes"
-        self._floor: str | None = facts.get("floor")
-        self._taken: dict[str, str] = dict(self._db.execute("SELECT name, digest FROM taken"))
+        self._folder: str | None = facts.get("folder")
         hashes = self._db.execute("SELECT name, mtime, size, digest FROM hashes")
         self._hashes: dict[str, tuple[int, int, str]] = {name: (*rest,) for name, *rest in hashes}
 
@@ -100,14 +117,23 @@ class TakenFiles:
         head = dataset.head()
         if head is not None and str(head) != self._head:
             self._walk(dataset, str(head))
+        self._taken: dict[str, str] = {}
+        self._elsewhere: dict[str, set[str]] = {}
+        for name, folder, digest in self._db.execute("SELECT name, folder, digest FROM taken"):
+            if folder == self._folder:
+                self._taken[name] = digest
+            else:
+                self._elsewhere.setdefault(name, set()).add(digest)
+        floors = dict(self._db.execute("SELECT folder, name FROM floors"))
+        self._floor: str | None = floors.get(self._folder)
         names = [*self._taken, *([self._floor] if self._floor is not None else [])]
         self._greatest = max(names, default=None)
 
     def _walk(self, dataset: Dataset, head: str) -> None:
-        found: list[str] = []  # values of states, newest first
-        pending: list[str] = []  # the same, until the source they came from is met
-        files_source: bool | None = None
-        reached = False
+        found: list[tuple[str, str]] = []  # folders, and values of states, newest first
+        pending: list[str] = []  # values, until the source they came from is met
+        folder: str | None = None
+        source_met = reached = False
         for stored in dataset.blocks(newest_first=True):
             if str(stored.hash) == self._head:
                 reached = True
@@ -118,29 +144,25 @@ class TakenFiles:
                 if state is not None and (state.source_name, state.kind) == (SOURCE_NAME, ETAG):
                     pending.append(state.value)
             elif isinstance(event, SetPollingSource):
-                is_files = isinstance(event.fetch, FilesGlob)
-                files_source = is_files if files_source is None else files_source
-                found += pending if is_files else []
+                its = folder_of(event.fetch.path) if isinstance(event.fetch, FilesGlob) else None
+                folder, source_met = (folder if source_met else its), True
+                found += [] if its is None else [(its, value) for value in pending]
                 pending = []
-        if reached:
-            found += pending if self._files_source else []
-        else:
-            self._taken, self._floor = {}, None
-        self._store(found, head, self._files_source if files_source is None else files_source, reached)
+        if reached and self._folder is not None:
+            found += [(self._folder, value) for value in pending]
+        self._store(found, head, folder if source_met or not reached else self._folder, keep=reached)
 
-    def _store(self, found: list[str], head: str, files_source: bool, keep: bool) -> None:
-        for value in reversed(found):
-            name, digest = self._parse(value)
-            if digest is not None:
-                self._taken[name] = digest
-            elif self._floor is None or name > self._floor:
-                self._floor = name
-        facts = {"head": head, "files": "yes" if files_source else "no", "floor": self._floor}
+    def _store(self, found: list[tuple[str, str]], head: str, folder: str | None, *, keep: bool) -> None:
         with self._db:
             if not keep:
                 self._db.execute("DELETE FROM taken")
-            names = {self._parse(value)[0] for value in found} & self._taken.keys()
-            rows = [(name, self._taken[name]) for name in names]
-            self._db.executemany("REPLACE INTO taken VALUES (?, ?)", rows)
+                self._db.execute("DELETE FROM floors")
+            for its, value in reversed(found):
+                name, digest = self._parse(value)
+                if digest is not None:
+                    self._db.execute("REPLACE INTO taken VALUES (?, ?, ?)", (name, its, digest))
+                    continue
+                self._db.execute(_FLOOR, (its, name))
+            facts = {"head": head, "folder": folder}
             self._db.executemany("REPLACE INTO facts VALUES (?, ?)", facts.items())
-        self._head, self._files_source = head, files_source
+        self._head, self._folder = head, folder

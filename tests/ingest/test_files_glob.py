@@ -246,3 +246,30 @@ def test_nothing_there(files: Glob) -> None:
     files.pull()
     (files.folder / "a.csv").unlink()
     assert files.pull() == []
+
+
+@pytest.mark.parametrize("walked", ["at once", "pull by pull"])
+def test_another_folder_has_other_files_of_the_same_names(files: Glob, walked: str) -> None:
+    """Unless somebody only moved them; and whoever comes back to a folder knows what was taken there."""
+
+    def look_into(path: str) -> FilesGlob:
+        step = FilesGlob(path)
+        files.commit(SetPollingSource(fetch=step, read=Csv(), merge=Append()))
+        if walked == "at once":
+            (files.dataset.folder / "info" / "taken.sqlite").unlink()
+        return step
+
+    files.write(a="1", b="2")
+    assert files.pull() == ["a.csv", "b.csv"]
+    other = files.workspace.folder / "other"
+    other.mkdir()
+    for name, text in {"a": "1", "b": "3", "c": "1"}.items():
+        (other / f"{name}.csv").write_text(text)
+    step = look_into("other/*.csv")
+    assert files.pull(step) == ["b.csv", "c.csv"]
+    assert files.pull(step) == []
+    files.write(c="1", d="4")
+    step = look_into("in/*.csv")
+    assert files.pull(step) == ["d.csv"]
+    assert files.pull(look_into("in/**/[a-z].csv")) == []
+    assert files.pull(step, force=True) == ["c.csv"]
