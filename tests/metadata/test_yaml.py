@@ -294,6 +294,19 @@ def test_names_since_the_renaming_of_schemas():
     assert "unknown field 'odfSchema'" in str(event_problem("kind: SetDataSchema\nodfSchema: {fields: []}"))
 
 
+def test_definitions_may_list_the_columns_of_a_schema():
+    """The key goes by what is there: bytes, columns, or a schema in newer terms."""
+    listed = model.SetDataSchema(ddl=["id INT NOT NULL", "x STRING"])
+    snapshot = model.DatasetSnapshot("a", model.DatasetKind.Root, [listed])
+    text = snapshot_to_yaml(snapshot)
+    assert "schema:\n        - id INT NOT NULL\n" in text
+    assert read_manifests(text, "x") == [snapshot]
+    with pytest.raises(InvalidManifest, match="schema: expected bytes in base64, found a list"):
+        read_event("kind: SetDataSchema\nschema: [id INT]\n", "x")  # chains have no place for it
+    with pytest.raises(InvalidManifest, match="expected text, found the number 1"):
+        read_manifests(text.replace("id INT NOT NULL", "1"), "x")
+
+
 def test_attributes_are_json():
     def attributes(text: str) -> str:
         return str(event_problem(f"kind: AddData\nextra: {{entries: {text}}}"))
