@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha3_256
 from io import RawIOBase
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -24,6 +24,7 @@ from pyarrow import types
 from odf_engine.data.conform import stored_type
 from odf_engine.data.ddl import TIMESTAMP, UUID
 from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.kernels import pc
 from odf_engine.data.row_groups import MAX_ROWS, row_groups
 from odf_engine.data.slice_rows import SliceRows, check_clash, check_event_time
 from odf_engine.data.value_bytes import decoded, plain_type, schema_bytes
@@ -309,6 +310,34 @@ def read_rows(path: Path, start_row: int, count: int) -> pa.Table:
             return _plain_schema(file.schema_arrow).empty_table()
         table = file.read_row_groups(groups).slice(skip, count)
         return pa.Table.from_batches([_plain(b) for b in table.to_batches()], _plain_schema(table.schema))
+
+
+def take_rows(path: Path, places: pa.Array, columns: list[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of a slice at these places; only their row groups are read, one after the other.
+
+    Args:
+        path: the file.
+        places: numbers of rows, from 0, ascending.
+        columns: names of the columns to read; those that the slice lacks are left out.
+
+    Raises:
+        NotFound: there is no such file.
+        BadData: it is not a Parquet file, or damaged, or has fewer rows.
+    """
+    with _opened(path, None) as file:
+        metadata = file.metadata
+        ends = list(accumulate(metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)))
+        if len(places) and places[-1].as_py() >= metadata.num_rows:
+            raise BadData("the data slice has fewer rows than its block says", where=str(path))
+        known = [name for name in columns if name in file.schema_arrow.names]
+        begin = first = 0
+        for group, end in enumerate(ends):
+            last = pc.search_sorted(places, pa.scalar(end, places.type)).as_py()
+            if last > first:
+                table = file.read_row_group(group, columns=known)
+                found = table.take(pc.subtract(places[first:last], begin)).combine_chunks()
+                yield from map(_plain, found.to_batches())
+            begin, first = end, last
 
 
 @contextmanager

@@ -9,7 +9,11 @@ What comes out is a changelog in the order in which rows get their offsets:
   rows of a correction stand together.
 
 Rows without an event time get the one of their source before they are sorted. Null and duplicate
-keys within one input are errors; copies of a row that are alike in every column count as one.
+keys within one input are errors; copies of a row that are alike in every column count as one. Rows that
+bring their own operations are written as they came, if they go with what is there.
+
+What the dataset has is known by hashes that are kept beside it, so that a merge costs what is new: the
+new rows are read once and looked up as they come; only rows that are taken back are read again.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ from odf_engine.data.conform import find_columns
 from odf_engine.errors import Unsupported
 from odf_engine.ingest import sql
 from odf_engine.ingest.merge_base import NEW, POSITION, Inputs, Merged, filler, time_of
+from odf_engine.ingest.merge_changelog import merge_changelog
 from odf_engine.ingest.merge_ledger import merge_ledger
 from odf_engine.ingest.merge_snapshot import merge_snapshot
-from odf_engine.ingest.ordering import Order
+from odf_engine.ingest.ordering import Order, Step, in_order
 from odf_engine.metadata.model import Append, Ledger, MergeStrategy, Snapshot, kind_of
 from odf_engine.spark.plans import by_all_columns
 
@@ -38,6 +43,8 @@ def merge(strategy: MergeStrategy, inputs: Inputs) -> Merged:
         InvalidSchema: key columns that are not there, or cannot be keys.
         Unsupported: a strategy of a newer specification.
     """
+    if inputs.changelog is not None:
+        return merge_changelog(strategy, inputs)
     if isinstance(strategy, Append):
         return _append(inputs)
     if isinstance(strategy, Ledger):
@@ -58,15 +65,18 @@ def _append(inputs: Inputs) -> Merged:
     if inputs.unordered:
         return _append_unordered(inputs, name)
 
-    def make(_new: str, sort: bool) -> DataFrame:
+    fill = filler(inputs, name)
+
+    def make(sort: bool) -> tuple[DataFrame, Step]:
         if not sort or name is None:
-            return inputs.new
+            return inputs.new, fill
         placed = f"SELECT *, monotonically_increasing_id() AS {POSITION} FROM {NEW}"
         columns, order = sql.columns(inputs.new.columns), f"{time_of(inputs, name)}, {POSITION}"
-        return inputs.select({"placed": placed}, f"SELECT {columns} FROM placed ORDER BY {order}")
+        query = f"SELECT {columns} FROM placed ORDER BY {order}"
+        return inputs.select({"placed": placed}, query), fill
 
-    keys = () if name is None else (name,)
-    return Merged(make, Order(keys, passes=True), filler(inputs, name), NEW)
+    order = Order(() if name is None else (name,), passes=True)
+    return Merged(lambda how: in_order(make, order, inputs.reporter, sort=how.sort), inputs.reporter)
 
 
 def _append_unordered(inputs: Inputs, name: str | None) -> Merged:
@@ -75,14 +85,13 @@ def _append_unordered(inputs: Inputs, name: str | None) -> Merged:
     kinds = {field.name: field.dataType.typeName() for field in inputs.new.schema}
     flat = not {"array", "struct"} & set(kinds.values())
     keys = [column for column, kind in kinds.items() if kind != "void"] if flat else []
-    by_spark = _in_order(inputs, name)
+    by_spark, fill = _in_order(inputs, name), filler(inputs, name)
 
-    def make(_new: str, sort: bool) -> DataFrame:
-        return by_spark if sort or not keys else inputs.new
+    def make(sort: bool) -> tuple[DataFrame, Step]:
+        return by_spark if sort or not keys else inputs.new, fill
 
-    return Merged(
-        make, Order(tuple(sorted(keys, key=lambda column: column != name))), filler(inputs, name), NEW
-    )
+    order = Order(tuple(sorted(keys, key=lambda column: column != name)))
+    return Merged(lambda how: in_order(make, order, inputs.reporter, sort=how.sort), inputs.reporter)
 
 
 def _in_order(inputs: Inputs, name: str | None) -> DataFrame:

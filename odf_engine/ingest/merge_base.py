@@ -1,35 +1,43 @@
-"""What all merge strategies share: the new rows, the history, and how a merge runs."""
+"""What all merge strategies share: the new rows, and how a merge runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from odf_engine.chain.chain import Dataset, SliceRow
 from odf_engine.data.conform import conform, find_columns
 from odf_engine.data.kernels import pc
+from odf_engine.errors import BadData, NotFound
 from odf_engine.ingest import sql
-from odf_engine.ingest.ordering import Order, in_order
+from odf_engine.ingest.key_file import DamagedKeys
+from odf_engine.ingest.ordering import OutOfOrder
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.frames import arrow_batches
 from odf_engine.spark.query import run_query
+from odf_engine.spark.readers import spark_path
+from odf_engine.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
     from odf_engine.spark.session import SparkSession
 
 NEW: Final = "odf_new"
-HISTORY: Final = "odf_history"
 POSITION: Final = "odf_position"
 
 
+class TryAgain(Exception):
+    """Nothing is wrong with the data: ask the merge for its rows once more."""
+
+
 class DoubtfulKeys(Exception):
-    """A primary key was null or there twice: ask again, with ``check``."""
+    """A primary key was null or there twice: what is wrong has to be looked for."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +47,10 @@ class Inputs:
     Attributes:
         new: rows as they came out of preprocessing.
         schema: of the slice.
-        history: what the dataset holds, given key columns and whether only keys count that were not
-            taken back; with offset and operation; None when there is nothing.
+        dataset: to which the rows will be added.
+        first_offset: of the first row that will be added.
         event_time: for rows that have none.
-        small: the new rows are few enough to be sent to every executor.
+        scratch: folder for temporary files, which whoever calls removes.
         changelog: what the new rows call their column of operations, when they bring retractions and
             corrections themselves.
         strict: a known key of a ledger with other values is an error.
@@ -53,9 +61,10 @@ class Inputs:
     new: DataFrame
     schema: pa.Schema
     vocab: DatasetVocabulary
-    history: Callable[[Sequence[str], bool], DataFrame | None]
+    dataset: Dataset
+    first_offset: int
     event_time: Timestamp
-    small: bool
+    scratch: Path
     reporter: Reporter
     changelog: str | None = None
     strict: bool = False
@@ -67,56 +76,123 @@ class Inputs:
         system = (self.vocab.offset_column, self.vocab.operation_type_column, self.vocab.system_time_column)
         return [name for name in self.schema.names if name not in system]
 
-    def select(self, parts: dict[str, str], query: str, history: DataFrame | None = None) -> DataFrame:
-        """The result of a query over named parts, ``odf_new`` and ``odf_history``."""
-        frames = {NEW: self.new} | ({HISTORY: history} if history is not None else {})
+    def select(
+        self, parts: Mapping[str, str], query: str, frames: Mapping[str, DataFrame] | None = None
+    ) -> DataFrame:
+        """The result of a query over named parts, frames by name, and ``odf_new``."""
         named = ", ".join(f"{name} AS ({part})" for name, part in parts.items())
-        return run_query(self.session, frames, [SqlQueryStep(query=f"WITH {named} {query}")])
+        step = SqlQueryStep(query=f"WITH {named} {query}" if parts else query)
+        return run_query(self.session, {NEW: self.new, **(frames or {})}, [step])
 
-    def rows(self, parts: dict[str, str], query: str) -> list[dict[str, Any]]:
+    def rows(
+        self, parts: Mapping[str, str], query: str, frames: Mapping[str, DataFrame] | None = None
+    ) -> list[dict[str, Any]]:
         """All rows of a small result."""
-        schema, batches = arrow_batches(self.select(parts, query), self.reporter, progress=False)
+        schema, batches = arrow_batches(self.select(parts, query, frames), self.reporter, progress=False)
         return pa.Table.from_batches(batches, schema).to_pylist()
 
+    def read(self, paths: Sequence[Path], schema: pa.Schema) -> DataFrame:
+        """A frame of Parquet files."""
+        return self.session.read.schema(spark_schema(schema)).parquet(*map(spark_path, paths))
 
-@dataclass(frozen=True)
+    def history(self, slices: Sequence[SliceRow]) -> DataFrame:
+        """All rows of some slices, without the system time; columns that a slice lacks are null.
+
+        Raises:
+            NotFound: a slice is missing.
+        """
+        paths = [self.dataset.slice_path(row) for row in slices]
+        for path in paths:
+            if not path.exists():
+                raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify")
+        # Spark has no unsigned integers, and reads these columns best as what they are in the file.
+        plain = {self.vocab.offset_column: pa.int64(), self.vocab.operation_type_column: pa.int32()}
+        fields = [
+            field.with_type(plain.get(field.name, field.type))
+            for field in self.schema
+            if field.name != self.vocab.system_time_column
+        ]
+        return self.read(paths, pa.schema(fields))
+
+
+@dataclass
+class How:
+    """What was learnt from attempts: let Spark sort the rows; look for what is wrong with their keys."""
+
+    sort: bool = False
+    check: bool = False
+    damaged: bool = False
+
+
 class Merged:
     """A merge that is ready to run.
 
-    Attributes:
-        make: the frame, given what the new rows are, and whether Spark shall sort it.
-        order: how rows are sorted.
-        step: what is done with each batch before that.
-        plain: the new rows as they are, as a query.
-        checked: the same when keys are doubtful: says what is wrong, or takes copies out.
-        finish: is called after the last batch.
+    Args:
+        run: the rows to write, in order, with their operations.
+        reporter: hears what was learnt.
+        keep: remembers the keys, given the last offset and the hash of the slice that was committed.
+        forget: drops what was remembered, when it is damaged.
     """
 
-    make: Callable[[str, bool], DataFrame]
-    order: Order
-    step: Callable[[pa.RecordBatch], pa.RecordBatch]
-    plain: str
-    checked: Callable[[], str] | None = None
-    finish: Callable[[], None] = lambda: None
+    def __init__(
+        self,
+        run: Callable[[How], Iterator[pa.RecordBatch]],
+        reporter: Reporter,
+        *,
+        keep: Callable[[int, str], None] = lambda end, physical_hash: None,
+        forget: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run = run
+        self._reporter = reporter
+        self._keep = keep
+        self._forget = forget
+        self._how = How()
 
-    def batches(
-        self, reporter: Reporter, *, sort: bool = False, check: bool = False
-    ) -> Iterator[pa.RecordBatch]:
-        """Runs it: the rows to write, in order, with their operations.
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Runs it.
 
         Raises:
-            OutOfOrder: ask again, with ``sort``.
-            DoubtfulKeys: ask again, with ``check``.
-            BadData: null or different rows of one key; the message shows them.
+            TryAgain: what came so far does not count.
+            BadData: null or different rows of one key, and the like; the message shows them.
         """
-        new = self.checked() if check and self.checked is not None else self.plain
-        yield from in_order(partial(self.make, new), self.order, self.step, reporter, sort=sort)
-        self.finish()
+        try:
+            yield from self._run(self._how)
+        except OutOfOrder:
+            self._reporter.line("the rows are not in the order of their event time: they are sorted")
+            self._how.sort = True
+        except DoubtfulKeys:
+            if self._how.check:
+                raise BadData(
+                    "the rows are other ones each time they are computed",
+                    hint="take what is random out of the preprocess query",
+                ) from None
+            self._how.check = True
+        except DamagedKeys:
+            if self._how.damaged:
+                raise
+            self._reporter.line("the keys that were remembered are damaged: they are made anew", "warning")
+            self._how.damaged = True
+            self._forget()
+        else:
+            return
+        raise TryAgain
+
+    def committed(self, end: int, physical_hash: str) -> None:
+        """The rows are a slice now, up to offset ``end``: their keys are remembered for the next merge.
+
+        It may fail, and nothing is lost then.
+        """
+        try:
+            self._keep(end, physical_hash)
+        except (DamagedKeys, OSError) as error:
+            self._forget()
+            self._reporter.line(f"the keys could not be remembered: {error}", "debug")
 
 
-def normal(inputs: Inputs) -> str:
-    """The new rows in the names and precision of the slice, with their position."""
-    parts: list[str] = []
+def normal(inputs: Inputs, more: Mapping[str, str] | None = None) -> str:
+    """The new rows in the names and precision of the slice, with their position; ``more`` are further
+    columns by name."""
+    parts = [f"{value} AS {name}" for name, value in (more or {}).items()]
     for name, place in zip(inputs.names, find_columns(inputs.new.columns, inputs.names), strict=True):
         kind = inputs.schema.field(name).type
         if place is None or inputs.new.schema[place].dataType.typeName() == "void":
@@ -147,8 +223,13 @@ def filler(inputs: Inputs, name: str | None) -> Callable[[pa.RecordBatch], pa.Re
             return batch
         times = conform(batch.column(at), target, 0)
         if times.null_count:
-            moment = pa.scalar(inputs.event_time.ms, pa.timestamp("ms", "UTC")).cast(times.type, safe=False)
-            times = pc.fill_null(times, moment)
+            times = pc.fill_null(times, fallback(inputs))
         return batch.set_column(at, name, times)
 
     return fill
+
+
+def fallback(inputs: Inputs) -> pa.Scalar:
+    """The event time of rows that have none."""
+    kind = inputs.schema.field(inputs.vocab.event_time_column).type
+    return pa.scalar(inputs.event_time.ms, pa.timestamp("ms", "UTC")).cast(kind, safe=False)

@@ -1,6 +1,6 @@
 """Primary keys of the merge strategies: which columns they are, and that no row lacks or shares one.
 
-Whether keys are sound is counted along the way of the merge itself, which costs next to nothing; only
+Whether keys are sound is seen along the way of the merge itself, which costs next to nothing; only
 when some are not is the input looked at again, for an error that shows rows.
 """
 
@@ -12,13 +12,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 from odf_engine.data.conform import find_columns
-from odf_engine.data.kernels import pc
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest import sql
 from odf_engine.ingest.diagnose import shown
-from odf_engine.ingest.merge_base import POSITION, DoubtfulKeys, Inputs, normal
+from odf_engine.ingest.merge_base import POSITION, Inputs, normal
 
-COPIES: Final = "odf_copies"
 EXAMPLES: Final = 5
 
 
@@ -38,23 +36,6 @@ def key_columns(primary_key: Sequence[str], inputs: Inputs) -> list[str]:
     if not keys:
         raise InvalidSchema("the primary key has no columns", where="merge.primaryKey")
     return keys
-
-
-def counted(keys: list[str]) -> str:
-    """A column that is above 1 for rows whose key is null or there more than once."""
-    listed = sql.columns(keys)
-    return f"if({sql.any_null(keys)}, 2, count(*) OVER (PARTITION BY {listed})) AS {COPIES}"
-
-
-def without_copies(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Takes the counts off again.
-
-    Raises:
-        DoubtfulKeys: one of them is above 1.
-    """
-    if batch.num_rows and pc.max(batch.column(COPIES)).as_py() > 1:
-        raise DoubtfulKeys
-    return batch.drop_columns([COPIES])
 
 
 def check_keys(keys: list[str], inputs: Inputs) -> str:

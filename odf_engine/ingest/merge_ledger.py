@@ -2,125 +2,116 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from odf_engine.data.kernels import pc
 from odf_engine.errors import BadData
-from odf_engine.ingest import sql
 from odf_engine.ingest.diagnose import shown
-from odf_engine.ingest.merge_base import HISTORY, POSITION, Inputs, Merged, filler, normal, time_of
-from odf_engine.ingest.merge_keys import COPIES, EXAMPLES, check_keys, counted, key_columns, without_copies
-from odf_engine.ingest.ordering import Order
+from odf_engine.ingest.key_index import KeyIndex
+from odf_engine.ingest.key_spool import KEY, OFFSET, SECOND, TIME, VALUES
+from odf_engine.ingest.merge_base import POSITION, DoubtfulKeys, How, Inputs, Merged, filler, time_of
+from odf_engine.ingest.merge_keyed import Keyed, check_null_keys, moments
+from odf_engine.ingest.merge_keys import EXAMPLES, key_columns
+from odf_engine.ingest.old_rows import examples
+from odf_engine.ingest.ordering import Order, Step, in_order
 from odf_engine.metadata.model import Ledger
-from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
 
-_CHANGED: Final = "odf_changed"
+
+def keyed_ledger(strategy: Ledger, inputs: Inputs) -> Keyed:
+    """The rows by the strategy's key."""
+    return Keyed(inputs, key_columns(strategy.primary_key, inputs), compared=None, live=False)
 
 
 def merge_ledger(strategy: Ledger, inputs: Inputs) -> Merged:
     """Prepares the merge; a known key with other values is a warning, or an error if that was asked for."""
-    keys = key_columns(strategy.primary_key, inputs)
-    history = inputs.history(keys, False)
-    names = [*inputs.names, POSITION, COPIES]
-    event_time = inputs.vocab.event_time_column
-
-    def make(new: str, sort: bool) -> DataFrame:
-        parts = {"n": f"SELECT *, {counted(keys)} FROM ({new})"}
-        if history is None:
-            query = f"SELECT {sql.columns(names)}, FALSE AS {_CHANGED} FROM n"
-        else:
-            parts |= _seen(keys, inputs)
-            query = (
-                f"SELECT {_hint('s', inputs)}{sql.columns(names, 'n')}, s.odf_old IS NOT NULL AS {_CHANGED} "
-                f"FROM n LEFT JOIN seen s ON {sql.equal(keys, 'n', 's')} "
-                f"WHERE s.odf_old IS NULL OR n.{COPIES} > 1 OR NOT {_unchanged(keys, inputs)}"
-            )
-        if sort:
-            query = f"SELECT * FROM ({query}) ORDER BY {time_of(inputs, event_time)}, {POSITION}"
-        return inputs.select(parts, query, history)
-
-    known = _KnownRows(keys, filler(inputs, event_time), strict=inputs.strict)
-    return Merged(
-        make,
-        Order((event_time, POSITION), extra=(POSITION,)),
-        lambda batch: known.take_out(without_copies(batch)),
-        normal(inputs),
-        lambda: check_keys(keys, inputs),
-        lambda: known.warn(inputs.reporter),
-    )
+    keyed = keyed_ledger(strategy, inputs)
+    return Merged(lambda how: _Run(keyed, how).rows(), inputs.reporter, keep=keyed.keep, forget=keyed.forget)
 
 
-def _seen(keys: list[str], inputs: Inputs) -> dict[str, str]:
-    """Of the keys in the new rows those that the dataset has, with the newest values of the others."""
-    offset = inputs.vocab.offset_column
-    others = [offset, *(name for name in inputs.names if name not in keys)]
-    latest = sql.struct([(name, sql.column(name, "h")) for name in others])
-    return {
-        "k": f"SELECT {sql.columns(keys)} FROM n",
-        "seen": f"SELECT {_hint('k', inputs)}{sql.columns(keys, 'h')}, "
-        f"max_by({latest}, {sql.column(offset, 'h')}) AS odf_old FROM {HISTORY} h "
-        f"LEFT SEMI JOIN k ON {sql.equal(keys, 'h', 'k')} GROUP BY {sql.columns(keys, 'h')}",
-    }
+class _Run:
+    """One attempt."""
 
+    def __init__(self, keyed: Keyed, how: How) -> None:
+        self._keyed = keyed
+        self._inputs = keyed.inputs
+        self._how = how
+        self._event_time = self._inputs.vocab.event_time_column
+        self._fill = filler(self._inputs, self._event_time)
 
-def _hint(table: str, inputs: Inputs) -> str:
-    return f"/*+ BROADCAST({table}) */ " if inputs.small else ""
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows to write, in order."""
+        self._index: KeyIndex = self._keyed.open()
+        order = Order((self._event_time,), passes=True)
+        if self._how.check:  # Then the rows are not as they came any more.
+            order = Order((self._event_time, POSITION), extra=(POSITION,))
+        new = in_order(self._start, order, self._inputs.reporter, sort=self._how.sort)
+        yield from self._keyed.written(new, self._keyed.spool())
+        if self._seen and pc.count_distinct(pa.chunked_array(self._seen)).as_py() < sum(map(len, self._seen)):
+            raise DoubtfulKeys
+        self._report()
 
+    def _start(self, sort: bool) -> tuple[DataFrame, Step]:
+        self._seen: list[pa.Array] = []
+        self._changes = 0
+        self._examples: list[tuple[int, dict[str, Any]]] = []
+        order = f"{time_of(self._inputs, self._event_time)}, {POSITION}" if sort else None
+        return self._keyed.frame(self._how, order), self._step
 
-def _unchanged(keys: list[str], inputs: Inputs) -> str:
-    """Whether a row that is known has the values it had; an event time that is not given does not count."""
-    event_time = inputs.vocab.event_time_column
-    others = [name for name in inputs.names if name not in keys]
-    parts = [sql.same([name for name in others if name != event_time], "n", "s.odf_old")]
-    if event_time in others:
-        time = sql.column(event_time, "n")
-        parts.append(f"({time} IS NULL OR {sql.same([event_time], 'n', 's.odf_old')})")
-    return "(" + " AND ".join(parts) + ")"
-
-
-class _KnownRows:
-    """Takes out rows whose key was seen with other values, and says so at the end."""
-
-    def __init__(
-        self, keys: list[str], fill: Callable[[pa.RecordBatch], pa.RecordBatch], *, strict: bool
-    ) -> None:
-        self._keys = keys
-        self._fill = fill
-        self._strict = strict
-        self._count = 0
-        self._examples: list[dict[str, Any]] = []
-
-    def take_out(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows of the batch whose key is new."""
-        changed = batch.column(_CHANGED)
-        batch = batch.drop_columns([_CHANGED])
-        if pc.any(changed).as_py():
-            rows = batch.filter(changed)
-            self._count += rows.num_rows
-            missing = EXAMPLES - len(self._examples)
-            self._examples += rows.select(self._keys).slice(0, missing).to_pylist()
-            batch = batch.filter(pc.invert(changed))
+    def _step(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The rows whose key is new."""
+        check_null_keys(batch)
+        known = self._index.find(batch.column(KEY), batch.column(SECOND))
+        if known.num_rows:
+            self._seen.append(known.column("place").combine_chunks())
+            self._notice_changes(batch, known)
+            rows = known.column("row").combine_chunks()
+            seen = pc.scatter(pa.repeat(True, len(rows)), rows, max_index=batch.num_rows - 1)
+            batch = batch.filter(seen.is_null())
         return self._fill(batch)
 
-    def warn(self, reporter: Reporter) -> None:
-        """Says how many there were.
+    def _notice_changes(self, batch: pa.RecordBatch, known: pa.Table) -> None:
+        """A row that is known should have the values it had; an event time that is not given may differ."""
+        rows = known.column("row")
+        changed = pc.not_equal(batch.column(VALUES).take(rows), known.column(VALUES))
+        if self._event_time not in self._keyed.keys:
+            times = moments(batch.column(self._event_time)).take(rows)
+            moved = pc.fill_null(pc.not_equal(times, known.column(TIME)), False)
+            changed = pc.or_(changed, moved)
+        known = known.filter(changed)
+        self._changes += known.num_rows
+        if known.num_rows and len(self._examples) < EXAMPLES:
+            first = known.sort_by("row").slice(0, EXAMPLES - len(self._examples))
+            new = batch.take(first.column("row").combine_chunks()).select(self._inputs.names).to_pylist()
+            offsets = first.column(OFFSET).to_pylist()
+            self._examples += zip((at if at >= 0 else ~at for at in offsets), new, strict=True)
 
-        Raises:
-            BadData: there were some, and that is not allowed.
-        """
-        if not self._count:
+    def _report(self) -> None:
+        """Says how many rows changed."""
+        if not self._changes:
             return
-        examples = " | ".join(", ".join(f"{key}={row[key]}" for key in self._keys) for row in self._examples)
-        problem = f"{self._count:,} rows have a known primary key and other values than before"
-        if self._strict:
-            raise BadData(
-                f"{problem}, such as: {shown(examples)}",
-                hint="a ledger keeps the first values: without --strict such rows are only warned of",
-            )
-        reporter.line(f"{problem}; a ledger keeps the first ones. Such as: {shown(examples)}", "warning")
+        old = examples(self._inputs, [offset for offset, _ in self._examples])
+        texts = [self._difference(was, now) for was, (_, now) in zip(old, self._examples, strict=True)]
+        message = (
+            f"{self._changes:,} rows have a known primary key and other values than before; a ledger"
+            f" keeps the first ones. Such as: {' | '.join(map(shown, texts))}"
+        )
+        if self._inputs.strict:
+            raise BadData(message, hint="nothing was committed; pull without --strict to keep the first ones")
+        self._inputs.reporter.line(message, "warning")
+
+    def _difference(self, was: dict[str, Any], now: dict[str, Any]) -> str:
+        """The key, and what is other than before."""
+        key = ", ".join(f"{name}={was[name]}" for name in self._keyed.keys)
+        others = [name for name in self._inputs.names if name not in self._keyed.keys]
+        changed = [
+            f"{name} was {was[name]}, is {now[name]}"
+            for name in others
+            if was[name] != now[name] and not (name == self._event_time and now[name] is None)
+        ]
+        return f"{key}: {'; '.join(changed)}"

@@ -2,45 +2,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from odf_engine.data.changelog import Op
-from odf_engine.data.conform import find_columns
+from odf_engine.data.conform import conform, find_columns
+from odf_engine.data.kernels import pc
 from odf_engine.errors import InvalidSchema
 from odf_engine.ingest import sql
-from odf_engine.ingest.merge_base import HISTORY, Inputs, Merged, normal
-from odf_engine.ingest.merge_keys import COPIES, check_keys, counted, key_columns, without_copies
-from odf_engine.ingest.ordering import Order
+from odf_engine.ingest.key_index import KeyIndex
+from odf_engine.ingest.key_spool import COMPARED, KEY, OFFSET, SECOND, TIME, VALUES, KeySpool, array_of
+from odf_engine.ingest.merge_base import POSITION, How, Inputs, Merged, filler
+from odf_engine.ingest.merge_keyed import Keyed, check_null_keys, doubtful, moments
+from odf_engine.ingest.merge_keys import key_columns
+from odf_engine.ingest.old_rows import rows_at
+from odf_engine.ingest.ordering import Order, Step, gathered, in_order, stepped
 from odf_engine.metadata.model import Snapshot
 
 if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
 
+_CHANGES: Final = "odf_changes"
+_OP: Final = pa.int32()
 
-_BEFORE: Final = "odf_before"
-_AFTER: Final = "odf_after"
+
+def keyed_snapshot(strategy: Snapshot, inputs: Inputs) -> Keyed:
+    """The rows by the strategy's key."""
+    keys = key_columns(strategy.primary_key, inputs)
+    compared = [name for name in _compared(strategy, keys, inputs) if name != inputs.vocab.event_time_column]
+    return Keyed(inputs, keys, compared=compared if strategy.compare_columns is not None else None, live=True)
 
 
 def merge_snapshot(strategy: Snapshot, inputs: Inputs) -> Merged:
     """Prepares the merge; rows of one key that differ become a correction, its two rows together."""
-    keys = key_columns(strategy.primary_key, inputs)
-    compared = _compared(strategy, keys, inputs)
-    history = inputs.history(keys, True)
-    op = inputs.vocab.operation_type_column
-
-    def make(new: str, sort: bool) -> DataFrame:
-        parts = {"n": f"SELECT *, {counted(keys)} FROM ({new})"}
-        if history is None:
-            names = sql.columns([*inputs.names, COPIES])
-            query = f"SELECT CAST({Op.APPEND} AS INT) AS {sql.column(op)}, {names} FROM n"
-        else:
-            parts |= _difference(keys, compared, inputs)
-            query = "SELECT inline(odf_rows) FROM pairs"
-        if sort:
-            query = f"SELECT * FROM ({query}) ORDER BY {sql.columns(keys)}, {sql.column(op)}"
-        return inputs.select(parts, query, history)
-
-    return Merged(make, Order((*keys, op)), without_copies, normal(inputs), lambda: check_keys(keys, inputs))
+    keyed = keyed_snapshot(strategy, inputs)
+    event_time = inputs.vocab.event_time_column
+    by_time = event_time in _compared(strategy, keyed.keys, inputs) and event_time not in keyed.keys
+    return Merged(
+        lambda how: _Run(keyed, how, by_time).rows(), inputs.reporter, keep=keyed.keep, forget=keyed.forget
+    )
 
 
 def _compared(strategy: Snapshot, keys: list[str], inputs: Inputs) -> list[str]:
@@ -63,35 +66,119 @@ def _compared(strategy: Snapshot, keys: list[str], inputs: Inputs) -> list[str]:
     return names
 
 
-def _difference(keys: list[str], compared: list[str], inputs: Inputs) -> dict[str, str]:
-    """Parts up to ``pairs``, whose ``odf_rows`` are the rows to write for each changed key."""
-    op, event_time = inputs.vocab.operation_type_column, inputs.vocab.event_time_column
-    offset = sql.column(inputs.vocab.offset_column)
-    latest = sql.struct([(name, sql.column(name)) for name in [op, *inputs.names]])
-    newest = sql.struct([(name, sql.column(name, "n")) for name in inputs.names])
-    changes = [f"NOT {sql.same([name for name in compared if name != event_time], _AFTER, _BEFORE)}"]
-    if event_time in compared:
-        # A source that gives no event time says nothing about a change of it.
-        time = sql.column(event_time, _AFTER)
-        changes.append(f"({time} IS NOT NULL AND NOT {sql.same([event_time], _AFTER, _BEFORE)})")
+class _Run:
+    """One attempt; ``by_time``: another event time makes a row another one."""
 
-    def row(number: Op, table: str) -> str:
-        values = ((name, sql.column(name, table)) for name in inputs.names)
-        return sql.struct([(op, f"CAST({number} AS INT)"), *values, (COPIES, f"coalesce({COPIES}, 1)")])
+    def __init__(self, keyed: Keyed, how: How, by_time: bool) -> None:
+        self._keyed = keyed
+        self._inputs = keyed.inputs
+        self._how = how
+        self._by_time = by_time
+        self._op = self._inputs.vocab.operation_type_column
+        self._event_time = self._inputs.vocab.event_time_column
+        self._fill = filler(self._inputs, self._event_time)
+        self._values = COMPARED if keyed.hashes.compared is not None else VALUES
 
-    cases = (
-        f"CASE WHEN {_BEFORE} IS NULL THEN array({row(Op.APPEND, _AFTER)}) "
-        f"WHEN {_AFTER} IS NULL THEN array({row(Op.RETRACT, _BEFORE)}) "
-        f"ELSE array({row(Op.CORRECT_FROM, _BEFORE)}, {row(Op.CORRECT_TO, _AFTER)}) END"
-    )
-    listed = sql.columns(keys)
-    last = f"max_by({latest}, {offset}) AS {_BEFORE}"
-    return {
-        "latest": f"SELECT {listed}, {last} FROM {HISTORY} GROUP BY {listed}",
-        "state": f"SELECT * FROM latest WHERE {sql.column(op, _BEFORE)} IN ({Op.APPEND}, {Op.CORRECT_TO})",
-        "now": f"SELECT {sql.columns(keys, 'n')}, n.{COPIES}, {newest} AS {_AFTER} FROM n",
-        "both": f"SELECT n.{_AFTER}, n.{COPIES}, s.{_BEFORE} FROM now n "
-        f"FULL OUTER JOIN state s ON {sql.equal(keys, 'n', 's')}",
-        "pairs": f"SELECT {cases} AS odf_rows FROM both "
-        f"WHERE {_BEFORE} IS NULL OR {_AFTER} IS NULL OR {COPIES} > 1 OR {' OR '.join(changes)}",
-    }
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """The rows to write, in order, with their operations."""
+        keyed, inputs = self._keyed, self._inputs
+        index, spool = keyed.open(), keyed.spool()
+        if not index.rows:
+            order = Order(tuple(keyed.keys), extra=(POSITION,) if self._how.check else (), passes=True)
+            rows = in_order(self._first, order, inputs.reporter, sort=self._how.sort)
+        else:
+            order = Order((*keyed.keys, self._op))
+            path = inputs.scratch / "changes.parquet"
+            rows = gathered(self._changes(index, spool), order, path, self._sorted, inputs.reporter)
+        yield from keyed.written(rows, spool)
+
+    def _first(self, sort: bool) -> tuple[DataFrame, Step]:
+        """All rows of the first snapshot."""
+
+        def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+            check_null_keys(batch)
+            return self._fill(batch)
+
+        return self._keyed.frame(self._how, sql.columns(self._keyed.keys) if sort else None), step
+
+    def _sorted(self, schema: pa.Schema) -> DataFrame:
+        changes = self._inputs.read([self._inputs.scratch / "changes.parquet"], schema)
+        order = sql.columns([*self._keyed.keys, self._op])
+        return self._inputs.select({}, f"SELECT * FROM {_CHANGES} ORDER BY {order}", {_CHANGES: changes})
+
+    def _changes(self, index: KeyIndex, spool: KeySpool) -> Iterator[pa.RecordBatch]:
+        """The rows to write as they are found: first the new ones, then those that they replace."""
+        seen: list[pa.Array] = []
+        replaced: list[pa.Array] = []
+
+        def step(batch: pa.RecordBatch) -> pa.RecordBatch:
+            return self._compare(batch, index, seen, replaced)
+
+        with closing(stepped(self._keyed.frame(self._how), step, self._inputs.reporter)) as batches:
+            for batch in batches:
+                if batch.num_rows:
+                    yield batch
+        offsets, ops = list(replaced), [_ops(Op.CORRECT_FROM, len(part)) for part in replaced]
+        with doubtful():
+            for gone in index.others(seen):
+                zeros = [_zeros(gone.num_rows)] * (len(self._keyed.hashes.columns) - 3)
+                place = gone.column(OFFSET)
+                spool.add([gone.column(KEY), gone.column(SECOND), pc.bit_wise_not(place), *zeros])
+                offsets.append(place)
+                ops.append(_ops(Op.RETRACT, gone.num_rows))
+        if offsets:
+            yield from self._old(pa.concat_arrays(offsets), pa.concat_arrays(ops))
+
+    def _compare(
+        self, batch: pa.RecordBatch, index: KeyIndex, seen: list[pa.Array], replaced: list[pa.Array]
+    ) -> pa.RecordBatch:
+        """The rows that are new or other than before; adds where the old ones are."""
+        check_null_keys(batch)
+        known = index.find(batch.column(KEY), batch.column(SECOND))
+        known = known.filter(pc.greater_equal(known.column(OFFSET), 0)).combine_chunks()
+        rows = array_of(known, "row")
+        changed = pc.not_equal(batch.column(self._values).take(rows), array_of(known, self._values))
+        if self._by_time:
+            # A source that gives no event time says nothing about a change of it.
+            times = moments(batch.column(self._event_time)).take(rows)
+            moved = pc.fill_null(pc.not_equal(times, array_of(known, TIME)), False)
+            changed = pc.or_(changed, moved)
+        seen.append(array_of(known, "place"))
+        replaced.append(array_of(known, OFFSET).filter(changed))
+        changes = pc.scatter(changed, rows, max_index=batch.num_rows - 1)
+        ops = pc.if_else(changes.is_null(), pa.scalar(Op.APPEND, _OP), pa.scalar(Op.CORRECT_TO, _OP))
+        stays = pc.fill_null(changes, True)
+        return self._fitted(batch.filter(stays), ops.filter(stays))
+
+    def _fitted(self, batch: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
+        """Rows in the types of the slice, with their operations."""
+        batch = self._fill(batch)
+        columns = [
+            conform(batch.column(name), self._inputs.schema.field(name), 0) for name in self._inputs.names
+        ]
+        hashes = [batch.column(name) for name in self._keyed.hashes.names]
+        return self._batch(columns, ops, hashes)
+
+    def _old(self, offsets: pa.Array, ops: pa.Array) -> Iterator[pa.RecordBatch]:
+        """Rows that the dataset has, with operations that take them back."""
+        order = pc.sort_indices(offsets)
+        offsets, ops = offsets.take(order), ops.take(order)
+        at = 0
+        for batch in rows_at(self._inputs, offsets):
+            zeros = [_zeros(batch.num_rows)] * len(self._keyed.hashes.names)
+            yield self._batch(batch.columns, ops[at : at + batch.num_rows], zeros)
+            at += batch.num_rows
+
+    def _batch(self, columns: list[pa.Array], ops: pa.Array, hashes: list[pa.Array]) -> pa.RecordBatch:
+        fields = [self._inputs.schema.field(name).with_nullable(True) for name in self._inputs.names]
+        fields.append(pa.field(self._op, _OP))
+        fields += [pa.field(name, pa.int64()) for name in self._keyed.hashes.names]
+        return pa.RecordBatch.from_arrays([*columns, ops, *hashes], schema=pa.schema(fields))
+
+
+def _ops(op: Op, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(op, _OP), count)
+
+
+def _zeros(count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(0, pa.int64()), count)

@@ -2,7 +2,8 @@
 
 What fits into memory is sorted here, which is faster than a sort in Spark and keeps rows that are
 equal in the order they came in. A larger result is passed on as it comes while it is in order; when
-it turns out not to be, it is computed again with a sort in Spark.
+it turns out not to be, it is computed again with a sort in Spark. Rows that are not made by Spark
+alone go through a file to be sorted there.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from odf_engine.data.kernels import pc
 from odf_engine.progress import Reporter
@@ -45,21 +49,19 @@ class Order:
     passes: bool = False
 
 
-Make = Callable[[bool], "DataFrame"]
-"""Makes the frame of the rows; with True sorted by Spark."""
 Step = Callable[[pa.RecordBatch], pa.RecordBatch]
 """What is done to each batch before it is sorted."""
+Make = Callable[[bool], tuple["DataFrame", Step]]
+"""Makes the frame of the rows, with True sorted by Spark, and a step that has seen no batch yet."""
 
 
-def in_order(
-    make: Make, order: Order, step: Step, reporter: Reporter, *, sort: bool = False
-) -> Iterator[pa.RecordBatch]:
+def in_order(make: Make, order: Order, reporter: Reporter, *, sort: bool = False) -> Iterator[pa.RecordBatch]:
     """The rows of a frame in order.
 
     Raises:
         OutOfOrder: the result is large and not in order.
     """
-    with closing(_stepped(make(sort), step, reporter)) as batches:
+    with closing(stepped(*make(sort), reporter)) as batches:
         if sort or not order.keys:
             yield from (_without(batch, order.extra) for batch in batches)
             return
@@ -77,10 +79,47 @@ def in_order(
             yield from _passed_on(held, batches, order)
             return
         held.clear()
-    yield from in_order(make, order, step, reporter, sort=True)
+    yield from in_order(make, order, reporter, sort=True)
 
 
-def _stepped(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[pa.RecordBatch, None, None]:
+def gathered(
+    batches: Iterator[pa.RecordBatch],
+    order: Order,
+    path: Path,
+    sort: Callable[[pa.Schema], DataFrame],
+    reporter: Reporter,
+) -> Iterator[pa.RecordBatch]:
+    """Rows in order, which all have to be there before the first one comes.
+
+    Args:
+        batches: all of one schema.
+        order: how they are sorted.
+        path: a Parquet file to write when memory does not hold them.
+        sort: a frame of the rows in that file, of this schema, in order.
+        reporter: is asked whether to stop.
+    """
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size > _IN_MEMORY:
+            break
+    else:
+        yield from _sorted(held, order)
+        return
+    schema = held[0].schema
+    with pq.ParquetWriter(path, schema, compression="lz4", version="2.6") as writer:
+        for batch in chain(held, batches):
+            reporter.check()
+            writer.write_batch(batch)
+    held.clear()
+    for batch in arrow_batches(sort(schema), reporter, progress=False)[1]:
+        yield _without(batch, order.extra)
+
+
+def stepped(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[pa.RecordBatch, None, None]:
+    """The rows of a frame after the step; closing the iterator ends the job."""
     batches = cast("Generator[pa.RecordBatch, None, None]", arrow_batches(frame, reporter)[1])
     try:
         for batch in batches:

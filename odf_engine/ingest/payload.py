@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -17,10 +17,8 @@ from odf_engine.data.slices import WrittenSlice, write_slice
 from odf_engine.errors import BadData, Cancelled, Conflict, InvalidSchema, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch import Payload
-from odf_engine.ingest.history import History
 from odf_engine.ingest.merge import merge
-from odf_engine.ingest.merge_base import DoubtfulKeys, Inputs, Merged
-from odf_engine.ingest.ordering import OutOfOrder
+from odf_engine.ingest.merge_base import Inputs, Merged, TryAgain
 from odf_engine.ingest.prepare import Limits, Prepared, prepare
 from odf_engine.ingest.preprocess import preprocess
 from odf_engine.ingest.read import Reading, read
@@ -46,10 +44,6 @@ if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
     from odf_engine.spark.session import SparkSession
 
-_SMALL: Final = 64 << 20
-"""The rows of a text file of so many bytes at most may be sent to every executor."""
-_SMALL_PACKED: Final = 8 << 20
-"""The same for a format that packs values."""
 _LINE: Final = re.compile(r": line ([0-9]+)")
 _WIDEST: Final = 160
 
@@ -106,6 +100,7 @@ class PayloadJob:
         self._event_time = payload.event_time or self._system_time
         self._declared = declared_schema(self._state)
         self._size = 0
+        self._merged: Merged | None = None
 
     def run(self) -> Multihash:
         """Does it; returns the head that the dataset has then.
@@ -171,9 +166,9 @@ class PayloadJob:
                 vocab,
             )
             self._reporter.phase("merge")
-            merged = merge(self._source.merge, self._inputs(result, schema, operations))
+            self._merged = merge(self._source.merge, self._inputs(result, schema, operations))
             self._reporter.phase("write")
-            return self._write_slice(merged, schema, staged), schema
+            return self._write_slice(self._merged, schema, staged), schema
         except BadData as error:
             raise reading.explain(error) from error
         except InvalidSchema as error:
@@ -186,52 +181,29 @@ class PayloadJob:
             new=new,
             schema=schema,
             vocab=self._state.vocabulary,
-            history=History(
-                session=self._session,
-                dataset=self._dataset,
-                schema=schema,
-                vocab=self._state.vocabulary,
-                scratch=self._folder,
-                reporter=self._reporter,
-            ).frame,
+            dataset=self._dataset,
+            first_offset=self._first_offset,
             event_time=self._event_time,
-            small=self._size <= (_SMALL_PACKED if isinstance(self._source.read, Parquet) else _SMALL),
-            reporter=self._reporter,
+            scratch=self._folder,
+            reporter=_Part(self._reporter, bytes=self._bytes_read),
             changelog=operations,
             strict=self._strict,
             unordered=self._source.preprocess is not None and loses_order(new),
         )
 
     def _write_slice(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
-        sort = check = False
         while True:
-            try:
-                return self._write_once(merged, schema, staged, sort=sort, check=check)
-            except OutOfOrder:
-                self._reporter.line("the rows are not in the order of their event time: they are sorted")
-                sort = True
-            except DoubtfulKeys:
-                if check:
-                    raise BadData(
-                        "the rows are other ones each time they are computed",
-                        hint="take what is random out of the preprocess query",
-                    ) from None
-                check = True
+            with suppress(TryAgain):
+                return self._write_once(merged, schema, staged)
 
-    def _write_once(
-        self, merged: Merged, schema: pa.Schema, staged: Path, *, sort: bool, check: bool
-    ) -> WrittenSlice | None:
+    def _write_once(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
         begun = monotonic()
-        state = self._state
-        # Spark counts what it reads of earlier slices too.
-        total = self._size
-        reading = _Part(self._reporter, bytes=lambda read: {"bytes": min(read, total), "total_bytes": total})
         written = write_slice(
-            merged.batches(reading, sort=sort, check=check),
+            merged.batches(),
             schema=schema,
-            vocab=state.vocabulary,
+            vocab=self._state.vocabulary,
             path=staged,
-            first_offset=0 if state.last_offset is None else state.last_offset + 1,
+            first_offset=self._first_offset,
             system_time=self._system_time,
             fallback_event_time=self._event_time,
             reporter=_Part(self._reporter, rows=lambda rows: {"rows": rows}),
@@ -244,6 +216,15 @@ class PayloadJob:
                 f" in {monotonic() - begun:.1f} s"
             )
         return written
+
+    @property
+    def _first_offset(self) -> int:
+        last = self._state.last_offset
+        return 0 if last is None else last + 1
+
+    def _bytes_read(self, read: int) -> dict[str, int]:
+        # Spark counts what it reads of earlier slices too.
+        return {"bytes": min(read, self._size), "total_bytes": self._size}
 
     def _commit(self, written: WrittenSlice | None, schema: pa.Schema | None, staged: Path) -> Multihash:
         reporter, state = self._reporter, self._state
@@ -278,6 +259,8 @@ class PayloadJob:
         rows = written.rows if written is not None else 0
         reporter.line(f"{self._payload.name}: block {head}, {rows:,} rows")
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
+        if written is not None and self._merged is not None:
+            self._merged.committed(written.offset_interval.end, str(written.physical_hash))
         return head
 
 

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-import random
 from datetime import UTC, date, datetime
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
 from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.data.changelog import replay
 from odf_engine.identity.refs import DatasetAlias
-from odf_engine.ingest import history
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.workspace import DatasetEntry
 from tests.ingest.pulling import Pulled
 
 CSV = """
@@ -260,59 +253,3 @@ merge: {{kind: {merge}, primaryKey: [{json.dumps(key)}]}}
         "Snapshot": [(2, "1", "x"), (3, "1", "z"), (1, "2", "y"), (0, "3", "y")],
     }
     assert pulled.rows("op", key, value)[2:] == expected[merge]
-
-
-@pytest.mark.parametrize("merge", ["Ledger", "Snapshot"])
-def test_a_long_history(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, merge: str) -> None:
-    """The newest rows are kept in a file of their own, which may get lost or be another one's."""
-    monkeypatch.setattr(history, "_MOST_SLICES", 2)
-    pulled.add(
-        f"""
-fetch: {{kind: FilesGlob, path: "*.csv"}}
-read: {{kind: Csv, schema: [id INT, n INT]}}
-merge: {{kind: {merge}, primaryKey: [id]}}
-"""
-    )
-    kept = pulled.dataset.folder / "info" / "newest.parquet"
-    random.seed(1)
-    days = [{key: random.randrange(2) for key in random.sample(range(6 + 2 * day), 5)} for day in range(7)]
-    state: dict[int, int] = {}
-    for number, day in enumerate(days):
-        pulled.write(f"{number}.csv", "".join(f"{key},{value}\n" for key, value in day.items()))
-        match number:
-            case 4:
-                assert kept.exists()
-                kept.unlink()
-            case 5:
-                kept.write_bytes(b"no Parquet")
-            case 6:
-                assert pq.read_table(kept).num_rows < len(pulled.rows("id"))
-        pulled.pull()
-        state = {**day, **state} if merge == "Ledger" else day
-        table = replay([pulled.table()], ["id"], pulled.dataset.state().vocabulary)
-        assert {row["id"]: row["n"] for row in table.to_pylist()} == state
-
-
-def test_a_history_that_was_taken_back(pulled: Pulled, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was kept of other slices at the same offsets does not count."""
-    monkeypatch.setattr(history, "_MOST_SLICES", 1)
-    pulled.add(
-        """
-fetch: {kind: Url, url: data.csv}
-read: {kind: Csv, schema: [id INT]}
-merge: {kind: Snapshot, primaryKey: [id]}
-"""
-    )
-
-    def pull(rows: str) -> int:
-        pulled.write("data.csv", rows)
-        return pulled.pull(force=True).records
-
-    assert pull("1\n") == 1
-    head = pulled.dataset.head()
-    assert [pull("1\n2\n"), pull("1\n2\n3\n")] == [1, 1]
-    (pulled.dataset.folder / "refs" / "head").write_text(str(head))
-    dataset = Dataset(pulled.dataset.folder, ChainIndex(":memory:"))
-    pulled.entry = DatasetEntry(pulled.entry.id, pulled.entry.alias, dataset)
-    assert [pull("1\n7\n"), pull("1\n7\n")] == [1, 0]
-    assert pulled.rows("id") == [(1,), (7,)]

@@ -1,0 +1,249 @@
+"""A file of keys that were seen: columns of 64-bit numbers, sorted by the first, mapped into memory.
+
+A search touches few pages of it, so that looking up some thousand keys among a hundred million takes
+less than a second. Every page has a checksum that is compared when the page is first looked at, and a
+key counts as absent only between two neighbours on pages that are sound: a damaged file can never
+give a wrong answer, it raises :class:`DamagedKeys`.
+
+Layout: the columns one after the other, each from a page boundary on; the checksums of their pages;
+a description in JSON; its length and checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final, Self
+
+import pyarrow as pa
+
+from odf_engine.data.kernels import pc
+
+_PAGE: Final = 4096
+_SHIFT: Final = 9
+"""A page has two to the power of this many numbers."""
+_TAIL: Final = struct.Struct("<QI")
+_NUMBER: Final = pa.int64()
+
+
+class DamagedKeys(Exception):
+    """The file is not as it was written."""
+
+
+class KeyFile:
+    """An open file.
+
+    Attributes:
+        rows: how many keys it has.
+        names: of its columns.
+        facts: what its writer had to say.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises:
+        DamagedKeys: it is missing, or not one.
+        """
+        self.path = path
+        try:
+            with pa.memory_map(str(path)) as file:
+                self._data = file.read_buffer(file.size())
+            length, checksum = _TAIL.unpack(self._data[-_TAIL.size :])
+            description = memoryview(self._data)[len(self._data) - _TAIL.size - length : -_TAIL.size]
+            self.facts: dict[str, Any] = json.loads(bytes(description))
+            self.rows: int = self.facts["rows"]
+            self.names: list[str] = self.facts["names"]
+            stride, pages = self.facts["stride"], _pages(self.rows)
+            table = memoryview(self._data)[stride * len(self.names) :][: 4 * pages * len(self.names)]
+            sums = array("I", bytes(table))
+            if zlib.crc32(description, zlib.crc32(table)) != checksum or self.facts["name"] != path.name:
+                raise DamagedKeys
+        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, struct.error) as error:
+            raise DamagedKeys from error
+        self._columns: dict[str, pa.Array] = {}
+        self._checks: dict[str, _Checks] = {}
+        for at, name in enumerate(self.names):
+            raw = self._data.slice(at * stride, 8 * self.rows)
+            self._columns[name] = pa.Array.from_buffers(_NUMBER, self.rows, [None, raw])
+            self._checks[name] = _Checks(memoryview(raw), sums[at * pages : (at + 1) * pages])
+
+    def take(self, name: str, places: pa.Array) -> pa.Array:
+        """The numbers of a column at these places, which ascend.
+
+        Raises:
+            DamagedKeys: a page is not as it was written.
+        """
+        self._checks[name].check(places)
+        return self._columns[name].take(places)
+
+    def find(self, keys: pa.Array, seconds: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Which of the keys are there.
+
+        Args:
+            keys: numbers to look for in the first column, ascending.
+            seconds: the second column has to agree with these.
+
+        Returns:
+            Indices of the keys that were found, and their places in the file; both ascend.
+
+        Raises:
+            DamagedKeys: a page is not as it was written.
+        """
+        first, second = self.names[:2]
+        if self.rows == 0 or len(keys) == 0:
+            return _NONE, _NONE
+        places = pc.search_sorted(self._columns[first], keys).cast(_NUMBER)
+        here = self.take(first, pc.min_element_wise(places, self.rows - 1))
+        before = self.take(first, pc.max_element_wise(pc.subtract(places, 1), 0))
+        inside = pc.less(places, self.rows)
+        sound = pc.and_(
+            pc.or_(pc.greater_equal(here, keys), pc.invert(inside)),
+            pc.or_(pc.less(before, keys), pc.equal(places, 0)),
+        )
+        if not pc.all(sound).as_py():
+            raise DamagedKeys
+        found = pc.indices_nonzero(pc.and_(inside, pc.equal(here, keys))).cast(_NUMBER)
+        places = places.take(found)
+        return self._agreeing(found, places, keys, seconds, second)
+
+    def _agreeing(
+        self, found: pa.Array, places: pa.Array, keys: pa.Array, seconds: pa.Array, second: str
+    ) -> tuple[pa.Array, pa.Array]:
+        """Those whose second numbers are equal; two keys may have the same first one."""
+        agree = pc.equal(self.take(second, places), seconds.take(found))
+        if pc.all(agree).as_py() is not False:
+            return found, places
+        rows, ats = found.to_pylist(), places.to_pylist()
+        kept: list[tuple[int, int]] = []
+        for index, at in zip(rows, ats, strict=True):
+            key, other = keys[index].as_py(), seconds[index].as_py()
+            while at < self.rows and self._at(self.names[0], at) == key:
+                if self._at(second, at) == other:
+                    kept.append((index, at))
+                    break
+                at += 1
+        return pa.array([pair[0] for pair in kept], _NUMBER), pa.array([pair[1] for pair in kept], _NUMBER)
+
+    def _at(self, name: str, place: int) -> int:
+        return self.take(name, pa.array([place], _NUMBER))[0].as_py()
+
+    def ranges(self, bounds: Sequence[int]) -> Iterator[pa.RecordBatch]:
+        """All rows, cut before the first number that is not below each bound."""
+        first = self._columns[self.names[0]]
+        for checks in self._checks.values():
+            checks.check_all()
+        cuts = [0, *pc.search_sorted(first, pa.array(bounds, _NUMBER)).to_pylist(), self.rows]
+        for start, stop in pairwise(cuts):
+            columns = [self._columns[name].slice(start, stop - start) for name in self.names]
+            yield pa.RecordBatch.from_arrays(columns, names=self.names)
+
+
+class KeyFileWriter:
+    """Writes a file of keys; rows have to come sorted. Leaving the ``with`` block by an error removes it.
+
+    Args:
+        path: of the file.
+        names: of the columns.
+        most: rows at most.
+    """
+
+    def __init__(self, path: Path, names: Sequence[str], most: int) -> None:
+        self._path = path
+        self._names = list(names)
+        self._stride = _pages(most) * _PAGE
+        self.rows = 0
+
+    def __enter__(self) -> Self:
+        self._file = self._path.open("w+b", buffering=0)
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self._file.close()
+        if error is not None:
+            self._path.unlink(missing_ok=True)
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """The next rows."""
+        for at, column in enumerate(batch.columns):
+            data = _raw(column)
+            place = at * self._stride + 8 * self.rows
+            while data:
+                written = os.pwrite(self._file.fileno(), data, place)
+                place, data = place + written, data[written:]
+        self.rows += batch.num_rows
+
+    def finish(self, **facts: Any) -> None:
+        """Ends the file with what there is to say of it."""
+        end = self._stride * len(self._names)
+        sums = array("I")
+        self._file.truncate(end)
+        if end and self.rows:
+            with pa.memory_map(str(self._path)) as file:
+                data = memoryview(file.read_buffer(end))
+            for at in range(len(self._names)):
+                sums.extend(_sums(data[at * self._stride :][: 8 * self.rows]))
+        description = json.dumps(
+            {
+                **facts,
+                "name": self._path.name,
+                "rows": self.rows,
+                "names": self._names,
+                "stride": self._stride,
+            }
+        ).encode()
+        checksum = zlib.crc32(description, zlib.crc32(sums.tobytes()))
+        self._file.seek(end)
+        self._file.write(sums.tobytes() + description + _TAIL.pack(len(description), checksum))
+
+
+class _Checks:
+    """The checksums of the pages of a column, and which of them were compared."""
+
+    def __init__(self, data: memoryview, sums: Sequence[int]) -> None:
+        self._data = data
+        self._sums = sums
+        self._done = bytearray(len(sums))
+        self._left = len(sums)
+
+    def check(self, places: pa.Array) -> None:
+        """Compares the pages of these ascending places."""
+        if self._left:
+            self._compare(pc.unique(pc.shift_right(places, _SHIFT)).to_pylist())
+
+    def check_all(self) -> None:
+        """Compares all pages."""
+        if self._left:
+            self._compare(range(len(self._sums)))
+
+    def _compare(self, pages: Sequence[int]) -> None:
+        data, sums, done = self._data, self._sums, self._done
+        for page in pages:
+            if not done[page]:
+                if zlib.crc32(data[page * _PAGE : (page + 1) * _PAGE]) != sums[page]:
+                    raise DamagedKeys
+                done[page] = 1
+                self._left -= 1
+
+
+def _sums(data: memoryview) -> Iterator[int]:
+    return (zlib.crc32(data[at : at + _PAGE]) for at in range(0, len(data), _PAGE))
+
+
+def _pages(rows: int) -> int:
+    return (8 * rows + _PAGE - 1) // _PAGE
+
+
+def _raw(column: pa.Array) -> memoryview:
+    """The bytes of numbers without nulls."""
+    data = column.buffers()[1]
+    if data is None:
+        return memoryview(b"")
+    return memoryview(data).cast("B")[8 * column.offset : 8 * (column.offset + len(column))]
+
+
+_NONE: Final = pa.array([], _NUMBER)
