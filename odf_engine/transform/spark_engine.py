@@ -16,7 +16,7 @@ from odf_engine.data.ddl import type_ddl
 from odf_engine.data.kernels import pc
 from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
 from odf_engine.errors import BadData, InvalidQuery, Unsupported
-from odf_engine.ingest.ordering import Order, OutOfOrder, in_order
+from odf_engine.ingest.ordering import Order, OutOfOrder, Step, in_order
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.spark.origins import OPERATION, POSITION, Followed, NeedsState, check_repeatable, follow
@@ -111,16 +111,16 @@ class _Output:
             OutOfOrder: ask again, with ``sort``.
         """
         if self._followed.ordered:
-            rows = in_order(lambda _: self._followed.frame, Order(), self._checked, reporter)
+            rows = in_order(lambda _: (self._followed.frame, self._checked), Order(), reporter)
             rows = (torn(batch, OPERATION) for batch in rows)
         else:
-            rows = in_order(self._make, Order((POSITION,), passes=True), self._checked, reporter, sort=sort)
+            rows = in_order(self._make, Order((POSITION,), passes=True), reporter, sort=sort)
             rows = whole_pairs(rows, POSITION, OPERATION)
         return (self._finished(batch) for batch in rows)
 
-    def _make(self, sort: bool) -> DataFrame:
+    def _make(self, sort: bool) -> tuple[DataFrame, Step]:
         frame = self._followed.frame
-        return frame.sort(POSITION) if sort else frame
+        return frame.sort(POSITION) if sort else frame, self._checked
 
     def _checked(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         name = _one(self._own, self._vocab.event_time_column)
