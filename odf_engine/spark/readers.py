@@ -141,7 +141,8 @@ def read_json(
             return reader.json(spark_path(text.path))
     with translated(reporter):
         held = st.StructType([_json_field(field, (field.name,), scan.spelled) for field in schema])
-        return casts.declared(reader.schema(held).json(spark_path(text.path)), schema, formats)
+        frame = reader.schema(held).json(spark_path(text.path)).toDF(*schema.names)
+        return casts.declared(frame, schema, formats)
 
 
 def read_parquet(

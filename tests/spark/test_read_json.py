@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +14,15 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from odf_engine.errors import BadData, Cancelled, InvalidManifest
+from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError
 from odf_engine.metadata.model import NdJson
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_json
+from odf_engine.spark.scans import JsonScan
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Reader = Callable[..., list[dict[str, Any]]]
 SCHEMA = pa.schema(
@@ -63,26 +64,110 @@ def test_text_of_other_values_is_kept_exactly(ndjson: Reader) -> None:
     ]
 
 
-WRONG = [
-    ('{"a":"x"}', "a", "x", "BIGINT"),
-    ('{"a":1.0}', "a", "1.0", "BIGINT"),
-    ('{"a":true}', "a", "true", "BIGINT"),
-    ('{"a":9223372036854775808}', "a", "9223372036854775808", "BIGINT"),
-    ('{"a":""}', "a", "", "BIGINT"),
-    ('{"u":256}', "u", "256", "TINYINT UNSIGNED"),
-    ('{"d":1.2345}', "d", "1.2345", "DECIMAL(10,3)"),
-    ('{"t":1577836800}', "t", "1577836800", "TIMESTAMP"),
-    ('{"t":"yesterday"}', "t", "yesterday", "TIMESTAMP"),
-    ('{"n":{"x":"q"}}', "n.x", "q", "INT"),
-    ('{"l":1}', "l", "1", "ARRAY"),
+DAY = pa.struct([("day", pa.date32()), ("sum", pa.decimal128(5, 2)), ("t", pa.timestamp("ms", "UTC"))])
+WRONG: list[tuple[pa.DataType, str, str, str, str]] = [
+    (pa.int64(), '"x"', "", "x", "BIGINT"),
+    (pa.int64(), "true", "", "true", "BIGINT"),
+    (pa.int64(), '""', "", "", "BIGINT"),
+    (pa.timestamp("ms", "UTC"), "1577836800", "", "1577836800", "TIMESTAMP"),
+    # As strict at any depth.
+    (DAY, '{"day": "2020-02-30"}', ".day", "2020-02-30", "DATE"),
+    (DAY, '{"sum": 1.005}', ".sum", "1.005", "DECIMAL(5,2)"),
+    (DAY, '{"t": 5}', ".t", "5", "TIMESTAMP"),
+    (pa.list_(DAY), '[{"sum": 1}, null, {"sum": 1e9}]', "[].sum", "1e9", "DECIMAL(5,2)"),
+    (pa.list_(pa.uint8()), "[1, -1]", "[]", "-1", "TINYINT UNSIGNED"),
 ]
 
 
-@pytest.mark.parametrize(("line", "column", "value", "wanted"), WRONG, ids=lambda part: str(part)[:30])
-def test_values_that_do_not_fit(ndjson: Reader, line: str, column: str, value: str, wanted: str) -> None:
-    with pytest.raises(RejectedRow) as caught:
-        ndjson('{"a":1}\n' + line + "\n", SCHEMA)
-    assert (caught.value.column, caught.value.value, caught.value.wanted) == (column, value, wanted)
+def test_values_that_do_not_fit(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "x.json"
+    file.write_text("{" + ", ".join(f'"c{at}": {each[1]}' for at, each in enumerate(WRONG)) + "}")
+    schema = pa.schema([(f"c{at}", each[0]) for at, each in enumerate(WRONG)])
+    frame = read_json(session, file, NdJson(), schema, scratch=tmp_path)
+    for at, (_, _, path, value, wanted) in enumerate(WRONG):
+        with pytest.raises(RejectedRow) as caught:
+            rows(frame.select(f"c{at}"))
+        error = caught.value
+        assert (error.column, error.value, error.wanted) == (f"c{at}{path}", value, wanted)
+
+
+def test_lists_and_objects_that_are_something_else(ndjson: Reader) -> None:
+    for kind, text, value, wanted in ((pa.list_(pa.int8()), "1", "1", "ARRAY"), (DAY, "[1]", "[", "STRUCT")):
+        with pytest.raises(RejectedRow) as caught:
+            ndjson(f'{{"c": {text}}}', pa.schema([("c", kind)]))
+        error = caught.value
+        assert (error.column, error.value, error.wanted) == ("c", value, wanted)
+
+
+def test_nested(ndjson: Reader) -> None:
+    place = pa.struct([("lat", pa.float64()), ("tags", pa.list_(pa.string())), ("raw", pa.string())])
+    schema = pa.schema([("one", DAY), ("many", pa.list_(place)), ("matrix", pa.list_(pa.list_(pa.int32())))])
+    data = (
+        '{"one": {"day": "2020-01-31", "sum": "1.5", "t": "2020-01-01 10:00:00.25+02:00", "other": 1},'
+        ' "many": [{"lat": 1, "tags": ["a", null, 2.50], "raw": {"z": [1, 2.50]}}, {}, null],'
+        ' "matrix": [[1, "2"], [], null]}\n'
+        '{"one": null, "many": [], "matrix": null}\n{}'
+    )
+    moment = datetime(2020, 1, 1, 8, 0, 0, 250000, UTC)
+    empty = {"lat": None, "tags": None, "raw": None}
+    assert ndjson(data, schema) == [
+        {
+            "one": {"day": date(2020, 1, 31), "sum": Decimal("1.50"), "t": moment},
+            "many": [{"lat": 1.0, "tags": ["a", None, "2.50"], "raw": '{"z": [1, 2.50]}'}, empty, None],
+            "matrix": [[1, 2], [], None],
+        },
+        {"one": None, "many": [], "matrix": None},
+        {"one": None, "many": None, "matrix": None},
+    ]
+
+
+def test_names_in_another_case(
+    session: SparkSession, rows: Callable[[DataFrame], Any], tmp_path: Path
+) -> None:
+    schema = pa.schema(
+        [("id", pa.int64()), ("größe", pa.string()), ("At", pa.list_(pa.struct([("lat", pa.int32())])))]
+    )
+    file, lines = tmp_path / "x.json", []
+    reporter = Reporter()
+    reporter.line = lambda text, level="info": lines.append(text)  # type: ignore[method-assign]
+    file.write_text('{"ID":1,"GRÖSSE":"x","at":[{"LAT":7,"lon":1}]}\n{"ID":2,"at":[null,{},{"LAT":8}]}\n')
+    frame = read_json(session, file, NdJson(), schema, scratch=tmp_path, name="x", reporter=reporter)
+    assert rows(frame) == [
+        {"id": 1, "größe": "x", "At": [{"lat": 7}]},
+        {"id": 2, "größe": None, "At": [None, {"lat": None}, {"lat": 8}]},
+    ]
+    assert lines == [
+        "x: names are found in another case:"
+        " 'ID' as `id`, 'GRÖSSE' as `größe`, 'at' as `At`, 'LAT' as `At.lat`"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "problem"),
+    [
+        (['{"id":1}', '{"Id":2}'], "`id` is written 'id' in line 1, and 'Id' in line 2"),
+        (['{"ID":1}', "{}", '{"Id":2}'], "`id` is written 'ID' in line 1, and 'Id' in line 3"),
+        (['{"id":1,"ID":2}', '{"ID":2}'], "`id` is written 'id' in line 1, and 'ID' in line 2"),
+        (['{"n":{"X":1}}', '{"n":{"x":1}}'], "`n.x` is written 'X' in line 1, and 'x' in line 2"),
+        (['{"l":[{"x":1},{"X":1}]}'], "`l.x` is written 'x' in line 1, and 'X' in line 1"),
+        # What is declared is always found first, and what is not does not matter.
+        (['{"id":1,"ID":2}', '{"id":1,"Id":2}', '{"other":1}', '{"Other":1}', '{"id":null,"ID":2}'], None),
+    ],
+)
+def test_names_in_several_cases(lines: list[str], problem: str | None) -> None:
+    struct = pa.struct([("x", pa.int32())])
+    scan = JsonScan("x", pa.schema([("id", pa.int64()), ("n", struct), ("l", pa.list_(struct))]))
+    scan.feed("\n".join(lines).encode())
+    if problem is None:
+        scan.finish()
+        assert scan.spelled == {}
+        assert scan.keys == {"id": 1, "ID": 1, "Id": 2, "other": 3, "Other": 4}
+        return
+    with pytest.raises(BadData) as caught:
+        scan.finish()
+    assert problem in caught.value.message
 
 
 NO_OBJECT = [
@@ -98,6 +183,13 @@ def test_lines_that_are_not_one_object(ndjson: Reader, line: str) -> None:
     if line != "}":
         assert caught.value.where == "file.json: line 3"
         assert caught.value.record == line
+
+
+def test_numbers_that_are_not_json(ndjson: Reader) -> None:
+    schema = pa.schema([("f", pa.float64())])
+    assert ndjson('{"f":Infinity}\n{"f":-Infinity}\n{"f":1}', schema) == [
+        {"f": float("inf")}, {"f": float("-inf")}, {"f": 1.0},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("line", ["{'a':1}", '{"a":01}', "{a:1}", '{"a":1,}'])
@@ -117,18 +209,25 @@ def test_not_null(ndjson: Reader) -> None:
 def test_encodings_and_marks(ndjson: Reader) -> None:
     schema = pa.schema([("b", pa.string())])
     assert ndjson('\ufeff{"b":"é"}\n', schema) == [{"b": "é"}]
-    assert ndjson('{"b":"Ж"}\n'.encode("utf-16"), schema, encoding="utf-16") == [{"b": "Ж"}]
+    for codec, encoding in (("utf-16", None), ("utf-16-be", "utf-16"), ("gb18030", "GB18030")):
+        assert ndjson('{"b":"Ж"}\n'.encode(codec), schema, encoding=encoding) == [{"b": "Ж"}]
     with pytest.raises(BadData, match=r"file\.json: line 2"):
         ndjson(b'{"b":"x"}\n{"b":"\xff"}\n', schema)
 
 
 def test_formats(ndjson: Reader) -> None:
-    schema = pa.schema([("t", pa.timestamp("ms", "UTC")), ("d", pa.date32())])
+    moment, day = pa.timestamp("ms", "UTC"), pa.date32()
+    schema = pa.schema([("t", moment), ("d", day), ("n", pa.struct([("t", moment), ("d", pa.list_(day))]))])
     rows = ndjson(
-        '{"t":"01/02/2020 10:11","d":"01.02.20"}', schema,
+        '{"t":"01/02/2020 10:11","d":"01.02.20","n":{"t":"02/02/2020 10:11","d":["02.02.20"]}}', schema,
         timestamp_format="dd/MM/yyyy HH:mm", date_format="dd.MM.yy",
     )  # fmt: skip
-    assert [str(value) for value in rows[0].values()] == ["2020-02-01 10:11:00+00:00", "2020-02-01"]
+    assert rows == [
+        {
+            "t": datetime(2020, 2, 1, 10, 11, tzinfo=UTC), "d": date(2020, 2, 1),
+            "n": {"t": datetime(2020, 2, 2, 10, 11, tzinfo=UTC), "d": [date(2020, 2, 2)]},
+        }
+    ]  # fmt: skip
     with pytest.raises(InvalidManifest, match="dateFormat"):
         ndjson("{}", schema, date_format="what is this")
 
@@ -138,6 +237,9 @@ def test_inferred(session: SparkSession, tmp_path: Path) -> None:
     file.write_text('{"b":1,"a":"x"}\n{"b":1.5,"c":[1],"t":"2020-01-01T00:00:00Z"}\n')
     frame = read_json(session, file, NdJson(), None, scratch=tmp_path)
     assert frame.schema.simpleString() == "struct<a:string,b:double,c:array<bigint>,t:string>"
+    file.write_text('{"b":1,"B":2}\n')
+    with pytest.raises(OdfError, match="column `b` already exists"):
+        read_json(session, file, NdJson(), None, scratch=tmp_path)
 
 
 def test_cancelled_while_it_infers(session: SparkSession, tmp_path: Path) -> None:
