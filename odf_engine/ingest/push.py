@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.errors import BadData, OdfError
+from odf_engine.errors import BadData, Conflict, OdfError
 from odf_engine.ingest.columns import PushedColumns
 from odf_engine.ingest.fetch import Payload, check_readable, stamp_of
 from odf_engine.ingest.folders import errors_of_the_disk, inner_folder, job_folder
@@ -84,6 +84,13 @@ def push(
         for path in files:
             payload = Payload(path, path.name, None, event_time, stamp_of(path))
             try:
+                state = entry.dataset.state()
+                if state.push_sources.get(event.source_name) != event:
+                    raise Conflict(
+                        f"push source '{event.source_name}' changed while files were pushed",
+                        where=path.name,
+                        hint="push what is left again",
+                    )
                 step = step_for(event.read, format, path, reporter)
                 _check_unpacked(path, step, entry)
                 with inner_folder(job) as folder:
@@ -95,6 +102,7 @@ def push(
                         folder,
                         workspace.config,
                         reporter,
+                        after=state.head,
                         reader=_columns(entry, event, step, ignore_unknown).read,
                         strict=strict,
                     ).run()
