@@ -28,6 +28,7 @@ from odf_engine.metadata.model import (
     AddPushSource,
     Csv,
     DataSlice,
+    EsriShapefile,
     MetadataEvent,
     Parquet,
     SetDataSchema,
@@ -142,14 +143,17 @@ class PayloadJob:
         step, session, folder = self._source.read, self._session, self._folder
         if self._reader is not None:
             return self._reader(session, prepared, folder, reporter)
-        reading = read(session, step, prepared, folder, reporter)
+        limits = Limits.of(self._config.prepare)
+        reading = read(session, step, prepared, folder, reporter, limits=limits)
         if reading is None or reading.columns is not None or self._source.preprocess is not None:
             return reading
         # What types were guessed depends on the rows of the day; the dataset's types count.
         guessed = arrow_schema(reading.frame.schema)
-        subset = not isinstance(step, Csv | Parquet)
+        subset = not isinstance(step, Csv | Parquet | EsriShapefile)
         columns = as_declared(guessed, self._declared, self._state.vocabulary, subset=subset)
-        return reading if columns is None else read(session, step, prepared, folder, reporter, columns)
+        if columns is None:
+            return reading
+        return read(session, step, prepared, folder, reporter, columns, limits=limits)
 
     def _write(self, reading: Reading, staged: Path) -> tuple[WrittenSlice | None, pa.Schema]:
         """Everything that runs in Spark; errors get the place in the file that they are about."""
