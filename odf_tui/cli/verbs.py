@@ -34,6 +34,7 @@ VERBS: Final = {
     "cancel": "jobs",
     "logs": "jobs",
     "worker": "jobs",
+    "engine": "engine",
     "config": "config",
     "block": "plumbing",
     "digest": "plumbing",

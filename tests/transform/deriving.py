@@ -13,6 +13,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform.contract import Engine
 from odf_engine.transform.run import transform
 from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
@@ -48,7 +49,7 @@ class Deriving:
 
     def __init__(self, workspace: Workspace, runtime: SparkRuntime) -> None:
         self.workspace = workspace
-        self.engine = SparkEngine(runtime)
+        self.engine: Engine = SparkEngine(runtime)
 
     def root(self, name: str = "input", schema: pa.Schema = DATA) -> DatasetEntry:
         """An empty root dataset with a schema."""

@@ -1,0 +1,136 @@
+"""Checkpoints: the state of a query after a transaction, as one file (specification: Checkpoint).
+
+A tar without times, owners and absolute paths, its entries in order, compressed with zstd::
+
+    checkpoint.json   format, engine, the query's hash, watermarks
+    state/…           what Spark keeps
+    emitted.arrow     the newest row of each group, for groupings without a window
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from odf_engine.data.digest import sha3_256
+from odf_engine.errors import BadData, Unsupported
+from odf_engine.identity.multiformats import SHA3_256, Multihash
+from odf_engine.metadata.model import Checkpoint
+
+FORMAT: Final = 1
+ENGINE: Final = "4.3.0+odf1"
+"""The engine that writes state: Spark's version and the revision of the rules of transformations."""
+_ABOUT: Final = "checkpoint.json"
+_CHUNK: Final = 1 << 20
+
+
+class About(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a checkpoint says about itself.
+
+    Attributes:
+        format: of the file.
+        engine: that wrote it.
+        query: a hash of the query and its inputs, whose state it is.
+        watermarks: of each input in milliseconds, by the alias in the query.
+        watermark: the least of them, when all inputs have one.
+    """
+
+    format: int
+    engine: str
+    query: str
+    watermarks: dict[str, int]
+    watermark: int | None
+
+
+class _Head(msgspec.Struct):
+    format: int
+    engine: str
+
+
+def write_checkpoint(path: Path, about: About, folder: Path) -> Checkpoint:
+    """Writes a checkpoint.
+
+    Args:
+        path: the new file.
+        about: what it says about itself.
+        folder: everything in it becomes part of the checkpoint.
+
+    Returns:
+        Its hash and size.
+    """
+    with (
+        pa.output_stream(str(path), compression="zstd") as output,
+        tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as tar,  # pyright: ignore[reportArgumentType]
+    ):
+        text = msgspec.json.encode(about, order="sorted")
+        tar.addfile(_entry(_ABOUT, len(text)), io.BytesIO(text))
+        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+            with file.open("rb") as content:
+                entry = _entry(file.relative_to(folder).as_posix(), file.stat().st_size)
+                tar.addfile(entry, content)
+    hasher, size = sha3_256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            hasher.update(chunk)
+            size += len(chunk)
+    return Checkpoint(physical_hash=Multihash(SHA3_256, hasher.digest()), size=size)
+
+
+def read_checkpoint(path: Path, folder: Path) -> About:
+    """Unpacks a checkpoint.
+
+    Args:
+        path: the file.
+        folder: where its parts go.
+
+    Raises:
+        BadData: it is missing, damaged or no checkpoint.
+        Unsupported: it was written by a version that this one does not understand.
+    """
+    try:
+        with (
+            pa.input_stream(str(path), compression="zstd") as input,
+            tarfile.open(fileobj=input, mode="r|") as tar,  # pyright: ignore[reportArgumentType]
+        ):
+            first = tar.next()
+            content = tar.extractfile(first) if first is not None and first.name == _ABOUT else None
+            if content is None:
+                raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_AGAIN)
+            about = _about(content.read(), path)
+            for entry in tar:
+                tar.extract(entry, folder, filter="data")
+            return about
+    except FileNotFoundError:
+        raise BadData("the checkpoint is missing", where=str(path), hint=_AGAIN) from None
+    except (OSError, tarfile.TarError, pa.ArrowException, EOFError) as error:
+        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+
+
+_AGAIN: Final = "see `odf verify`; bring the dataset from where it is whole, or make it anew"
+
+
+def _about(text: bytes, path: Path) -> About:
+    try:
+        head = msgspec.json.decode(text, type=_Head)
+        if head.format != FORMAT or head.engine != ENGINE:
+            raise Unsupported(
+                f"the checkpoint was written by the engine {head.engine} in format {head.format}, "
+                f"and this is {ENGINE} with format {FORMAT}",
+                where=str(path),
+                hint="go on with that version, or make the dataset anew with this one",
+            )
+        return msgspec.json.decode(text, type=About)
+    except msgspec.MsgspecError as error:
+        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+
+
+def _entry(name: str, size: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    entry.mode = 0o644
+    return entry

@@ -1,0 +1,173 @@
+"""The engine contract over gRPC: our engine as a service, and engines that break the contract."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odf_engine.errors import BadData, InvalidManifest, InvalidQuery, SourceUnavailable
+from odf_engine.metadata.flatbuffers import decode_table, encode_table
+from odf_engine.metadata.model import (
+    OffsetInterval,
+    RawQueryInvalidQuery,
+    RawQueryProgress,
+    RawQueryRequest,
+    RawQueryResponse,
+    RawQuerySuccess,
+    Sql,
+    SqlQueryStep,
+    TransformRequest,
+    TransformSuccess,
+)
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform.engine_server import EngineServer
+from odf_engine.transform.grpc_engine import GrpcEngine
+from odf_engine.transform.grpc_wire import RAW_QUERY, SERVICE, TRANSFORM, unwrap, wrap
+from tests.transform.deriving import Deriving
+
+
+@pytest.fixture
+def served(runtime: SparkRuntime) -> Iterator[str]:
+    server = EngineServer(runtime, "127.0.0.1:0")
+    server.start()
+    yield f"grpc://127.0.0.1:{server.port}"
+    server.stop()
+
+
+def test_transactions_over_grpc(deriving: Deriving, served: str) -> None:
+    root = deriving.root()
+    query = "SELECT event_time, city, x + 1 AS y FROM input WHERE x > 0"
+    near, far = deriving.derivative(query, name="near"), deriving.derivative(query, name="far")
+    wrong = deriving.derivative("SELECT event_time, nothing FROM input", name="wrong")
+    embedded, remote = deriving.engine, GrpcEngine(served)
+    for day in (1, 2):
+        deriving.rows(root, (day, "a", day), (day, "b", 0))
+        for made, engine in ((near, embedded), (far, remote)):
+            deriving.engine = engine
+            assert deriving.run(made) == 1
+    slices = [[row.logical_hash.code for row in made.dataset.slices()] for made in (near, far)]
+    assert slices[0] == slices[1]
+    columns = ("offset", "op", "event_time", "city", "y")
+    assert deriving.result(near, *columns) == deriving.result(far, *columns)
+    assert far.dataset.state().watermark == near.dataset.state().watermark
+    deriving.engine = remote
+    with pytest.raises(InvalidQuery, match="nothing"):
+        deriving.run(wrong)
+
+
+def test_raw_query(served: str, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"x": [1, 2, 3]}), tmp_path / "in.parquet")
+
+    def ask(query: str) -> object:
+        request = RawQueryRequest(
+            input_data_paths=[str(tmp_path / "in.parquet")],
+            transform=Sql(engine="spark", queries=[SqlQueryStep(query=query)]),
+            output_data_path=str(tmp_path / "out.parquet"),
+        )
+        with grpc.insecure_channel(served.removeprefix("grpc://")) as channel:
+            method = channel.unary_stream(
+                f"/{SERVICE}/{RAW_QUERY}", request_serializer=wrap, response_deserializer=unwrap
+            )
+            answers = [decode_table(each, RawQueryResponse) for each in method(encode_table(request))]
+        assert all(isinstance(each, RawQueryProgress) for each in answers[:-1])
+        return answers[-1]
+
+    assert ask("SELECT sum(x) AS total FROM input") == RawQuerySuccess(1)
+    assert pq.read_table(tmp_path / "out.parquet").to_pylist() == [{"total": 6}]
+    (tmp_path / "out.parquet").unlink()
+    assert ask("SELECT x FROM input WHERE x > 5") == RawQuerySuccess(0)
+    assert not (tmp_path / "out.parquet").exists()
+    assert isinstance(ask("SELECT y FROM input"), RawQueryInvalidQuery)
+
+
+@contextmanager
+def lying(work: Callable[[TransformRequest], TransformSuccess | None]) -> Iterator[GrpcEngine]:
+    """An engine that answers with whatever ``work`` says."""
+
+    def answers(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        answer = work(decode_table(request, TransformRequest))
+        if answer is not None:
+            yield encode_table(answer)
+
+    handler = grpc.unary_stream_rpc_method_handler(
+        answers, request_deserializer=unwrap, response_serializer=wrap
+    )
+    server = grpc.server(ThreadPoolExecutor(1))
+    handlers = grpc.method_handlers_generic_handler(SERVICE, {TRANSFORM: handler})
+    server.add_generic_rpc_handlers((handlers,))
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield GrpcEngine(f"grpc://127.0.0.1:{port}")
+    finally:
+        server.stop(0)
+
+
+def test_engines_that_break_the_contract(deriving: Deriving) -> None:
+    root = deriving.root()
+    made = deriving.derivative("SELECT event_time, city, x FROM input")
+    deriving.rows(root, (1, "a", 1), (1, "b", 2))
+    head = made.dataset.head()
+
+    def copied(request: TransformRequest, end: int) -> TransformSuccess:
+        shutil.copyfile(request.query_inputs[0].data_paths[0], request.new_data_path)
+        return TransformSuccess(OffsetInterval(0, end))
+
+    def other_columns(request: TransformRequest) -> TransformSuccess:
+        pq.write_table(pa.table({"x": [1]}), request.new_data_path)
+        return TransformSuccess(OffsetInterval(0, 0))
+
+    for work, text in (
+        (lambda request: TransformSuccess(OffsetInterval(0, 1)), "wrote no file"),
+        (lambda request: copied(request, 5), "it says offsets 0 to 5"),
+        (other_columns, "its columns begin with x"),
+        (lambda request: None, "without an answer"),
+    ):
+        with lying(work) as engine:
+            deriving.engine = engine
+            with pytest.raises(BadData, match=text):
+                deriving.run(made)
+        assert made.dataset.head() == head
+        assert list(made.dataset.folder.glob("data/*")) == []
+    with lying(lambda request: copied(request, 1)) as engine:
+        deriving.engine = engine
+        assert deriving.run(made) == 1
+    assert deriving.result(made, "offset", "x") == [(0, 1), (1, 2)]
+
+
+def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odf_engine.transform.grpc_engine._CONNECT_SECONDS", 0.5)
+    for address in ("127.0.0.1:2884", "grpc://127.0.0.1", "http://127.0.0.1:1"):
+        with pytest.raises(InvalidManifest):
+            GrpcEngine(address)
+    root = deriving.root()
+    deriving.rows(root, (1, "a", 1))
+    made = deriving.derivative("SELECT event_time FROM input")
+    deriving.engine = GrpcEngine("grpc://127.0.0.1:9")
+    with pytest.raises(SourceUnavailable, match="does not answer"):
+        deriving.run(made)
+
+
+@given(st.binary(max_size=300))
+def test_messages_there_and_back(data: bytes) -> None:
+    assert unwrap(wrap(data)) == data
+    other = b"\x10\x01" + wrap(data) + b"\x1a\x01a"  # fields that this version does not know
+    assert unwrap(other) == data
+
+
+@given(st.binary(max_size=40))
+def test_any_bytes(data: bytes) -> None:
+    try:
+        unwrap(data)
+    except ValueError:
+        return
