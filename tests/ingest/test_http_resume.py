@@ -131,7 +131,7 @@ def test_answers_that_do_not_fit(
     payload = get(workspace, Url(web.url), reporter)
     assert payload is not None
     assert payload.path.read_bytes() == BODY
-    assert len(web.requests) == 3
+    assert [each.headers["Range"] for each in web.requests] == [None, "bytes=300000-", None]
 
 
 def test_a_download_that_gets_on_is_not_given_up(
