@@ -77,7 +77,8 @@ def _polling(source: model.SetPollingSource, state: ChainState) -> Iterator[Fact
     if kept := state.source_state:
         yield "state", _kept(kept, isinstance(source.fetch, model.FilesGlob))
     else:
-        yield "state", "none: nothing was taken yet, or the source does not say whether it changed"
+        silent = "none: the source does not say whether it changed"
+        yield "state", silent if state.has_data_block else "nothing was taken yet"
 
 
 def _push(name: str, source: model.AddPushSource, state: ChainState, alias: str) -> Iterator[Fact]:

@@ -26,8 +26,7 @@ def detail_of(workspace: Workspace, entry: DatasetEntry) -> Detail:
     """
     state = entry.dataset.state()
     names = {str(each.id): str(each.alias) for each in workspace.datasets()}
-    found = sections(state, names, str(entry.alias), _disabled(entry, state))
-    found += _trust(workspace, entry)
+    found = [*_trust(workspace, entry), *sections(state, names, str(entry.alias), _disabled(entry, state))]
     if columns := _columns(state):
         found.append(Section(f"{count(len(columns))} columns", tuple(columns)))
     found.append(Section("Identity", tuple(_identity(entry, state))))
@@ -52,7 +51,8 @@ def _trust(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
     standing = trust.standing(entry)
     if standing == "own":
         return
-    facts = [("written by", trust.origin(entry) or "somebody else")]
+    origin = trust.origin(entry)
+    facts = [("came from", origin) if origin else ("written by", "somebody else")]
     grant = trust.grant_of(entry)
     if standing == "trusted" and grant is not None:
         facts.append(("trusted", f"since {moment(grant.granted)}, until a block changes its source"))

@@ -180,7 +180,7 @@ class WorkspaceSource:
         """What a dataset that somebody else wrote would run."""
         entry = self._entry(dataset)
         return Standing(
-            self._trust.origin(entry) or "somebody else",
+            self._trust.origin(entry) or "",
             _shown(self._trust.what_runs(entry)),
             self._trust.grant_of(entry) is not None,
         )

@@ -100,7 +100,7 @@ class Execution(msgspec.Struct, frozen=True):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """How far a dataset is trusted: who wrote it, what it would run, and whether it was trusted before."""
+    """Somebody else's dataset: where it came from, if that is known, what runs, whether it was trusted."""
 
     origin: str
     runs: tuple[Execution, ...]

@@ -55,9 +55,9 @@ def detail_lines(row: DatasetRow, health: Health, detail: Detail, job: Job | Non
         job: the newest that brought data, or tried to.
     """
     kind = "derivative" if row.derivative else "root"
-    lines: Text = [[(f" {kind} · ", "muted"), (f"{health.glyph} {health.word}", health.style)]]
+    lines: Text = [[(f" {kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)]]
     if row.untrusted:
-        lines[0] += [(" · ", "muted"), (f"{UNTRUSTED} not trusted", "warn")]
+        lines[0].append((f"  {UNTRUSTED} not trusted", "warn"))
     lines += _last_job(row, job)
     for section in detail.sections:
         lines += _section(section)
@@ -101,7 +101,7 @@ def _name(text: str) -> Span:
 def what_next(row: DatasetRow) -> str:
     """What brings rows into a dataset, in a few words; empty for one that is made of others."""
     if row.polls:
-        return "p pulls them from the source"
+        return "p shows what it would run here, and asks" if row.untrusted else "p pulls them from the source"
     if row.push_sources:
         return f"odf ingest {row.name} FILE pushes them"
     return "" if row.derivative else "it has no source: e edits its definition"

@@ -35,16 +35,17 @@ def place_of(error: OdfError, text: str) -> Place | None:
         return Place(int(match["line"]), int(match["column"]) if match["column"] else None)
     lines = text.splitlines()
     match = _DATASET.match(where)
-    start = _index(lines, 0, lambda line: _field(line) == ("name", match["name"])) if match else None
-    at = start
-    for part in (match["path"] or "").split(".") if match else ():
+    at = _index(lines, 0, lambda line: _field(line) == ("name", match["name"])) if match else None
+    path, _, rest = (match["path"] or "").partition(", ") if match else ("", "", where)
+    for part in path.split("."):
         name = part.partition("[")[0].strip()
         found = _index(lines, at or 0, lambda line, name=name: f"{name}:" in line) if name else None
         at = at if found is None else found
-    if at is None or at == start:
-        words = _QUOTED.findall(error.message)
-        found = (_index(lines, start or 0, lambda line, word=word: word in line) for word in words)
-        at = next((line for line in found if line is not None), at)
+    # Words as they stand in values and lists of columns, not keys of the same name.
+    names = (re.escape(word) for word in _QUOTED.findall(f"{rest} {error.message}"))
+    words = (re.compile(rf"(?<![\w.-]){name}(?![\w.:-])") for name in names)
+    hits = (_index(lines, at or 0, lambda line, word=word: bool(word.search(line))) for word in words)
+    at = next((line for line in hits if line is not None), at)
     return None if at is None else Place(at + 1)
 
 

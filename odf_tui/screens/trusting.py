@@ -59,11 +59,10 @@ class Trusting(Parts):
 
 def standing_lines(row: DatasetRow, standing: Standing) -> Sequence[Sequence[Span]]:
     """Who wrote a dataset, and everything that would run."""
-    lines: list[list[Span]] = [
-        [(f" {plain(row.name)}", "strong"), (f" was written by {plain(standing.origin)}.", "")]
-    ]
+    whence = f"came from {plain(standing.origin)}" if standing.origin else "was written by somebody else"
+    lines: list[list[Span]] = [[(f" {plain(row.name)}", "strong"), (f" {whence}", "")]]
     if standing.before:
-        lines.append([(" It was trusted before; a later block changed its source.", "warn")])
+        lines.append([(" It was trusted before; then a block changed its source.", "warn")])
     block = ""
     for run in standing.runs:
         if run.block != block:

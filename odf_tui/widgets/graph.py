@@ -297,7 +297,7 @@ class Card(Paragraphs):
             kind = "derivative" if row.derivative else "root"
             lines = [
                 [(plain(row.name), "title")],
-                [(f"{kind} · ", "muted"), (f"{health.glyph} {health.word}", health.style)],
+                [(f"{kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)],
             ]
             if row.untrusted:
                 lines.append([(f"{UNTRUSTED} ", "warn"), ("not trusted: p shows what it would run", "warn")])

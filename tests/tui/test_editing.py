@@ -19,7 +19,7 @@ from odf_tui.screens.problems import Place, excerpt, place_of
 from odf_tui.screens.workbench import Workbench
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven
-from tests.tui.test_engine import LonelySource
+from tests.tui.test_engine import MANIFEST, LonelySource
 
 SCRIPT = """\
 #!/bin/sh
@@ -212,6 +212,56 @@ def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
         drafts.create(tmp_path / "nowhere", "push", [])
 
 
+async def test_a_definition_is_edited_and_only_what_differs_is_appended(
+    workspace: Workspace, typist: Typist
+) -> None:
+    (workspace.folder / "boats.yaml").write_text(MANIFEST)
+    source = LonelySource(workspace)
+    source.add(workspace.folder / "boats.yaml")
+    entry = workspace.resolve("boats")
+    head = entry.dataset.head()
+    async with opened(workspace) as drive:
+        # What breaks a rule is said with its line; esc discards, and nothing is left.
+        typist.next('sed -i "s/name STRING/name STRIN/" "$file"', "true", 'sed -i "s/boats/ships/" "$file"')
+        await drive.pilot.press("e")
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.settle()
+        assert "boats.yaml is not right yet" in drive.text()
+        assert "- name STRIN" in drive.text()
+        assert "e edits again · esc discards" in drive.text()
+        await drive.pilot.press("escape")
+        await drive.until(hinted(drive, "the changes of boats are discarded"))
+        await drive.pilot.press("e")
+        await drive.until(hinted(drive, "the definition of boats stays as it is: nothing differs"))
+        await drive.pilot.press("e")
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.settle()
+        assert "this has to be the definition of boats, and of nothing else" in drive.text()
+        await drive.pilot.press("escape")
+        await drive.pilot.pause()
+        assert entry.dataset.head() == head
+        # A plan shows what comes and goes; e edits again, enter appends.
+        typist.next('sed -i "s/Boats in/Ships in/" "$file"', 'sed -i "s/Ships in/Vessels in/" "$file"')
+        await drive.pilot.press("e")
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.settle()
+        assert "boats: 1 block to append" in drive.text()
+        await drive.pilot.press("e")
+        await drive.until(lambda: "Vessels in" in drive.text())
+        assert "SetInfo" in drive.text()
+        assert "-description: Boats in the harbour" in drive.text().replace("- d", "-d")
+        assert "+description: Vessels in the harbour" in drive.text().replace("+ d", "+d")
+        assert "⏎ appends · e edits again · esc discards" in drive.text()
+        await drive.pilot.press("enter")
+        await drive.until(hinted(drive, "appended 1 block to boats"))
+        await drive.settle()
+    info = entry.dataset.state().info
+    assert info is not None
+    assert info.description == "Vessels in the harbour"
+    assert list((workspace.odf / "cache" / "edit").iterdir()) == []
+    assert all(call.endswith("/edit/boats.yaml") for call in typist.calls)
+
+
 TEXT = """\
 kind: DatasetSnapshot
 version: 1
@@ -242,9 +292,10 @@ content:
         ("m.yaml:14:9", "unknown", Place(14, 9)),
         ("m.yaml:3", "unknown", Place(3)),
         ("dataset boats, read.schema", "no type 'STRIN'", Place(14)),
-        ("dataset boats, merge", "column 'nam' is not in the schema", Place(15)),
+        ("dataset boats, merge", "column 'nam' is not in the schema", Place(17)),
         ("dataset boats, merge.primaryKey", "it is empty", Place(17)),
         (None, "there is no dataset 'bots' (input of boats)", Place(20)),
+        ("dataset boats, block 3", "column 'name' could be null before and could not now", Place(14)),
         ("boats", "push source 'boats' is there more than once", Place(10)),
         (None, "feeds itself", None),
     ],
