@@ -209,10 +209,12 @@ def _check_header(header: list[str], columns: pa.Schema | None, name: str, repor
     declared = [text.casefold() for text in columns.names]
     both = f"the header has {shown(', '.join(header))}; the manifest {shown(', '.join(columns.names))}"
     if len(header) != len(columns):
+        new = [text for text, name in zip(header, folded, strict=True) if name not in declared]
+        grown = f"{shown(', '.join(new))}: declare that in read.schema too, and run odf add --update"
         raise InvalidSchema(
             f"the file has {len(header)} columns and read.schema declares {len(columns)}",
             where=where,
-            hint=both,
+            hint=f"new in the file: {grown}" if len(new) == len(header) - len(columns) else both,
         )
     moved = [text for at, text in enumerate(header) if folded[at] in declared and folded[at] != declared[at]]
     if moved:
