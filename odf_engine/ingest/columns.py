@@ -20,7 +20,7 @@ from odf_engine.data.conform import find_columns
 from odf_engine.errors import InvalidSchema
 from odf_engine.ingest import sql
 from odf_engine.ingest.diagnose import TextFile, shown
-from odf_engine.ingest.prepare import Prepared
+from odf_engine.ingest.prepare import Limits, Prepared
 from odf_engine.ingest.read import Reading, csv_file, first_row, read
 from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, NdGeoJson, NdJson, Parquet, ReadStep
 from odf_engine.progress import Reporter
@@ -45,6 +45,7 @@ class PushedColumns:
         columns: that the source takes; None where any will do.
         optional: of them those that a push may always leave out.
         ignore_unknown: leave out what is unknown, and make null what is missing.
+        limits: of what a format that is an archive may unpack to.
     """
 
     step: ReadStep
@@ -52,6 +53,7 @@ class PushedColumns:
     columns: pa.Schema | None
     optional: tuple[str, ...]
     ignore_unknown: bool
+    limits: Limits
 
     def read(
         self, session: SparkSession, prepared: Prepared, folder: Path, reporter: Reporter
@@ -64,7 +66,7 @@ class PushedColumns:
         """
         columns, step = self.columns, self.step
         if columns is None or prepared.path.stat().st_size == 0:
-            return read(session, step, prepared, folder, reporter)
+            return read(session, step, prepared, folder, reporter, limits=self.limits)
         found: list[str] | None = None
         if isinstance(step, Csv):
             found = self._header(step, prepared)
@@ -119,7 +121,7 @@ class PushedColumns:
             if keys:
                 absent.extend(self._check(columns, keys, file.name, reporter))
 
-        reading = read(session, step, prepared, folder, reporter, columns, compare)
+        reading = read(session, step, prepared, folder, reporter, columns, compare, self.limits)
         gone = [name for name in absent if name in self.optional]
         if reading is None or not gone:
             return reading

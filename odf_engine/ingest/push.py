@@ -21,6 +21,7 @@ from odf_engine.ingest.folders import errors_of_the_disk, inner_folder, job_fold
 from odf_engine.ingest.formats import format_named, step_for
 from odf_engine.ingest.payload import PayloadJob
 from odf_engine.ingest.poll import PullResult
+from odf_engine.ingest.prepare import Limits
 from odf_engine.ingest.push_source import push_source
 from odf_engine.ingest.read import declared_columns
 from odf_engine.ingest.shape import data_columns, declared_schema
@@ -103,7 +104,7 @@ def push(
                         workspace.config,
                         reporter,
                         after=state.head,
-                        reader=_columns(entry, event, step, ignore_unknown).read,
+                        reader=_columns(workspace, entry, event, step, ignore_unknown).read,
                         strict=strict,
                     ).run()
             except OdfError as error:
@@ -122,7 +123,7 @@ def push(
 
 
 def _columns(
-    entry: DatasetEntry, source: AddPushSource, step: ReadStep, ignore_unknown: bool
+    workspace: Workspace, entry: DatasetEntry, source: AddPushSource, step: ReadStep, ignore_unknown: bool
 ) -> PushedColumns:
     """What the source takes: the columns that it declares, else those of the dataset."""
     state = entry.dataset.state()
@@ -142,6 +143,7 @@ def _columns(
         columns=columns,
         optional=tuple(name for name in names if name.casefold() in {each.casefold() for each in optional}),
         ignore_unknown=ignore_unknown,
+        limits=Limits.of(workspace.config.prepare),
     )
 
 
