@@ -11,6 +11,7 @@ from pyspark.errors import ParseException, PySparkException
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.spark.casts import identifier
+from odf_engine.spark.confinement import check_confined
 from odf_engine.spark.errors import QueryError, explain, translated
 
 if TYPE_CHECKING:
@@ -73,19 +74,19 @@ def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]
 def _step(session: SparkSession, query: str, place: str, known: Sequence[str]) -> DataFrame:
     query = re.sub(r"(\s*;)+\s*\Z", "", query)
     try:
-        _only_select(session, query, place)
+        check_confined(_only_select(session, query, place), known)
         return session.sql(query)
-    except PySparkException as error:
-        wrong = explain(error)
+    except (PySparkException, QueryError) as error:
+        wrong = explain(error) if isinstance(error, PySparkException) else error
         where = f"{place}, {wrong.where}" if isinstance(wrong, QueryError) and wrong.where else place
         wrong.where = where
         if wrong.hint is None and "no table or view" in wrong.message:
             wrong.hint = f"the query sees {', '.join(f'`{name}`' for name in known)}"
-        raise wrong from error
+        raise wrong from (None if wrong is error else error)
 
 
-def _only_select(session: SparkSession, query: str, place: str) -> None:
-    """Lets pass what Spark's grammar calls a query; a command is refused by name.
+def _only_select(session: SparkSession, query: str, place: str) -> Any:
+    """Lets pass what Spark's grammar calls a query, and returns its plan; a command is refused by name.
 
     Raises:
         InvalidQuery: a command.
@@ -94,7 +95,7 @@ def _only_select(session: SparkSession, query: str, place: str) -> None:
     java_session: Any = session._jsparkSession
     parser = java_session.sessionState().sqlParser()
     try:
-        parser.parseQuery(query)
+        return parser.parseQuery(query)
     except ParseException as error:
         try:
             parser.parsePlan(query)

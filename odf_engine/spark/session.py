@@ -30,7 +30,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 _LARGEST_LOG = 5_000_000
 _LONGEST_SOCKET_FOLDER = 55
-_FORGOTTEN = ("reflect", "java_method", "try_reflect")
+_FORGOTTEN = (
+    # They call any method of Java.
+    "reflect", "java_method", "try_reflect",
+    # They read a schema from a file that one of their arguments names.
+    "from_xml", "schema_of_xml", "from_protobuf", "to_protobuf",
+    # They tell where a file lies on this machine, which is another place the next time.
+    "input_file_name", "input_file_block_start", "input_file_block_length",
+)  # fmt: skip
+"""Functions that no query finds."""
 
 
 class SparkRuntime:

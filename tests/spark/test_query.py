@@ -97,6 +97,34 @@ WRONG = [
         "window(event_time, '1 day')",
     ),
     ("SELECT reflect('java.lang.System', 'exit', 1)", (1, 8), "there is no function `reflect`", None),
+    ("SELECT from_xml(name, 'a INT', map()) FROM input", (1, 8), "no function `from_xml`", None),
+    ("SELECT input_file_name() FROM input", (1, 8), "no function `input_file_name`", None),
+    ("SELECT IDENTIFIER('reflect')('a', 'b')", (1, 8), "there is no function `reflect`", None),
+    ("SELECT TRANSFORM(id) USING 'id' AS x FROM input", (1, 1), "cannot run a program", "a Pipe step"),
+    ("FROM input\nMAP id USING 'id' AS x", (2, 1), "cannot run a program", None),
+    (
+        "WITH a AS (SELECT 1 AS b) SELECT b + (SELECT max(x) FROM (SELECT TRANSFORM(id) USING 'id' AS x"
+        " FROM input)) FROM a",
+        (1, 59),
+        "cannot run a program",
+        None,
+    ),
+    (
+        "WITH a AS (WITH b AS (FROM input REDUCE id USING 'id' AS x) SELECT * FROM b) SELECT 1",
+        (1, 34),
+        "cannot run a program",
+        None,
+    ),
+    ("SELECT * FROM IDENTIFIER('csv.`/etc/passwd`')", (1, 15), "there is no table or view", "`input`"),
+    ("SELECT * FROM IDENTIFIER('csv.' || '`/x`')", (1, 15), "cannot name a table", "write its name"),
+    ("SELECT * FROM input VERSION AS OF 1", (1, 21), "no earlier versions", None),
+    (
+        "SELECT EXISTS(SELECT 1 FROM spark_catalog.default.t)",
+        (1, 29),
+        "`spark_catalog`.`default`.`t`",
+        "`input`",
+    ),
+    ("SELECT * FROM explode(TABLE(SELECT * FROM global_temp.t))", (1, 43), "`global_temp`.`t`", "`input`"),
     ("SELECT java_method('a', 'b')", (1, 8), "there is no function `java_method`", None),
     ("SELECT id + array(1) FROM input", (1, 8), r"cannot resolve \"\(id \+ array\(1\)\)\"", None),
     ("SELECT date_format(id) FROM input", (1, 8), r"in `date_format\(id\)`", None),
@@ -116,6 +144,16 @@ def test_wrong_queries(
     assert (hint or "") in (error.hint or "")
     for noise in ("SQLSTATE", "org.apache", "\n", "["):
         assert noise not in error.message
+
+
+def test_names_of_views_and_of_parts_of_a_query(query: Query) -> None:
+    text = (
+        "WITH a AS (SELECT id FROM INPUT), B AS (SELECT id FROM a) SELECT b.id FROM b JOIN `Input` USING (id)"
+    )
+    assert query(text) == [{"id": 1}]
+    assert query(
+        ("one", "FROM input |> SELECT id"), "SELECT transform(array(id), x -> x + 1) AS a FROM ONE"
+    ) == [{"a": [2]}]
 
 
 def test_the_step_is_named(query: Query) -> None:

@@ -1,0 +1,77 @@
+"""Queries look at the views that they were given, and at nothing else; they run no programs.
+
+A query may come from somebody else. That files are no tables, and that functions which call Java or
+read files are not there, is settled with the session; what is left is seen in the parsed query, before
+Spark looks up anything that it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from odf_engine.spark.errors import QueryError
+
+_REFUSED: Final = {
+    "ScriptTransformation": (
+        "a query cannot run a program",
+        "use functions of SQL; what only a program can do belongs in a Pipe step of `prepare`",
+    ),
+    "PlanWithUnresolvedIdentifier": ("IDENTIFIER() cannot name a table", "write its name"),
+    "RelationTimeTravel": ("a view has no earlier versions", "leave VERSION or TIMESTAMP AS OF out"),
+}
+
+
+def check_confined(plan: Any, views: Collection[str]) -> None:
+    """Looks through a parsed query.
+
+    Args:
+        plan: Spark's logical plan, not analysed.
+        views: the names it may read.
+
+    Raises:
+        QueryError: it runs a program, or reads something else; with the place.
+    """
+    nodes = list(_nodes(plan))
+    names = {name.casefold() for name in views}
+    names.update(each.alias().casefold() for node in nodes for each in _named_within(node))
+    for node in nodes:
+        kind = node.getClass().getSimpleName()
+        if kind in _REFUSED:
+            message, hint = _REFUSED[kind]
+            raise _wrong(node, message, hint)
+        if kind == "UnresolvedRelation":
+            parts = list(_items(node.multipartIdentifier()))
+            if len(parts) > 1 or parts[0].casefold() not in names:
+                named = ".".join(f"`{part}`" for part in parts)
+                raise _wrong(node, f"there is no table or view {named}", None)
+
+
+def _nodes(plan: Any) -> Iterator[Any]:
+    waiting = [plan]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        waiting += [*_items(node.children()), *_items(node.subqueries()), *_named_within(node)]
+
+
+def _named_within(node: Any) -> Iterator[Any]:
+    """The queries of a WITH clause."""
+    if node.getClass().getSimpleName() == "UnresolvedWith":
+        yield from _items(node.innerChildren())
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def _wrong(node: Any, message: str, hint: str | None) -> QueryError:
+    origin = node.origin()
+    line, start = origin.line(), origin.startPosition()
+    if line.isEmpty() or start.isEmpty():
+        return QueryError(message, hint=hint)
+    place = (line.get(), start.get() + 1)
+    where = f"line {place[0]}, column {place[1]}"
+    return QueryError(message, hint=hint, where=where, line=place[0], column=place[1])
