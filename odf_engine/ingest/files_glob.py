@@ -106,8 +106,12 @@ def _value(greatest: str, name: str, digest: str) -> str:
 
 def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
     """The folder before the first wildcard, and the matching files' names relative to it, sorted."""
-    parts = PurePath(base / Path(pattern).expanduser()).parts
-    fixed = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    path = Path(pattern).expanduser()
+    parts = PurePath(base / path).parts
+    # The workspace's own folder may have any characters in its name.
+    own = 0 if path.is_absolute() else len(base.parts)
+    magic = (at for at, part in enumerate(parts) if at >= own and glob.has_magic(part))
+    fixed = next(magic, len(parts) - 1)
     root = Path(*parts[:fixed])
     names = glob.glob(str(Path(*parts[fixed:])), root_dir=root, recursive=True)  # noqa: PTH207
     names = sorted(name for name in names if (root / name).is_file())
