@@ -86,9 +86,14 @@ def _show(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> None:
         out.print(f"  {KINDS.get(each.kind, each.kind):<32}  {lines[0]}", soft_wrap=True)
         for line in lines[1:]:
             out.print(f"{'':36}{line}", soft_wrap=True)
-    if any(each.kind == "variable" for each in runs):
-        out.print("\nIt reads only the variables that the setting allowedEnv names for it.")
+    kinds = {each.kind for each in runs}
     out.print()
+    if "variable" in kinds:
+        out.print("It reads only the variables that the setting allowedEnv names for it.")
+    if kinds & {"pipe", "image"}:
+        out.print("Commands and containers may reach whatever address they want; commands run as you.")
+    if kinds & {"variable", "pipe", "image"}:
+        out.print()
 
 
 def _document(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> dict[str, Any]:
