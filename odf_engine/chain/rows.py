@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -115,8 +116,7 @@ def _words(event: Any) -> str:
             items = getattr(event.attachments, "items", [])
             return _named([item.path for item in items])
         case model.SetDataSchema():
-            size = f"{len(event.schema):,} bytes" if event.schema is not None else "columns"
-            return f"schema of {size}"
+            return f"schema of {_columns(event)}"
         case model.Opaque():
             return "an event of a newer specification"
         case _:
@@ -175,3 +175,21 @@ def _values(struct: msgspec.Struct) -> list[str]:
 
 def _named(names: Sequence[str]) -> str:
     return ", ".join(names)
+
+
+def _columns(event: model.SetDataSchema) -> str:
+    """How many columns a schema has, without Arrow, for which lists should not wait."""
+    if event.schema is None:
+        number = len(event.odf_schema.fields) if event.odf_schema is not None else 0
+    else:
+        try:
+            (root,) = struct.unpack_from("<I", event.schema)
+            (back,) = struct.unpack_from("<i", event.schema, root)
+            (slot,) = struct.unpack_from("<H", event.schema, root - back + 6)  # of the second field
+            (vector,) = struct.unpack_from("<I", event.schema, root + slot)
+            (number,) = struct.unpack_from("<I", event.schema, root + slot + vector)
+        except struct.error:
+            number = len(event.schema)
+        if number >= len(event.schema):  # not the bytes of a schema
+            return f"{len(event.schema):,} bytes"
+    return "1 column" if number == 1 else f"{number:,} columns"

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from odf_engine.chain.rows import summarise
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
     AttachmentEmbedded,
     Container,
+    DataField,
+    DataSchema,
     DisablePollingSource,
     DisablePushSource,
     Embedded,
     ExecuteTransform,
     FilesGlob,
+    Int32,
     Ledger,
     Mqtt,
     NdJson,
@@ -65,7 +70,9 @@ def test_summaries(chains: Chains) -> None:
         "about cities": SetInfo("about\n  cities", ["k"]),
         "k, l": SetInfo(None, ["k", "l"]),
         "CC-BY": SetLicense(short_name="CC-BY", name="x", website_url="y"),
-        "schema of 1,000 bytes": SetDataSchema(bytes(1000)),
+        "schema of 5 columns": chains.schema(pa.field("a", pa.int32())),
+        "schema of 3 bytes": SetDataSchema(b"abc"),
+        "schema of 1 column": SetDataSchema(odf_schema=DataSchema([DataField("a", Int32())])),
         "an event of a newer specification": Opaque("MetadataEvent", 14),
     }
     assert {summarise(event): event for event in expected.values()} == expected
