@@ -53,7 +53,7 @@ def read_csv(
     """A CSV file.
 
     Columns of the schema go by position, whatever a header says. An empty value is null, quoted or
-    not, unless the step has a ``nullValue``: then that text is null and nothing else is. A doubled
+    not; with a ``nullValue`` that text is null too, and a quoted empty value is an empty text. A doubled
     quote within quotes is a quote; line ends may be quoted. Blank lines are skipped. Without a
     schema all columns are STRING, or with ``inferSchema`` the first of BIGINT, DOUBLE, BOOLEAN,
     DATE and TIMESTAMP that holds every value (numbers with leading zeros stay STRING).

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from odf_engine.errors import InvalidSchema
 from odf_engine.identity.multiformats import Multihash
 from tests.ingest.pulling import Pulled
 
@@ -77,56 +81,174 @@ def assert_state_is(pulled: Pulled, head: Multihash, day: Path) -> None:
             assert float(row[name]) == float(expected[name])
 
 
-AIRPORTS = r"""
+def test_a_day_of_another_form(pulled: Pulled, shared: Path) -> None:
+    """On 2021-03-12 three columns came in between: said, where no query names those of every day."""
+    pulled.add(
+        "fetch: {kind: FilesGlob, path: in/*.csv}\nread: {kind: Csv, header: true}\n"
+        "merge: {kind: Snapshot, primaryKey: [MODIFIED_ZCTA]}"
+    )
+    for day in ("2021-03-11", "2021-03-12"):
+        pulled.write(f"in/{day}.csv", (shared / "data" / "nyc-modzcta" / f"{day}.csv").read_bytes())
+    with pytest.raises(InvalidSchema) as caught:
+        pulled.pull()
+    assert str(caught.value).startswith("2021-03-12.csv: ")
+    assert all(f"column '{name}' is new" in str(caught.value) for name in ("label", "lat", "lon"))
+    assert [rows for _, rows in pulled.reporter.commits] == [177]
+
+
+def test_cases_by_day(pulled: Pulled, shared: Path) -> None:
+    """Every file has all days until then, and numbers of days that were counted again."""
+    days = sorted((shared / "data" / "nyc-cases-by-day").glob("*.csv"))
+    files = [*days[:2], days[-1]]  # those between are alike
+    for path in files:
+        (pulled.workspace.folder / path.name).symlink_to(path)
+    with files[0].open(newline="") as file:
+        names = next(csv.reader(file))
+    columns = ", ".join(f"{name} {'DATE' if name == names[0] else 'INT NOT NULL'}" for name in names)
+    pulled.add(
+        f"""
+fetch: {{kind: FilesGlob, path: '20*.csv'}}
+read: {{kind: Csv, header: true, dateFormat: MM/dd/yyyy, schema: [{columns}]}}
+merge: {{kind: Snapshot, primaryKey: [date_of_interest]}}
+"""
+    )
+    assert pulled.pull().blocks == 1 + len(files)
+    heads = [row.hash for row in reversed(pulled.dataset.page(100, kinds={"AddData"}))]
+    before: dict[str, list[str]] = {}
+    changes = []
+    for path, head in zip(files, heads, strict=True):
+        with path.open(newline="") as file:
+            wanted = {row[0]: row for row in list(csv.reader(file))[1:]}
+        state = pulled.state_after(head, [names[0]]).select(names).to_pylist()
+        assert {row[names[0]].strftime("%m/%d/%Y"): row for row in state}.keys() == wanted.keys()
+        for row in state:
+            day, *counts = row.values()
+            assert [str(count) for count in counts] == wanted[day.strftime("%m/%d/%Y")][1:]
+        corrected = sum(before[day] != wanted[day] for day in before)
+        changes.append((len(wanted) - len(before), corrected))
+        before = wanted
+    assert changes[:2] == [(295, 0), (40, 238)]
+    # A new day is one row, a correction two.
+    assert [rows for _, rows in pulled.reporter.commits] == [new + 2 * other for new, other in changes]
+
+
+OPENFLIGHTS = r"""
 fetch: {kind: Url, url: "file:%s"}
 read:
   kind: Csv
   separator: ","
   nullValue: \N
-  schema:
-    - id INT NOT NULL
-    - name STRING
-    - city STRING
-    - country STRING
-    - iata STRING
-    - icao STRING
-    - latitude DOUBLE
-    - longitude DOUBLE
-    - altitude INT
-    - utc_offset DOUBLE
-    - dst STRING
-    - timezone STRING
-    - kind STRING
-    - source STRING
-merge: {kind: Ledger, primaryKey: [id]}
+  schema: [%s]
+merge: {kind: %s}
 """
+AIRPORTS = (
+    "id INT NOT NULL", "name STRING", "city STRING", "country STRING", "iata STRING", "icao STRING",
+    "latitude DOUBLE", "longitude DOUBLE", "altitude INT", "utc_offset DOUBLE", "dst STRING",
+    "timezone STRING", "kind STRING", "source STRING",
+)  # fmt: skip
+ROUTES = (
+    "airline STRING NOT NULL", "airline_id INT", "from STRING NOT NULL", "from_id INT", "to STRING NOT NULL",
+    "to_id INT", "codeshare STRING", "stops INT NOT NULL", "equipment STRING",
+)  # fmt: skip
 
 
-def test_airports(pulled: Pulled, shared: Path) -> None:
-    path = shared / "data" / "openflights" / "airports.dat"
-    pulled.add(AIRPORTS % path)
-    assert pulled.pull().records == 7698
+@pytest.mark.parametrize(
+    ("name", "columns", "merge", "count", "absent"),
+    [
+        ("airports", AIRPORTS, "Ledger, primaryKey: [id]", 7698, [r"\N"]),  # all texts are quoted
+        ("routes", ROUTES, "Append", 67663, [r"\N", ""]),
+    ],
+)
+def test_openflights(
+    pulled: Pulled,
+    shared: Path,
+    name: str,
+    columns: tuple[str, ...],
+    merge: str,
+    count: int,
+    absent: list[str],
+) -> None:
+    path = shared / "data" / "openflights" / f"{name}.dat"
+    pulled.add(OPENFLIGHTS % (path, ", ".join(columns), merge))
+    assert pulled.pull().records == count
     table = pulled.table().drop_columns(["offset", "op", "system_time", "event_time"])
     with path.open(encoding="utf-8", newline="") as file:
         expected = list(csv.reader(file))
-    assert len(expected) == 7698
-    for row, texts in zip(table.to_pylist(), expected, strict=True):
-        for value, text in zip(row.values(), texts, strict=True):
-            assert value == (None if text == r"\N" else type(value)(text))
-    assert any('"' in row[1] for row in expected)
+    assert len(expected) == table.num_rows == count
+    for row, texts in zip(zip(*table.to_pydict().values(), strict=True), expected, strict=True):
+        for value, text in zip(row, texts, strict=True):
+            assert value == (None if text in absent else type(value)(text))
     modified = datetime.fromtimestamp(int(path.stat().st_mtime * 1000) / 1000, UTC)
     assert {row[0] for row in pulled.rows("event_time")} == {modified}
 
 
-def test_geojson(pulled: Pulled, shared: Path) -> None:
+def test_the_areas_of_new_york_as_geojson_and_as_a_shapefile(pulled: Pulled, shared: Path) -> None:
+    """Both are the same 178 areas: one in degrees and simplified, the other in feet and in full."""
     path = shared / "data" / "nyc-modzcta.geo.json"
     pulled.add(f"fetch: {{kind: Url, url: '{path}'}}\nread: {{kind: GeoJson}}\nmerge: {{kind: Append}}")
     features = json.loads(path.read_text())["features"]
-    assert pulled.pull().records == len(features)
-    rows = pulled.rows("MODZCTA", "geometry")
-    assert [(row[0], json.loads(row[1])) for row in rows] == [
-        (feature["properties"]["MODZCTA"], feature["geometry"]) for feature in features
+    assert pulled.pull().records == len(features) == 178
+    rows = pulled.rows("MODZCTA", "label", "geometry")
+    assert [(*row[:2], json.loads(row[2])) for row in rows] == [
+        (*feature["properties"].values(), feature["geometry"]) for feature in features
     ]
+
+    pulled.add(
+        f"fetch: {{kind: Url, url: '{shared / 'data' / 'nyc-modzcta-shapefile.zip'}'}}\n"
+        "read: {kind: EsriShapefile, subPath: '*2010.shp',"
+        " schema: [modzcta INT, label STRING, geometry STRING]}\n"
+        "merge: {kind: Ledger, primaryKey: [modzcta]}",
+        name="shapes",
+    )
+    assert pulled.pull().records == 178
+    assert any("not WGS 84 but 'Lambert_Conformal_Conic'" in line for line in pulled.reporter.warnings)
+    shapes = {str(area): (label, json.loads(shape)) for area, label, shape in
+              pulled.rows("modzcta", "label", "geometry")}  # fmt: skip
+    assert len(shapes) == 178
+    for area, label, geometry in rows:
+        (other, shape), simple = shapes[area], json.loads(geometry)
+        assert other == (label or None)  # a blank text of a shapefile is no value
+        assert geometry.startswith('{"coordinates":[[[') and list(shape) == list(simple)
+        assert shape["type"] in (simple["type"], "MultiPolygon")
+        corners = box([degrees(*point) for point in positions(shape["coordinates"])])
+        for left, right in zip(corners, box(list(positions(simple["coordinates"]))), strict=True):
+            assert left == pytest.approx(right, abs=0.001)
+
+
+def positions(coordinates: list[Any]) -> Iterator[tuple[float, float]]:
+    if isinstance(coordinates[0], list):
+        for inner in coordinates:
+            yield from positions(inner)
+    else:
+        yield coordinates[0], coordinates[1]
+
+
+def box(points: list[tuple[float, float]]) -> list[float]:
+    xs, ys = zip(*points, strict=True)
+    return [min(xs), min(ys), max(xs), max(ys)]
+
+
+def degrees(x: float, y: float) -> tuple[float, float]:
+    """The inverse of the projection that the .prj file names, Lambert's conformal conic (EPSG:2263)."""
+    axis, ecc = 6378137 / 0.30480060960121924, math.sqrt(2 / 298.257222101 - 1 / 298.257222101**2)
+    south, north, origin = map(math.radians, (40 + 2 / 3, 41 + 1 / 30, 40 + 1 / 6))
+
+    def scale(lat: float) -> float:
+        return math.cos(lat) / math.sqrt(1 - (ecc * math.sin(lat)) ** 2)
+
+    def conformal(lat: float) -> float:
+        flat = (1 - ecc * math.sin(lat)) / (1 + ecc * math.sin(lat))
+        return math.tan(math.pi / 4 - lat / 2) / flat ** (ecc / 2)
+
+    cone = math.log(scale(south) / scale(north)) / math.log(conformal(south) / conformal(north))
+    factor = axis * scale(south) / (cone * conformal(south) ** cone)
+    east, down = x - 984250, factor * conformal(origin) ** cone - y
+    wanted = (math.hypot(east, down) / factor) ** (1 / cone)
+    lat = math.pi / 2 - 2 * math.atan(wanted)
+    for _ in range(5):
+        flat = (1 - ecc * math.sin(lat)) / (1 + ecc * math.sin(lat))
+        lat = math.pi / 2 - 2 * math.atan(wanted * flat ** (ecc / 2))
+    return math.degrees(math.atan2(east, down) / cone) - 74, math.degrees(lat)
 
 
 @pytest.mark.parametrize("shape", ["lines", "array", "within"])
