@@ -105,13 +105,14 @@ class Keyed:
             offset += batch.num_rows
             columns = {name: batch.column(name) for name in self.hashes.names}
             columns |= {OFFSET: offsets, TIME: moments(batch.column(event_time))}
-            listed = [columns[name] for name in self.hashes.columns]
             if op in batch.schema.names:
-                stays = pc.is_in(
-                    batch.column(op), pa.array([Op.APPEND, Op.CORRECT_TO], batch.column(op).type)
-                )
-                listed = [column.filter(stays) for column in listed]
-            spool.add(listed)
+                kinds = pa.array([Op.APPEND, Op.CORRECT_TO], batch.column(op).type)
+                stays = pc.is_in(batch.column(op), kinds)
+                if taken:
+                    columns[OFFSET] = pc.if_else(stays, offsets, pc.bit_wise_not(offsets))
+                else:
+                    columns = {name: column.filter(stays) for name, column in columns.items()}
+            spool.add([columns[name] for name in self.hashes.columns])
             yield batch.drop_columns(self.hashes.names)
         self._made = self._place.new_file()
         with doubtful():

@@ -1,0 +1,184 @@
+"""Pushes of rows that bring their own operations."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, datetime
+from itertools import zip_longest
+from typing import Any
+
+import pytest
+
+from odf_engine.data.changelog import Op
+from odf_engine.errors import BadData
+from odf_engine.ingest.poll import PullResult
+from odf_engine.ingest.push import push
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.workspace.workspace import Workspace
+from tests.ingest.pulling import Pulled
+from tests.ingest.recorder import Recorder
+
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: main
+      read:
+        kind: NdJson
+        schema: [op STRING, event_time TIMESTAMP, id BIGINT, note STRING, "many ARRAY<INT>"]
+      merge: {merge}
+"""
+LEDGER = "{kind: Ledger, primaryKey: [id]}"
+SNAPSHOT = "{kind: Snapshot, primaryKey: [id], compareColumns: [note]}"
+APPEND = "{kind: Append}"
+NOW = Timestamp.parse("2024-06-01T00:00:00Z")
+T1, T2 = "2024-01-01T00:00:00Z", "2024-01-02T00:00:00Z"
+A, R, F, T = (op.code for op in Op)
+
+
+class Log(Pulled):
+    """A dataset that changelogs are pushed to; rows are (op, id, note, event time, many)."""
+
+    def define(self, merge: str, name: str = "data") -> None:
+        (self.entry,) = self.workspace.add(
+            read_manifests(MANIFEST.format(name=name, merge=merge), "test.yaml")
+        )
+
+    def push(self, *rows: tuple[Any, ...]) -> PullResult:
+        names = ("op", "id", "note", "event_time", "many")
+        text = "".join(json.dumps(dict(zip_longest(names, row))) + "\n" for row in rows)
+        path = self.write("rows.ndjson", text)
+        self.reporter = Recorder()
+        return push(self.workspace, self.entry, self.runtime, self.reporter, files=[path], event_time=NOW)
+
+    def refuses(self, *rows: tuple[Any, ...]) -> str:
+        head = self.dataset.head()
+        with pytest.raises(BadData) as caught:
+            self.push(*rows)
+        assert self.dataset.head() == head
+        assert list(self.dataset.folder.glob("*/.pending*")) == []
+        return str(caught.value)
+
+    def log(self) -> list[tuple[Any, ...]]:
+        rows = self.rows("op", "id", "note", "event_time")
+        return [(Op(op).code, number, note, f"{time:%m-%d}") for op, number, note, time in rows]
+
+
+@pytest.fixture
+def log(workspace: Workspace, runtime: SparkRuntime) -> Log:
+    return Log(workspace, runtime)
+
+
+@pytest.mark.parametrize("merge", [LEDGER, SNAPSHOT])
+def test_by_key(log: Log, merge: str) -> None:
+    log.define(merge)
+    first = [(A, 2, "b", T2, [1, None]), ("0", 1, "a", None, None), (A, 3, None, T1, [])]
+    assert log.push(*first).records == 3
+    # As they came; what is taken back gets the event time of the row that it takes back.
+    many = [
+        (F, 1, "a"), (T, 1, "A"), ("-r", 3, None, T1, []), (A, 4, "d", T1), (R, 4, "d", None),
+        (F, 2, "b", T2, [1, None]), (T, 2, "b", T1, [1]), (A, 3, "c"), (F, 1, "A"), (T, 1, "AA", T1),
+    ]  # fmt: skip
+    assert log.push(*many).records == 10
+    assert log.log() == [
+        (A, 2, "b", "01-02"), (A, 1, "a", "06-01"), (A, 3, None, "01-01"),
+        (F, 1, "a", "06-01"), (T, 1, "A", "06-01"), (R, 3, None, "01-01"), (A, 4, "d", "01-01"),
+        (R, 4, "d", "01-01"), (F, 2, "b", "01-02"), (T, 2, "b", "01-01"), (A, 3, "c", "06-01"),
+        (F, 1, "A", "06-01"), (T, 1, "AA", "01-01"),
+    ]  # fmt: skip
+    assert log.newest().new_watermark == NOW
+    for rows, texts in (
+        ([(A, 9, "x"), (A, 1, "again")], ("row 2", "id=1", "there already")),
+        ([(A, 9, "x"), (A, 9, "y")], ("row 2", "there already")),
+        ([(R, 4, "d", T1)], ("row 1", "no such row")),
+        ([(R, 7, "d", T1)], ("row 1", "no such row")),
+        ([(R, 1, "A", T1)], ("another one",)),
+        ([(R, 1, "AA", T2)], ("another one",)),
+        ([(R, 2, "b", T1, [1, None])], ("another one",)),
+        ([(R, 3, "c"), (R, 3, "c")], ("row 2", "no such row")),
+        ([(F, 3, "c")], ("row 1", "followed by")),
+        ([(F, 3, "c"), (A, 9, "x"), (T, 3, "d")], ("2 rows", "row 1 ", "followed by", "row 3 ", "the -C")),
+        ([(F, 3, "c"), (T, 1, "d")], ("2 rows", "followed by", "follow the -C")),
+        ([(T, 9, "x")], ("follow the -C",)),
+        ([("+B", 9, "x")], ("row 1", "'+B' is not an operation")),
+        ([(None, 9, "x")], ("is not an operation",)),
+        ([(A, None, "x")], ("primary key has no value",)),
+        ([(A, 1, "x")] * 7, ("7 rows",)),
+    ):  # fmt: skip
+        said = log.refuses(*rows)
+        for text in texts:
+            assert text in said, said
+    # The state is what it was, and without the keys that were remembered just as well.
+    for path in (log.dataset.folder / "info" / "keys").iterdir():
+        path.unlink()
+    assert log.push((R, 1, "AA", T1), (R, 2, "b", None, [1]), (R, 3, "c")).records == 3
+    assert log.push((A, 1, "new")).records == 1
+
+
+def test_without_a_key(log: Log) -> None:
+    log.define(APPEND)
+    assert log.push((A, 1, "a", T1), (A, 1, "a", T2), (A, 1, "a", T1), (A, 2, None)).records == 4
+    assert "no such row" in log.refuses((R, 1, "b", T1))
+    assert "row 3" in log.refuses((R, 1, "a", T2), (A, 5, "x"), (R, 1, "a", T2))
+    assert "another one" in log.refuses((R, 1, "a", "2020-01-01"))
+    assert "followed by" in log.refuses((F, 1, "a"))
+    assert log.push((R, 1, "a", T1), (F, 2, None), (T, 3, "c", T1), (R, 3, "c"), (R, 1, "a")).records == 5
+    assert log.log()[4:] == [
+        (R, 1, "a", "01-01"), (F, 2, None, "06-01"), (T, 3, "c", "01-01"), (R, 3, "c", "01-01"),
+        (R, 1, "a", "01-01"),
+    ]  # fmt: skip
+    assert log.push((R, 1, "a")).records == 1
+    assert log.log()[-1] == (R, 1, "a", "01-02")
+    assert "no such row" in log.refuses((R, 1, "a"))
+
+
+def test_any_changelog_is_what_a_model_says(log: Log) -> None:
+    """Random batches, a part of them wrong: taken whole or not at all, as plain Python would."""
+    log.define(LEDGER)
+    dice = random.Random(5)
+    state: dict[int, tuple[str, datetime]] = {}
+    taken = 0
+    for _ in range(6):
+        trial, rows = dict(state), []
+        good = True
+        for _ in range(60):
+            key, note = dice.randrange(40), dice.choice("ab")
+            time = datetime(2024, 1, dice.randrange(1, 4), tzinfo=UTC)
+            if key in trial:
+                old, old_time = trial.pop(key)
+                given = old_time.isoformat() if dice.random() < 0.5 else None
+                if dice.random() < 0.5:
+                    rows.append((R, key, old, given))
+                else:
+                    rows += [(F, key, old, given), (T, key, note, time.isoformat())]
+                    trial[key] = (note, time)
+            else:
+                rows.append((A, key, note, time.isoformat()))
+                trial[key] = (note, time)
+        if dice.random() < 0.4:
+            good = False
+            at = next(at for at, row in enumerate(rows) if row[0] == A)
+            rows.insert(at, rows[at])
+        try:
+            log.push(*rows)
+        except BadData:
+            assert not good
+        else:
+            assert good
+            state, taken = trial, taken + len(rows)
+    table = log.table()
+    assert table.num_rows == taken > 0
+    live: dict[int, tuple[str, datetime]] = {}
+    for row in table.to_pylist():
+        if row["op"] in (Op.APPEND, Op.CORRECT_TO):
+            live[row["id"]] = (row["note"], row["event_time"])
+        else:
+            assert live.pop(row["id"]) == (row["note"], row["event_time"])
+    assert live == state
