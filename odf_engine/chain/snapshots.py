@@ -49,15 +49,26 @@ def check_snapshot(snapshot: DatasetSnapshot, *, exists: bool = False) -> None:
         problem = _misplaced(snapshot.kind, event)
         if problem is not None:
             raise InvalidManifest(problem, where=snapshot.name)
-    sources = [event for event in snapshot.metadata if isinstance(event, AddPushSource)]
-    polling = [event for event in snapshot.metadata if isinstance(event, SetPollingSource)]
-    if sources and polling:
-        raise InvalidManifest(
-            "a dataset has either a polling source or push sources, this one has both", where=snapshot.name
-        )
-    twice = repeated(event.source_name for event in sources)
+    problem = _contradiction(snapshot)
+    if problem is not None:
+        raise InvalidManifest(problem, where=snapshot.name)
+
+
+def _contradiction(snapshot: DatasetSnapshot) -> str | None:
+    """What the sources of a definition say against each other."""
+    pushed = [event.source_name for event in snapshot.metadata if isinstance(event, AddPushSource)]
+    polled = any(isinstance(event, SetPollingSource) for event in snapshot.metadata)
+    if pushed and polled:
+        return "a dataset has either a polling source or push sources, this one has both"
+    twice = repeated(pushed)
     if twice is not None:
-        raise InvalidManifest(f"push source '{twice}' is there more than once", where=snapshot.name)
+        return f"push source '{twice}' is there more than once"
+    for event in snapshot.metadata:
+        if isinstance(event, DisablePollingSource) and polled:
+            return "the polling source is both defined and disabled"
+        if isinstance(event, DisablePushSource) and event.source_name in pushed:
+            return f"push source '{event.source_name}' is both defined and disabled"
+    return None
 
 
 def _misplaced(kind: DatasetKind, event: MetadataEvent) -> str | None:

@@ -199,11 +199,18 @@ def test_sources_can_be_disabled_by_name(workspace: Workspace, data: DatasetEntr
     assert kinds(change(workspace, off)) == ["DisablePollingSource"]
     assert not change(workspace, off).events
     change(workspace, PUSHED % "a" + PUSHED % "b")
-    assert not change(workspace, "- {kind: SetInfo}").events[1:]
+    change(workspace, "- {kind: SetInfo}")
+    assert list(data.dataset.state().push_sources) == ["a", "b"]
     assert kinds(change(workspace, "- {kind: DisablePushSource, sourceName: a}")) == ["DisablePushSource"]
     assert list(data.dataset.state().push_sources) == ["b"]
     with pytest.raises(InvalidManifest, match="DisablePollingSource does not belong"):
         workspace.update([manifest(off, "new")])
+    for events, source in (
+        (PUSHED % "b" + "- {kind: DisablePushSource, sourceName: b}", "push source 'b'"),
+        (POLLED + off, "the polling source"),
+    ):
+        with pytest.raises(InvalidManifest, match=f"{source} is both defined and disabled"):
+            change(workspace, events)
 
 
 # --- Schema ------------------------------------------------------------------------------------
