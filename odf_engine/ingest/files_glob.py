@@ -79,11 +79,11 @@ def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
             with _vanishing(path):
                 check_readable(path)
                 stamp = stamp_of(path)
-                digest = _hash(path, reporter)
+                reporter.amount(files=number, total_files=len(new))
+                digest = _hash(path, reporter, total=stamp[1])
             greatest = max(name, taken.greatest() or name)
             state = SourceState(SOURCE_NAME, ETAG, _value(greatest, name, digest))
             reporter.line(f"file {path}, {stamp[1]:,} bytes")
-            reporter.amount(bytes=stamp[1], files=number, total_files=len(new))
             yield Payload(path, name, state, _event_time(step, root, name), stamp)
             # The caller came back, so the file's block is in the chain.
             taken.add(name, digest)
@@ -194,10 +194,13 @@ def _vanishing(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _hash(path: Path, reporter: Reporter) -> str:
-    hasher = hashlib.sha256()
+def _hash(path: Path, reporter: Reporter, total: int | None = None) -> str:
+    hasher, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK):
             reporter.check()
             hasher.update(chunk)
+            size += len(chunk)
+            if total is not None:
+                reporter.amount(bytes=size, total_bytes=total)
     return str(Multihash(SHA2_256, hasher.digest()))
