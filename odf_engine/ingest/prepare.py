@@ -155,12 +155,12 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfil
     for entry in entries:
         if _leaves(entry.orig_filename):
             raise BadData(
-                f"the archive has an entry outside of itself: '{entry.orig_filename}'",
+                f"the archive has an entry outside of itself: '{_plain(entry.orig_filename)}'",
                 where=name,
                 hint="archives like this are made to overwrite files: nothing of it is unpacked",
             )
     files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")]
-    names = ", ".join(entry.filename for entry in files[:10]) + (", …" if len(files) > 10 else "")
+    names = ", ".join(_plain(entry.filename) for entry in files[:10]) + (", …" if len(files) > 10 else "")
     if not files:
         raise BadData("the archive has no files", where=name)
     if sub_path is None:
@@ -168,7 +168,7 @@ def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfil
             raise BadData(
                 f"the archive has {len(files)} files, and no subPath says which to read: {names}",
                 where=name,
-                hint=f"add one to the Decompress step, such as subPath: {files[0].filename}",
+                hint=f"add one to the Decompress step, such as subPath: {_plain(files[0].filename)}",
             )
         return files[0]
     found = [entry for entry in files if entry.filename == sub_path] or [
@@ -186,6 +186,10 @@ def _leaves(name: str) -> bool:
     """Whether an entry would be unpacked elsewhere than below the folder it is unpacked to."""
     path = PureWindowsPath(name)  # which knows both kinds of slashes, and drives
     return bool(path.anchor) or ".." in path.parts
+
+
+def _plain(name: str) -> str:
+    return "".join(char if char.isprintable() else "�" for char in name)
 
 
 def _write(

@@ -161,7 +161,8 @@ def _forms(secret: str) -> set[str]:
     """A secret as it may be written: by itself, in a URL, in JSON, as a literal of Python."""
     urls = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
     lower = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), url) for url in urls}
-    forms = {secret, secret.strip(), *urls, *lower, json.dumps(secret)[1:-1], repr(secret)[1:-1]}
+    literals = {repr(secret)[1:-1], repr(secret.encode(errors="replace"))[2:-1]}
+    forms = {secret, secret.strip(), *urls, *lower, json.dumps(secret)[1:-1], *literals}
     return {form for form in forms if form}
 
 

@@ -177,8 +177,10 @@ class Trust:
         hint = f"look at what it runs, and allow it if you want that: odf trust {entry.alias}"
         grant = self.grant_of(entry)
         if grant is None:
+            origin = self.origin(entry)
+            foreign = f"its definition came from {origin}" if origin else "it was not made in this workspace"
             raise NotTrusted(
-                f"somebody else wrote {entry.alias}, and it would run {_listed(runs)}", hint=hint
+                f"{entry.alias} is not trusted ({foreign}): it would run {_listed(runs)}", hint=hint
             )
         block = next(each.block for each in runs if str(each.block) not in grant.blocks)
         changes = _changes(grant.runs, runs)

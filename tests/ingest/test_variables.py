@@ -62,12 +62,14 @@ def test_secrets_are_hidden_however_they_are_written() -> None:
         f"GET {quote(SECRET, safe='')}!",
         f"GET {quote(SECRET, safe='').lower()}!",
         f"GET {SECRET!r}!",
+        f"GET {SECRET.encode()!r}!",
         "line two of it, and 42 of 1429",
     ):
         redacting.line(text, "warning")
     texts = [text for _, text in reporter.lines]
     assert texts[:4] == ["GET ***!", "GET ***!", "GET ***!", "GET '***'!"]
-    assert texts[4] == "*** of it, and *** of 1429"
+    assert texts[4] == "GET b'***'!"
+    assert texts[5] == "*** of it, and *** of 1429"
     redacting.phase("fetch")
     redacting.amount(bytes=3)
     assert (reporter.phases, reporter.amounts, reporter.warnings[0]) == (["fetch"], {"bytes": 3}, "GET ***!")

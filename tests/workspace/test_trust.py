@@ -202,7 +202,7 @@ def test_a_grant_allows_and_a_later_source_takes_it_back(workspace: Workspace) -
 
     trust.grant(entry)
     assert trust.revoke(entry) and not trust.revoke(entry)
-    with pytest.raises(NotTrusted, match="somebody else wrote"):
+    with pytest.raises(NotTrusted, match="was not made in this workspace"):
         trust.check(entry)
 
 
