@@ -1,7 +1,13 @@
-"""The command line as a person or a script uses it: real processes, one workspace with the demo in it."""
+"""The command line as a person or a script uses it, in one workspace with the demo in it.
+
+Starting a process for every command would take most of the time, so that only what is about processes
+(pipes, signals, exit codes as a shell sees them) does: all else calls the same entry point in here.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import subprocess
@@ -10,8 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+
+from odf_tui.cli.main import main
 
 
 @dataclass(frozen=True)
@@ -30,28 +39,50 @@ class Ran:
 Odf = Callable[..., Ran]
 
 
+def _environment(**more: str) -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if key != "ODF_WORKSPACE"} | more
+
+
 def run_odf(*arguments: str, cwd: Path, input: str | bytes | None = None, **environment: str) -> Ran:
     """Runs ``odf`` in a process of its own."""
     data = input.encode() if isinstance(input, str) else input
-    env = {key: value for key, value in os.environ.items() if key != "ODF_WORKSPACE"}
     done = subprocess.run(
         [sys.executable, "-m", "odf_tui", *arguments],
         cwd=cwd,
         input=data if data is not None else b"",
         capture_output=True,
-        env={**env, **environment},
+        env=_environment(**environment),
         timeout=180,
     )
     return Ran(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"))
 
 
+def call_odf(*arguments: str, cwd: Path, input: str | bytes | None = None, **environment: str) -> Ran:
+    """Runs ``odf`` within this process; an error that it does not catch is one of the test."""
+    data = input.encode() if isinstance(input, str) else input or b""
+    streams = [io.TextIOWrapper(io.BytesIO(), write_through=True, encoding="utf-8") for _ in range(2)]
+    with (
+        contextlib.chdir(cwd),
+        mock.patch.dict(os.environ, _environment(**environment), clear=True),
+        mock.patch.object(sys, "argv", ["odf", *arguments]),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")),
+        contextlib.redirect_stdout(streams[0]),
+        contextlib.redirect_stderr(streams[1]),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    out, err = (stream.buffer.getvalue().decode(errors="replace") for stream in streams)  # type: ignore[attr-defined]
+    return Ran(int(ended.value.code or 0), out, err)
+
+
 @pytest.fixture(scope="session")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Ran]]:
     """A workspace that ``odf demo --no-tui`` made, and what that printed."""
-    folder = tmp_path_factory.mktemp("demo") / "port-haven"
+    # Characters that shells, URLs and Spark's file patterns give a meaning to.
+    folder = tmp_path_factory.mktemp("demo") / "a [b] {c}*d 100%"
     ran = run_odf("demo", str(folder), "--no-tui", cwd=folder.parent)
     yield folder, ran
-    run_odf("worker", "stop", cwd=folder)
+    call_odf("worker", "stop", cwd=folder)
 
 
 @pytest.fixture
@@ -60,7 +91,7 @@ def odf(demo: tuple[Path, Ran]) -> Odf:
     folder, _ = demo
 
     def run(*arguments: str, input: str | bytes | None = None, **environment: str) -> Ran:
-        return run_odf(*arguments, cwd=folder, input=input, **environment)
+        return call_odf(*arguments, cwd=folder, input=input, **environment)
 
     return run
 
@@ -68,10 +99,10 @@ def odf(demo: tuple[Path, Ran]) -> Odf:
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Odf]:
     """Runs ``odf`` within a new, empty workspace."""
-    run_odf("init", cwd=tmp_path)
+    call_odf("init", cwd=tmp_path)
 
     def run(*arguments: str, input: str | bytes | None = None, **environment: str) -> Ran:
-        return run_odf(*arguments, cwd=tmp_path, input=input, **environment)
+        return call_odf(*arguments, cwd=tmp_path, input=input, **environment)
 
     yield run
-    run_odf("worker", "stop", cwd=tmp_path)
+    call_odf("worker", "stop", cwd=tmp_path)

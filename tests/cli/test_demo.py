@@ -30,7 +30,7 @@ def test_demo_again_changes_nothing(odf: Odf, demo: tuple[Path, Ran]) -> None:
 
 def test_list(odf: Odf) -> None:
     listed = {each["name"]: each for each in odf("list", "--json").json}
-    assert set(listed) == {"port-haven.air-readings", "port-haven.clinic-visits", "port-haven.stations"}
+    assert {"port-haven.air-readings", "port-haven.clinic-visits", "port-haven.stations"} <= set(listed)
     stations = listed["port-haven.stations"]
     assert list(stations) == [
         "id", "name", "kind", "head", "blocks", "records", "size", "watermark", "last_pulled", "status",
@@ -97,7 +97,7 @@ def test_schema(odf: Odf) -> None:
 
 def test_graph(odf: Odf) -> None:
     graph = odf("graph", "--json").json
-    assert len(graph["datasets"]) == 3
+    assert len(graph["datasets"]) >= 3
     assert graph["edges"] == []
     assert odf("graph", "--dot").out.startswith("digraph")
     assert "port-haven.stations" in odf("graph").out
@@ -129,7 +129,7 @@ def test_verify_pattern_and_range(odf: Odf) -> None:
 
 
 def test_jobs_and_logs(odf: Odf) -> None:
-    jobs = odf("jobs", "--json").json
+    jobs = odf("jobs", "--json", "-n", "100").json
     assert list(jobs[0]) == ["id", "kind", "target", "state", "progress", "started", "ended", "error"]
     pull = next(job for job in reversed(jobs) if job["kind"] == "pull")
     log = odf("logs", pull["id"]).out

@@ -8,12 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Odf, Ran, run_odf
+from tests.cli.conftest import Odf, Ran, call_odf, run_odf
 
 MANIFEST = """\
 kind: DatasetSnapshot
@@ -32,81 +31,71 @@ content:
 """
 
 
-@pytest.fixture(scope="module")
-def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A workspace of its own for this module, with one worker."""
-    # Characters that shells, URLs and Spark's file patterns give a meaning to.
-    folder = tmp_path_factory.mktemp("trial") / "a [b] {c}*d 100%"
-    folder.mkdir()
-    run_odf("init", cwd=folder)
-    yield folder
-    run_odf("worker", "stop", cwd=folder)
-
-
 @pytest.fixture
-def odf_here(trial: Path) -> Odf:
-    def run(*arguments: str, input: str | bytes | None = None, **environment: str) -> Ran:
-        return run_odf(*arguments, cwd=trial, input=input, **environment)
-
-    return run
+def trial(demo: tuple[Path, Ran]) -> Path:
+    """The workspace's folder."""
+    return demo[0]
 
 
 def add(trial: Path, name: str, text: str) -> None:
     (trial / f"{name}.csv").write_text(text)
-    added = run_odf("add", "-", cwd=trial, input=MANIFEST.format(name=name))
+    added = call_odf("add", "-", cwd=trial, input=MANIFEST.format(name=name))
     assert added.code == 0, added.err
 
 
 def head_of(trial: Path, name: str) -> str:
-    return run_odf("show", name, "--json", cwd=trial).json["head"]
+    return call_odf("show", name, "--json", cwd=trial).json["head"]
 
 
-def test_a_value_that_does_not_fit(trial: Path, odf_here: Odf) -> None:
+def test_a_value_that_does_not_fit(trial: Path, odf: Odf) -> None:
     add(trial, "wrong", "id,amount,note\n1,2.5,fine\n2,many,not fine\n")
     head = head_of(trial, "wrong")
-    ran = odf_here("pull", "wrong")
+    ran = run_odf("pull", "wrong", cwd=trial)
     assert ran.code == 1
     assert "line 3" in ran.err
+    assert "  3 | 2,many,not fine\n" in ran.err
     assert "amount" in ran.err
     assert "many" in ran.err
     assert "Traceback" not in ran.err + ran.out
     assert head_of(trial, "wrong") == head
-    assert odf_here("list", "--json").json[0]["status"] == "failed"
-    (entry,) = odf_here("pull", "wrong", "--json").json
+    assert {each["name"]: each["status"] for each in odf("list", "--json").json}["wrong"] == "failed"
+    (entry,) = odf("pull", "wrong", "--json").json
     assert (entry["status"], entry["blocks"]) == ("failed", 0)
     assert "many" in entry["error"]["message"]
     # Mended, the next pull takes everything.
     (trial / "wrong.csv").write_text("id,amount,note\n1,2.5,fine\n2,7,fine too\n")
-    (entry,) = odf_here("pull", "wrong", "--json").json
+    (entry,) = odf("pull", "wrong", "--json").json
     assert list(entry) == ["name", "status", "old_head", "new_head", "blocks", "records", "error"]
     assert (entry["status"], entry["records"], entry["error"]) == ("updated", 2, None)
     assert entry["old_head"] == head
-    (entry,) = odf_here("pull", "wrong", "--json").json
+    (entry,) = odf("pull", "wrong", "--json").json
     assert (entry["status"], entry["records"]) == ("up-to-date", 0)
 
 
-def test_a_file_that_is_not_there(trial: Path, odf_here: Odf) -> None:
-    add(trial, "absent", "id,amount,note\n")
+def test_one_that_fails_does_not_keep_the_others(trial: Path, odf: Odf) -> None:
+    for name in ("absent", "present"):
+        add(trial, name, "id,amount,note\n1,2.5,a\n")
     (trial / "absent.csv").unlink()
-    ran = odf_here("pull", "absent")
+    ran = odf("pull", "%sent", "--json")
     assert ran.code == 1
-    assert "absent.csv" in ran.err
+    assert {each["name"]: each["status"] for each in ran.json} == {"absent": "failed", "present": "updated"}
+    assert "absent.csv" in ran.json[0]["error"]["where"]
 
 
-def test_verification_finds_tampering(trial: Path, odf_here: Odf) -> None:
+def test_verification_finds_tampering(trial: Path, odf: Odf) -> None:
     add(trial, "honest", "id,amount,note\n1,2.5,a\n2,3.5,b\n")
-    assert odf_here("pull", "honest").code == 0
-    assert odf_here("verify", "honest").code == 0
-    folder = Path(odf_here("path", "honest").out.strip())
+    assert odf("pull", "honest").code == 0
+    assert odf("verify", "honest").code == 0
+    folder = Path(odf("path", "honest").out.strip())
     (slice_,) = (folder / "data").iterdir()
     data = bytearray(slice_.read_bytes())
     data[len(data) // 2] ^= 1
     slice_.write_bytes(data)
-    ran = odf_here("verify", "honest", "--json")
+    ran = odf("verify", "honest", "--json")
     assert ran.code == 3
     assert ran.json["valid"] is False
     assert "slice-physical-hash" in {finding["kind"] for finding in ran.json["datasets"][0]["findings"]}
-    assert "NOT VALID" in odf_here("verify", "honest").out
+    assert "NOT VALID" in odf("verify", "honest").out
 
 
 def large(rows: int) -> str:
@@ -136,11 +125,11 @@ def wait_for_phase(odf: Odf, target: str, phases: set[str]) -> str:
     raise AssertionError("the job never got there")
 
 
-def test_interrupting_a_pull_cancels_it(trial: Path, odf_here: Odf) -> None:
-    add(trial, "long", large(2_000_000))
+def test_interrupting_a_pull_cancels_it(trial: Path, odf: Odf) -> None:
+    add(trial, "long", large(1_200_000))
     head = head_of(trial, "long")
     process = start_pull(trial, "long")
-    wait_for_phase(odf_here, "long", {"write"})
+    wait_for_phase(odf, "long", {"write"})
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
     out, _ = process.communicate(timeout=30)
@@ -148,29 +137,32 @@ def test_interrupting_a_pull_cancels_it(trial: Path, odf_here: Odf) -> None:
     assert process.returncode == 130
     assert json.loads(out)[0]["status"] == "failed"
     assert head_of(trial, "long") == head
-    folder = Path(odf_here("path", "long").out.strip())
+    folder = Path(odf("path", "long").out.strip())
     assert not list((folder / "data").iterdir())
     assert not list((trial / ".odf" / "cache").glob("pull-*/*"))
 
 
-def test_a_killed_worker_leaves_interrupted_jobs_and_a_whole_dataset(trial: Path, odf_here: Odf) -> None:
+def test_a_killed_worker_leaves_interrupted_jobs_and_a_whole_dataset(trial: Path, odf: Odf) -> None:
     if not (trial / "long.csv").exists():
-        add(trial, "long", large(2_000_000))
+        add(trial, "long", large(1_200_000))
     head = head_of(trial, "long")
-    worker = odf_here("worker", "start", "--json").json["status"]["pid"]
+    worker = odf("worker", "start", "--json").json["status"]["pid"]
     process = start_pull(trial, "long")
-    job = wait_for_phase(odf_here, "long", {"write"})
+    job = wait_for_phase(odf, "long", {"write"})
+    client = subprocess.Popen(["true"])  # one that was copying its input and died
+    client.wait()
+    spool = trial / ".odf" / "cache" / f"ingest-{client.pid}-x"
+    spool.mkdir()
     os.kill(worker, signal.SIGKILL)
     _, err = process.communicate(timeout=30)
     assert process.returncode == 1, err
     assert "Traceback" not in err.decode()
-    assert (
-        next(each for each in odf_here("jobs", "--json").json if each["id"] == job)["state"] == "interrupted"
-    )
+    assert next(each for each in odf("jobs", "--json").json if each["id"] == job)["state"] == "interrupted"
     assert head_of(trial, "long") == head
     (trial / "long.csv").write_text(large(100))
-    (entry,) = odf_here("pull", "long", "--json").json
+    (entry,) = odf("pull", "long", "--json").json
     assert entry["records"] == 100
-    folder = Path(odf_here("path", "long").out.strip())
+    assert not spool.exists()
+    folder = Path(odf("path", "long").out.strip())
     assert len(list((folder / "data").iterdir())) == 1
-    assert odf_here("verify", "long").code == 0
+    assert odf("verify", "long").code == 0

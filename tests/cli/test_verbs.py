@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from odf_tui.cli.verbs import VERBS
-from tests.cli.conftest import Odf, run_odf
+from tests.cli.conftest import Odf, call_odf, run_odf
 
 
 def test_without_a_workspace_it_says_how_to_make_one(tmp_path: Path) -> None:
@@ -80,10 +80,10 @@ def test_adding_twice_is_an_error(fresh: Odf) -> None:
 
 
 def test_workspace_option_goes_before_or_after_the_verb(tmp_path: Path) -> None:
-    run_odf("init", "here", cwd=tmp_path)
-    assert run_odf("-w", "here", "list", "--json", cwd=tmp_path).json == []
-    assert run_odf("list", "--json", "-w", "here", cwd=tmp_path).json == []
-    assert run_odf("list", "--json", cwd=tmp_path, ODF_WORKSPACE="here").json == []
+    call_odf("init", "here", cwd=tmp_path)
+    assert call_odf("-w", "here", "list", "--json", cwd=tmp_path).json == []
+    assert call_odf("list", "--json", "-w", "here", cwd=tmp_path).json == []
+    assert call_odf("list", "--json", cwd=tmp_path, ODF_WORKSPACE="here").json == []
 
 
 def test_config(fresh: Odf) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import io
 import json
+import zipfile
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import shapefile
 
 from odf_engine.errors import BadData, InvalidSchema, OdfError, SourceUnavailable, Unsupported, UsageError
 from odf_engine.ingest.poll import PullResult
@@ -87,6 +90,22 @@ def pushed(workspace: Workspace, runtime: SparkRuntime) -> Pushed:
 
 def source(name: str = "main", read: str = NDJSON, merge: str = LEDGER) -> str:
     return SOURCE.format(name=name, read=read, merge=merge)
+
+
+def shapes(rows: list[dict[str, Any]]) -> bytes:
+    """A zipped shapefile with a point for each row."""
+    parts = {kind: io.BytesIO() for kind in ("shp", "shx", "dbf")}
+    with shapefile.Writer(**parts) as writer:  # type: ignore[arg-type]
+        writer.field("ID", "N")
+        writer.field("NOTE", "C")
+        for row in rows:
+            writer.point(1, 2)
+            writer.record(row["id"], row["note"])
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        for kind, part in parts.items():
+            archive.writestr(f"areas.{kind}", part.getvalue())
+    return packed.getvalue()
 
 
 def at(text: str) -> datetime:
@@ -198,14 +217,15 @@ def test_formats(pushed: Pushed) -> None:
     pushed.write("shapes.geojson", json.dumps({"type": "FeatureCollection", "features": features}))
     pushed.write("shapes.txt", "\n".join(map(json.dumps, features)))
     pq.write_table(pa.Table.from_pylist(rows), pushed.workspace.folder / "packed.parquet")
+    pushed.write("areas.zip", shapes(rows))
     expected = [(1, "x"), (2, "y")]
     for name, options in {
         "own.csv": {}, "lines.ndjson": {}, "lines.json": {}, "array.json": {}, "packed.parquet": {},
-        "shapes.geojson": {}, "shapes.txt": {"format": "NdGeoJson"},
+        "shapes.geojson": {}, "shapes.txt": {"format": "NdGeoJson"}, "areas.zip": {"format": "esrishapefile"},
     }.items():  # fmt: skip
         assert pushed.push(name, **options).records == 2, name
         assert pushed.rows("id", "note")[-2:] == expected, name
-        assert pushed.said("as its name says") == (name not in ("own.csv", "shapes.txt")), name
+        assert pushed.said("as its name says") == (not options and name != "own.csv"), name
     pushed.refuses(UsageError, "own.csv", "no format 'cvs'", "ndgeojson", format="cvs")
     pushed.refuses(InvalidSchema, "plain.txt", "unknown: id,note")  # the source's separator is ';'
     # Another format than the source's knows nothing of its options.
@@ -261,3 +281,30 @@ def test_a_source_without_declared_columns_takes_those_of_the_dataset(pushed: Pu
     pushed.refuses(InvalidSchema, "c.parquet", "unknown: more; missing: note")
     assert pushed.push("c.parquet", ignore_unknown=True).records == 1
     assert pushed.rows("id", "note") == [(1, "n"), (2, "m"), (1, None)]
+
+
+def test_rows_that_bring_operations(pushed: Pushed) -> None:
+    read = '{kind: NdJson, schema: ["op STRING", "at TIMESTAMP", "id BIGINT NOT NULL", "note STRING"]}'
+    pushed.define(source(read=read))
+    lines = ['{"at": "2024-01-01", "id": 1, "note": "a"}', '{"at": "2024-01-02", "id": 2, "note": "b"}']
+    pushed.write("plain.ndjson", "\n".join(lines))
+    assert pushed.push("plain.ndjson").records == 2  # without operations: a ledger's rows, as ever
+    pushed.write("wrong.csv", "op,id,note,at\n-R,2,other,\n")
+    error = pushed.refuses(BadData, "wrong.csv", "the row that is there is another one")
+    assert "wrong.csv" in str(error)
+    pushed.write("half.csv", "op,id,note,at\n2,1,a,2024-01-01\n")
+    pushed.refuses(BadData, "half.csv", "a -C has to be followed by the +C")
+    pushed.write(
+        "right.csv", "op,id,note,at\n-C,1,a,2024-01-01\n+C,1,A,2024-01-05\n-R,2,b,\n+A,3,c,2024-01-03\n"
+    )
+    assert pushed.push("right.csv").records == 4
+    assert pushed.rows("op", "id", "note", "at")[2:] == [
+        (2, 1, "a", at("2024-01-01")), (3, 1, "A", at("2024-01-05")), (1, 2, "b", at("2024-01-02")),
+        (0, 3, "c", at("2024-01-03")),
+    ]  # fmt: skip
+    # What is polled brings no operations.
+    pushed.write("in.csv", "op,id\n+A,1\n")
+    pushed.add(
+        "fetch: {kind: Url, url: in.csv}\nread: {kind: Csv, header: true}\nmerge: {kind: Append}", name="p"
+    )
+    pushed.fails(InvalidSchema, "'op', which is the name of a system column")

@@ -1,0 +1,118 @@
+"""`odf ingest`: rows from files, stdin and pipes, as scripts and devices push them."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Odf, Ran, call_odf, run_odf
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: events
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: devices
+      read: {kind: NdJson, schema: ["event_time TIMESTAMP", "id BIGINT NOT NULL", "note STRING"]}
+      merge: {kind: Ledger, primaryKey: [id]}
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(demo: tuple[Path, Ran]) -> Path:
+    """The workspace's folder, with a dataset that is pushed to."""
+    added = call_odf("add", "-", cwd=demo[0], input=MANIFEST)
+    assert added.code == 0, added.err
+    return demo[0]
+
+
+def event(number: int, **more: Any) -> str:
+    import json
+
+    return json.dumps({"event_time": f"2024-01-{number:02}", "id": number, "note": "n"} | more) + "\n"
+
+
+def spools(folder: Path) -> list[Path]:
+    return list((folder / ".odf" / "cache").glob("ingest-*"))
+
+
+def test_stdin_files_and_pipes(folder: Path, odf: Odf) -> None:
+    (entry,) = run_odf("ingest", "events", "--json", cwd=folder, input=event(1) + event(2)).json
+    assert list(entry) == ["name", "status", "old_head", "new_head", "blocks", "records", "error"]
+    assert (entry["name"], entry["status"], entry["blocks"], entry["records"]) == ("events", "updated", 2, 2)
+    # What stands under /dev is the client's own.
+    script = f"exec '{sys.executable}' -m odf_tui ingest events <(echo '{event(3).strip()}') - </dev/stdin"
+    piped = subprocess.run(["bash", "-c", script], cwd=folder, input=event(4).encode(), capture_output=True)
+    assert (piped.returncode, piped.stdout) == (0, b"events: 2 records in 2 blocks\n"), piped.stderr
+    (folder / "five.csv").write_text("note,id,event_time\nfive,5,\n")
+    (folder / "six.json").write_text("[" + event(6) + "]")
+    ran = odf("-v", "ingest", "EVENTS", "five.csv", "six.json", "--event-time", "2024-01-05T12:00:00+01:00")
+    assert ran.out == "events: 2 records in 2 blocks\n"
+    assert "five.csv is read as Csv, as its name says" in ran.err
+    rows = odf("tail", "events", "--json", "-n", "9").json
+    assert [row["id"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert rows[4]["event_time"] == "2024-01-05T11:00:00Z"
+    again = odf("ingest", "events", "-", input=event(1))
+    assert (again.code, again.out) == (0, "events: up to date\n")
+    assert odf("jobs", "--json").json[0]["kind"] == "ingest"
+    assert spools(folder) == []
+
+
+def test_mistakes(folder: Path, odf: Odf) -> None:
+    ran = run_odf("ingest", "events", cwd=folder, input=event(7, nott=1))
+    assert ran.code == 1
+    assert ran.out == ""
+    assert (
+        "error: events: stdin: line 1: the columns are not those that the source takes; unknown: nott"
+        in ran.err
+    )
+    assert "--ignore-unknown" in ran.err
+    (entry,) = odf("ingest", "events", "--json", input=event(7) + '{"id": 8,\n').json
+    assert (entry["status"], entry["error"]["where"].startswith("stdin: line 2")) == ("failed", True)
+    ran = odf("ingest", "events", "--strict", input=event(1, note="changed"))
+    assert (ran.code, "id=1" in ran.err) == (1, True)
+    for code, text, arguments in (
+        (1, "there is no such file", ["absent.csv"]),
+        (2, "is a folder", ["sources"]),
+        (2, "'csw' is not one of", ["five.csv", "--format", "csw"]),
+        (2, "--event-time", ["five.csv", "--event-time", "noon"]),
+        (2, "it has 'devices'", ["five.csv", "--source", "people"]),
+    ):
+        ran = odf("ingest", "events", *arguments)
+        assert (ran.code, text in ran.err) == (code, True), ran.err
+    ran = odf("ingest", "port-haven.stations", "-", input="")
+    assert (ran.code, "polls its source" in ran.err) == (1, True)
+    ran = odf("pull", "events")
+    assert (ran.code, ran.out) == (0, "events: up to date\n")
+    assert odf("tail", "events", "--json", "-n", "1").json[0]["id"] == 6
+    assert spools(folder) == []
+
+
+def test_leaving_while_it_waits_for_more(folder: Path, odf: Odf) -> None:
+    head = odf("show", "events", "--json").json["head"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "odf_tui", "ingest", "events"], cwd=folder,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        process.stdin.write(event(9).encode())
+        process.stdin.flush()
+        deadline = time.monotonic() + 30
+        while not any((spool / "stdin").exists() for spool in spools(folder)):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=20) == 130
+        assert process.stderr is not None
+        assert b"Traceback" not in process.stderr.read()
+    assert spools(folder) == []
+    assert odf("show", "events", "--json").json["head"] == head
