@@ -28,11 +28,11 @@ def run(path: Path, reporter: Recorder, *steps: PrepStep, limits: Limits | None 
 
 def test_gzip(tmp_path: Path, reporter: Recorder) -> None:
     path = tmp_path / "a.csv.gz"
-    path.write_bytes(gzip.compress(TEXT))
+    path.write_bytes(gzip.compress(TEXT, 1))
     assert run(path, reporter, GZIP) == (TEXT, "a.csv")
-    path.write_bytes(gzip.compress(TEXT) + gzip.compress(b"more") + gzip.compress(b"") + b"\0" * 1000)
+    path.write_bytes(gzip.compress(TEXT, 1) + gzip.compress(b"more") + gzip.compress(b"") + b"\0" * 1000)
     assert run(path, reporter, GZIP)[0] == TEXT + b"more"
-    path.write_bytes(gzip.compress(gzip.compress(TEXT)))
+    path.write_bytes(gzip.compress(gzip.compress(TEXT, 1)))
     assert run(path, reporter, GZIP, GZIP)[0] == TEXT
     assert run(path, reporter) == (path.read_bytes(), "a.csv.gz")
 
@@ -40,7 +40,7 @@ def test_gzip(tmp_path: Path, reporter: Recorder) -> None:
 @pytest.mark.parametrize("kept", [0.3, 0.999])
 def test_gzip_cut_short(tmp_path: Path, reporter: Recorder, kept: float) -> None:
     path = tmp_path / "a.csv.gz"
-    packed = gzip.compress(TEXT)
+    packed = gzip.compress(TEXT, 1)
     path.write_bytes(packed[: int(len(packed) * kept)])
     with pytest.raises(BadData, match=r"a\.csv\.gz: is gzip that was cut short"):
         run(path, reporter, GZIP)
@@ -48,7 +48,7 @@ def test_gzip_cut_short(tmp_path: Path, reporter: Recorder, kept: float) -> None
 
 def test_gzip_damaged(tmp_path: Path, reporter: Recorder) -> None:
     path = tmp_path / "a.gz"
-    packed = bytearray(gzip.compress(TEXT))
+    packed = bytearray(gzip.compress(TEXT, 1))
     packed[len(packed) // 2] ^= 0xFF
     path.write_bytes(packed)
     with pytest.raises(BadData, match=r"a\.gz: is damaged gzip"):
@@ -101,12 +101,12 @@ def test_bombs(tmp_path: Path, reporter: Recorder) -> None:
     path.write_bytes(gzip.compress(b"\0" * 2_000_000))
     with pytest.raises(BadData, match="archive bomb"):
         run(path, reporter, GZIP, limits=limits)
-    path.write_bytes(gzip.compress(TEXT * 4))
+    path.write_bytes(gzip.compress(TEXT * 4, 1))
     with pytest.raises(BadData, match="archive bomb"):
         run(path, reporter, GZIP, limits=limits)
     with pytest.raises(BadData, match="archive bomb"):
         run(make_zip(tmp_path / "a.zip", one=b"\0" * 2_000_000), reporter, ZIP, limits=limits)
-    path.write_bytes(gzip.compress(TEXT))
+    path.write_bytes(gzip.compress(TEXT, 1))
     assert run(path, reporter, GZIP, limits=limits)[0] == TEXT
 
 
