@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 import textual._wait
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from odf_tui.screens.workbench import Workbench
 from odf_tui.workstation import Workstation
@@ -28,8 +30,17 @@ class Driven:
         return self.app.bench
 
     async def press(self, *keys: str) -> None:
-        """Presses keys and waits until everything that follows is done."""
-        await self.pilot.press(*keys)
+        """Presses keys and waits until everything that follows is done; ``=text`` is typed in one go."""
+        for typed, group in groupby(keys, key=lambda key: key.startswith("=") and len(key) > 1):
+            if not typed:
+                await self.pilot.press(*group)
+                continue
+            line = (
+                self.app.screen.query(Input).last() if self.app.screen is not self.bench else self.app.focused
+            )
+            assert isinstance(line, Input)
+            line.value = "".join(text[1:] for text in group)
+            await self.pilot.pause()
         await self.settle()
 
     async def settle(self) -> None:
@@ -92,6 +103,13 @@ def _quick_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Textual's pilot waits 20 ms several times a key; tests here wait for what they are about."""
     monkeypatch.setattr(textual._wait, "SLEEP_GRANULARITY", 0.002)
     monkeypatch.setattr(textual._wait, "SLEEP_IDLE", 0.0005)
+
+
+@pytest.fixture(autouse=True)
+def _no_editor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever editor the person has, tests do not open it."""
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setenv("EDITOR", "true")
 
 
 @pytest.fixture

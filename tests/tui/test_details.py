@@ -37,7 +37,7 @@ async def test_a_failed_dataset_says_why_and_what_to_do(source: FakeSource) -> N
         assert "kind: Root" in drive.text()
         await drive.press("tab")
         assert "Last pull" in drive.text()
-        await drive.press("escape", "slash", *"clinics", "enter")
+        await drive.press("escape", "slash", "=clinics", "enter")
         text = drive.text()  # now there is room
         assert "why  column 'age' has the value" in text
         assert "try  correct the file, or declare" in text
@@ -95,7 +95,7 @@ async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -
         dataset("broken", polls=False, problem="block 3 is missing"),
     ]
     async with driven(source) as drive:
-        await drive.press("colon", *"go to events", "enter", "p")
+        await drive.press("colon", "=go to events", "enter", "p")
         assert "there is nothing to poll: data is pushed with odf ingest events FILE" in drive.hint()
         assert "They are pushed: odf ingest events FILE" in drive.text()
         await drive.press("P")
@@ -113,11 +113,11 @@ async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -
         await drive.press("enter")
         assert isinstance(drive.app.screen, DetailReader)
         assert "Last ingest" in drive.text()
-        await drive.press("escape", "colon", *"go to bare", "enter", "p")
+        await drive.press("escape", "colon", "=go to bare", "enter", "p")
         assert "bare has no source: e edits its definition" in drive.hint()
         await drive.press("enter")
         assert "it has no source: e edits its definition" in drive.text()
-        await drive.press("escape", "colon", *"go to broken", "enter", "e")
+        await drive.press("escape", "colon", "=go to broken", "enter", "e")
         assert "broken is damaged" in drive.hint()
 
 

@@ -11,11 +11,17 @@ from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 
 
-async def test_a_bad_manifest_shows_line_and_column(source: FakeSource) -> None:
-    path = source.folder / "manifests" / "bad.yaml"
-    path.write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")
+async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
+    folder = source.folder / "manifests"
+    (folder / "bad.yaml").write_text("kind: DatasetSnapshot\ncontent:\n    mrge: Append\n")
+    (folder / "boats.yaml").write_text("kind: DatasetSnapshot\n")
+    (source.folder / "notes.txt").write_text("no manifest\n")
     async with driven(source) as drive:
-        await drive.press("A", *"manifests/bad.yaml", "enter")
+        await drive.press("A")
+        assert "manifests/boats.yaml" in drive.text()
+        assert "notes.txt" not in drive.text()
+        # What is wrong in it is shown where it is.
+        await drive.press("=manifests/bad.yaml", "enter")
         text = drive.text()
         assert "unknown field 'mrge'" in text
         assert "bad.yaml:3:5" in text
@@ -25,36 +31,20 @@ async def test_a_bad_manifest_shows_line_and_column(source: FakeSource) -> None:
         assert lines[at + 1].index("^") == lines[at].index("mrge")
         await drive.press("backspace")
         assert "unknown field" not in drive.text()
+        await drive.press("=nowhere.yaml", "enter")
+        assert "there is no such file" in drive.text()
         await drive.press("escape")
         assert drive.app.screen is drive.bench
-
-
-async def test_a_good_manifest_is_added_and_selected(source: FakeSource) -> None:
-    (source.folder / "manifests" / "boats.yaml").write_text("kind: DatasetSnapshot\n")
-    (source.folder / "notes.txt").write_text("no manifest\n")
-    async with driven(source) as drive:
-        await drive.press("A")
-        assert "manifests/boats.yaml" in drive.text()
-        assert "notes.txt" not in drive.text()
-        await drive.press(*"boa", "tab")
+        # Some letters are enough; tab takes the file from the list.
+        await drive.press("A", "=boa", "tab")
         assert "manifests/boats.yaml" in drive.text()
         await drive.press("enter")
         assert not isinstance(drive.app.screen, AddDialog)
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
         assert "added boats: p pulls" in drive.hint()
-
-
-async def test_letters_that_name_one_file_are_enough(source: FakeSource) -> None:
-    (source.folder / "manifests" / "boats.yaml").write_text("kind: DatasetSnapshot\n")
-    async with driven(source) as drive:
-        await drive.press("A", *"boat", "enter")
+        source.rows_.pop()
+        await drive.press("a", "f", *"boat", "enter")
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
-
-
-async def test_a_file_that_is_not_there(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("A", *"nowhere.yaml", "enter")
-        assert "there is no such file" in drive.text()
 
 
 def test_manifest_files_leave_out_what_is_hidden_and_deep(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         (workspace.folder / "new-push.yaml").write_text(
             (workspace.folder / "new-push.yaml").read_text().replace("boats", "gauges")
         )
-        await drive.press("a", "f", *"new-push.yaml", "enter")
+        await drive.press("a", "f", "=new-push.yaml", "enter")
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "gauges")
 
 

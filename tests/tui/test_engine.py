@@ -102,7 +102,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
         drive = Driven(app, pilot, None)  # type: ignore[arg-type]
         await drive.settle()
         assert "There are no datasets yet" in drive.text()
-        await drive.press("A", *"boats.yaml", "enter")
+        await drive.press("A", "=boats.yaml", "enter")
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
         await drive.settle()
         assert "◇ boats · ──◆ long-boats ·" in drive.text()
@@ -119,7 +119,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
         await drive.press("2", "enter")
         assert "kind: AddData" in drive.text()
         assert "start: 2000" in drive.text()
-        await drive.press("escape", "slash", *"schema", "enter", "enter")
+        await drive.press("escape", "slash", "=schema", "enter", "enter")
         assert "kind: SetDataSchema" in drive.text()
         await drive.press("escape", "escape", "1", "enter")
         assert "file:sources/boats.csv" in drive.text()

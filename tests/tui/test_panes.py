@@ -142,7 +142,7 @@ async def test_rows_that_cannot_be_read_are_told_of(source: FakeSource) -> None:
 async def test_filters_of_all_panes(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
         bench = drive.bench
-        await drive.press("slash", *"clin", "enter")
+        await drive.press("slash", "=clin", "enter")
         assert [row.name for row in bench.datasets_pane.shown] == [
             "port-haven.clinic-visits",
             "port-haven.clinics",
@@ -150,21 +150,21 @@ async def test_filters_of_all_panes(source: FakeSource) -> None:
         assert "/clin" in str(bench.datasets_pane.border_title)
         await drive.press("escape")
         assert len(bench.datasets_pane.shown) == 8
-        await drive.press("g", "2", "slash", *"set", "enter")
+        await drive.press("g", "2", "slash", "=set", "enter")
         assert [bench.blocks_pane.view._at(index).event for index in range(3)] == [  # type: ignore[union-attr]
             "SetDataSchema",
             "SetInfo",
             "SetPollingSource",
         ]
         assert bench.blocks_pane.view.count() == 3
-        await drive.press("escape", "3", "slash", *"lighthouse", "enter")
+        await drive.press("escape", "3", "slash", "=lighthouse", "enter")
         await drive.until(lambda: "1 800 of 7 200 rows" in drive.text())
         await drive.press("escape")
         await drive.until(lambda: "7 200 rows" in str(bench.data_pane.border_title))
         assert bench.data_pane.view.count() == 7200
-        await drive.press("slash", *"nowhere", "enter")
+        await drive.press("slash", "=nowhere", "enter")
         await drive.until(lambda: "none of 7 200 rows holds nowhere" in drive.text())
-        await drive.press("escape", "4", "slash", *"verify", "enter")
+        await drive.press("escape", "4", "slash", "=verify", "enter")
         assert bench.jobs_pane.view.count() == 1
         await drive.press("escape")
         assert bench.jobs_pane.view.count() == 3
@@ -172,8 +172,8 @@ async def test_filters_of_all_panes(source: FakeSource) -> None:
 
 async def test_a_filtered_graph_keeps_who_feeds_whom(source: FakeSource) -> None:
     async with driven(source) as drive:
-        await drive.press("slash", *"a", "enter")
-        await drive.press("escape", "slash", *"th", "enter")
+        await drive.press("slash", "=a", "enter")
+        await drive.press("escape", "slash", "=th", "enter")
         assert [row.name for row in drive.bench.datasets_pane.shown] == ["smoke-and-breath"]
         await drive.press("escape")
         assert drive.bench.graph.row is not None
@@ -187,7 +187,7 @@ async def test_zoom_and_escape_go_one_level_up(source: FakeSource) -> None:
         assert not bench.datasets_pane.size
         await drive.press("2")
         assert bench.blocks_pane.size.width > 100
-        await drive.press("slash", *"add", "enter")
+        await drive.press("slash", "=add", "enter")
         await drive.press("escape")
         assert not bench.blocks_pane.filter
         assert bench.has_class("-zoomed")
@@ -233,20 +233,16 @@ async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
         assert source.link.submitted[-1] == Verify(dataset="did:odf:port-haven.air-readings")
 
 
-async def test_pulling_all_leaves_out_what_is_derivative_or_busy(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("p")
-        await drive.until(lambda: drive.bench.book.open())
-        await drive.press("P")
-        pulled = [request.dataset for request in source.link.submitted]
-        assert sorted(pulled) == sorted(row.id for row in source.rows_ if not row.derivative)
-
-
-async def test_a_derivative_dataset_says_that_it_cannot_be_pulled(source: FakeSource) -> None:
+async def test_pulling_leaves_out_what_is_derivative_or_busy(source: FakeSource) -> None:
     async with driven(source) as drive:
         await drive.press("l", "p")
         assert "air-by-day is derivative" in drive.hint()
         assert not source.link.submitted
+        await drive.press("h", "p")
+        await drive.until(lambda: drive.bench.book.open())
+        await drive.press("P")
+        pulled = [request.dataset for request in source.link.submitted]
+        assert sorted(pulled) == sorted(row.id for row in source.rows_ if not row.derivative)
 
 
 async def test_a_failed_job_says_what_where_and_what_to_do(source: FakeSource) -> None:

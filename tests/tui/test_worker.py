@@ -75,7 +75,7 @@ async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
 
 async def test_a_job_from_its_key_to_its_end(source: PretendedSource) -> None:
     async with opened(source) as drive:
-        await drive.press("colon", *"slow", "enter", "p")
+        await drive.press("colon", "=slow", "enter", "p")
         await drive.until(lambda: "1" in drive.bench.book.jobs and drive.bench.book.jobs["1"].progress.rows)
         await drive.until(lambda: drive.bench.jobs_pane.view.job.state is JobState.done)  # type: ignore[union-attr]
         await drive.until(lambda: "row 300" in drive.text())
@@ -84,14 +84,14 @@ async def test_a_job_from_its_key_to_its_end(source: PretendedSource) -> None:
 
 async def test_cancelling_and_failing(source: PretendedSource) -> None:
     async with opened(source) as drive:
-        await drive.press("colon", *"forever", "enter", "p")
+        await drive.press("colon", "=forever", "enter", "p")
         await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
         await drive.until(lambda: drive.bench.book.open_of(FOREVER.id).state is JobState.running)  # type: ignore[union-attr]
         # This job stays, so its live progress in the status line can be waited for on any machine.
         await drive.until(lambda: "wait · 1 row" in drive.status())
         await drive.press("x", "y")
         await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.cancelled)
-        await drive.press("colon", *"broken", "enter", "p")
+        await drive.press("colon", "=broken", "enter", "p")
         await drive.until(lambda: "2" in drive.bench.book.jobs and drive.bench.book.jobs["2"].state.final)
         await drive.settle()
         assert "'x' is not a number" in drive.text()
@@ -101,7 +101,7 @@ async def test_cancelling_and_failing(source: PretendedSource) -> None:
 
 async def test_leaving_and_coming_back(source: PretendedSource) -> None:
     async with opened(source) as drive:
-        await drive.press("colon", *"forever", "enter", "p")
+        await drive.press("colon", "=forever", "enter", "p")
         await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
         await drive.pilot.press("q")
         await drive.pilot.pause()
@@ -115,7 +115,7 @@ async def test_leaving_and_coming_back(source: PretendedSource) -> None:
 
 async def test_a_crash_of_the_worker(source: PretendedSource) -> None:
     async with opened(source) as drive:
-        await drive.press("colon", *"forever", "enter", "p")
+        await drive.press("colon", "=forever", "enter", "p")
         await drive.until(lambda: drive.bench.book.open_of(FOREVER.id))
         await drive.until(lambda: drive.bench.worker_status is not None)
         os.kill(drive.bench.worker_status.pid, signal.SIGKILL)  # type: ignore[union-attr]
@@ -126,5 +126,5 @@ async def test_a_crash_of_the_worker(source: PretendedSource) -> None:
         await drive.press("R")
         await drive.until(lambda: drive.bench.worker_state == "connected")
         assert len(source.links) == 2
-        await drive.press("colon", *"slow", "enter", "p")
+        await drive.press("colon", "=slow", "enter", "p")
         await drive.until(lambda: "2" in drive.bench.book.jobs)
