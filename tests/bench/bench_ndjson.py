@@ -55,15 +55,15 @@ def main() -> None:
     shutil.rmtree(root / "ws", ignore_errors=True)
     workspace = Workspace.init(root / "ws")
     found: list[tuple[str, str, str, str]] = []
-    try:
-        for name, (read, make) in kinds.items():
-            small, large = root / f"{name}-1.json", root / f"{name}-{megabytes}.json"
-            for file, size in ((small, 1), (large, megabytes)):
-                if not file.exists():
-                    make(file, size * 1_000_000)
+    for name, (read, make) in kinds.items():
+        small, large = root / f"{name}-1.json", root / f"{name}-{megabytes}.json"
+        for file, size in ((small, 1), (large, megabytes)):
+            if not file.exists():
+                make(file, size * 1_000_000)
+        try:
             found.append(measure(workspace, name, read, small, large))
-    finally:
-        asyncio.run(_stop(workspace))
+        finally:
+            asyncio.run(_stop(workspace))  # the next one begins with the memory of a new worker
     table(
         f"Pulls of {megabytes} MB of JSON: memory beyond the idle size of a warm worker",
         found,
