@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import astuple
 from pyarrow import types
 
 from odf_engine.data.digest import LogicalHasher
@@ -90,8 +91,8 @@ def check_rows(path: Path, expected: Expected, check: Callable[[], None]) -> Ite
     may raise to stop.
 
     Yields:
-        kinds ``slice-malformed``, ``slice-schema``, ``slice-logical-hash``, ``slice-rows``,
-        ``slice-offset``, ``slice-op``, ``slice-system-time``, ``slice-event-time``.
+        kinds ``slice-malformed``, ``slice-schema``, ``slice-null``, ``slice-logical-hash``,
+        ``slice-rows``, ``slice-offset``, ``slice-op``, ``slice-system-time``, ``slice-event-time``.
     """
     rows = _Rows(expected)
     try:
@@ -166,10 +167,14 @@ class _Rows:
         self._told: set[str] = set()
         self._next_offset = expected.data.offset_interval.start
         self._last_op: int | None = None
+        declared = expected.schema if expected.schema is not None else pa.schema([])
+        system = astuple(expected.vocabulary)  # these have rules of their own
+        self._required = [field.name for field in declared if not field.nullable and field.name not in system]
 
     def check(self, batch: pa.RecordBatch) -> Iterator[Problem]:
         """The problems of the next rows."""
         vocabulary = self.expected.vocabulary
+        yield from self._nulls(batch)
         for column, look, kind in (
             (vocabulary.offset_column, self._offsets, "slice-offset"),
             (vocabulary.operation_type_column, self._ops, "slice-op"),
@@ -195,6 +200,14 @@ class _Rows:
             )
         if self._last_op == _CORRECT_FROM and "slice-op" not in self._told:
             yield "slice-op", f"row {self._count - 1} is a -C, and no +C follows it"
+
+    def _nulls(self, batch: pa.RecordBatch) -> Iterator[Problem]:
+        for name in self._required:
+            at = batch.schema.get_field_index(name)
+            if at >= 0 and batch.column(at).null_count and "slice-null" not in self._told:
+                self._told.add("slice-null")
+                row = self._row(pc.is_null(batch.column(at)))
+                yield "slice-null", f"row {row} has no value in '{name}', which is NOT NULL"
 
     def _column(self, batch: pa.RecordBatch, name: str, look: Callable[[pa.Array], str | None]) -> str | None:
         if batch.schema.get_field_index(name) < 0:

@@ -248,12 +248,12 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
 )
 def show_verb(name: str, manifest: bool) -> None:
     """Shows everything that is known of a dataset."""
-    from odf_tui.cli.details import bounded, details, manifest_of
+    from odf_tui.cli.details import bounded, definition_of, details
 
     workspace = open_workspace()
     entry = workspace.resolve(name)
     if manifest:
-        sys.stdout.write(manifest_of(workspace, entry))
+        _print_manifest(definition_of(workspace, entry))
         return
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if summary.id == entry.id)
@@ -265,6 +265,16 @@ def show_verb(name: str, manifest: bool) -> None:
         print_json(document)
         return
     print_yaml({key: bounded(value) for key, value in document.items() if value not in (None, [], {})})
+
+
+def _print_manifest(snapshot: DatasetSnapshot) -> None:
+    """The manifest of a definition, which `odf add` takes, in YAML or JSON."""
+    from odf_engine.metadata.yaml import snapshot_to_yaml, to_plain
+
+    if options_of().json:
+        print_json({"kind": "DatasetSnapshot", "version": 1, "content": to_plain(snapshot)})
+    else:
+        sys.stdout.write(snapshot_to_yaml(snapshot))
 
 
 @verb("graph", example="odf graph --dot | dot -Tsvg > graph.svg", json=True)

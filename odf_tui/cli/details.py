@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.state import ChainState
-from odf_engine.metadata.model import DisablePushSource
-from odf_engine.metadata.yaml import snapshot_to_yaml, to_plain
+from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
+from odf_engine.metadata.yaml import to_plain
 from odf_engine.workspace.definitions import snapshot_of
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Summary, Workspace
@@ -18,10 +18,9 @@ _LONGEST: Final = 2000
 _MANY: Final = 1000
 
 
-def manifest_of(workspace: Workspace, entry: DatasetEntry) -> str:
-    """The dataset's definition as its chain has it, as YAML; inputs go by their names."""
-    names = {each.id: str(each.alias) for each in workspace.datasets()}
-    return snapshot_to_yaml(snapshot_of(entry, names))
+def definition_of(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
+    """The dataset's definition as its chain has it; inputs go by their names."""
+    return snapshot_of(entry, {each.id: str(each.alias) for each in workspace.datasets()})
 
 
 def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]) -> dict[str, Any]:

@@ -128,6 +128,9 @@ def test_show_tells_of_sources(workspace: Workspace) -> None:
     text = run(workspace, "show", "cases").stdout
     assert "7,000 more characters" in text and len(text) < 5000
     assert "x" * 9000 in run(workspace, "show", "cases", "--manifest").stdout
+    as_json = run(workspace, "show", "cases", "--manifest", "--json").stdout
+    assert json.loads(as_json)["content"]["name"] == "cases"
+    assert "nothing to do" in run(workspace, "add", "-", "--update", input=as_json).stderr
 
 
 def test_a_change_that_breaks_readers_names_its_rule(fresh: Odf, tmp_path: Path) -> None:

@@ -161,3 +161,14 @@ def test_a_slice_has_the_schema_of_its_time(folders: Any) -> None:
     report = verify(growing.dataset, Reporter())
     assert [finding.kind for finding in report.findings] == ["slice-schema"]
     assert report.findings[0].block == str(growing.dataset.head())
+
+
+def test_a_required_column_has_a_value_in_every_row(folders: Any) -> None:
+    growing = Growing(next(folders))
+    growing.append([{"id": 1, "x": "a"}])
+    loose = pa.schema([field.with_nullable(True) for field in FIRST])
+    growing.append([{"id": 2, "x": "b"}, {"id": None, "x": "c"}], loose)
+    report = verify(growing.dataset, Reporter())
+    assert [(each.kind, each.message) for each in report.findings] == [
+        ("slice-null", "row 1 has no value in 'id', which is NOT NULL")
+    ]

@@ -404,9 +404,9 @@ def test_rows_are_followed_from_batch_to_batch(empty: Any) -> None:
 
 
 def test_names_of_system_columns_are_those_of_the_vocabulary(empty: Any) -> None:
-    empty.block(SetVocab(offset_column="row"))
+    vocabulary = empty.block(SetVocab(offset_column="row"))
     block = empty.data(["A"])
-    assert found(check(empty)) == [("slice-offset", block.short)]
+    assert found(check(empty)) == [("vocabulary-fixed", vocabulary.short), ("slice-offset", block.short)]
 
 
 def test_interval_and_rows_must_agree(empty: Any) -> None:
