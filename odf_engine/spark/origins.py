@@ -9,12 +9,13 @@ know their place and their operation.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.spark.catalyst import Catalyst, analysed, id_of, items, name_of, sortable
 from odf_engine.spark.errors import translated
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ OPERATION: Final = "odf_operation"
 _INPUT_BITS: Final = 56
 
 _CONSTANTS: Final = ("LocalRelation", "OneRowRelation", "Range")
-_PASSING: Final = ("Filter", "Generate", "ResolvedHint")
+PASSING: Final = ("Filter", "Generate", "ResolvedHint")
 _SUBQUERIES: Final = re.compile(
     r"expressions\.(ScalarSubquery|Exists|ListQuery|InSubquery|LateralSubquery)\""
 )
@@ -38,6 +39,8 @@ _CHANGING: Final = {
     "InputFileBlockStart": "input_file_block_start", "InputFileBlockLength": "input_file_block_length",
     "CurrentUser": "current_user", "CurrentDatabase": "current_database", "CurrentCatalog": "current_catalog",
 }  # fmt: skip
+_COLLECTED: Final = ("CollectSet", "CollectList")
+_BLIND: Final = frozenset({"Size", "SortArray", "ArraySort", "ArrayContains", "ArrayMin", "ArrayMax"})
 _CLASSES: Final = re.compile(r'"class":"org\.apache\.spark\.sql\.catalyst\.expressions\.(?:\w+\.)*(\w+)"')
 
 
@@ -68,16 +71,40 @@ def check_repeatable(frame: DataFrame, place: str) -> None:
         InvalidQuery: names the function that does not.
     """
     with translated():
-        plan = _analysed(frame)
+        plan = analysed(frame)
         found = [_CHANGING[name] for name in _CLASSES.findall(plan.toJSON()) if name in _CHANGING]
-        repeatable = plan.deterministic()
-    if found or not repeatable:
-        name = f"{found[0]}()" if found else "an expression of the query"
+        if not found and not plan.deterministic():
+            found = [_snake(name) for name in _unrepeatable(plan)]
+    if found:
         raise InvalidQuery(
-            f"{name} gives another value each time, so nobody could check the result",
+            f"{found[0]}() gives another value each time, so nobody could check the result",
             where=place,
             hint="system_time() is the time of the transaction; take everything else from the inputs",
         )
+
+
+def _unrepeatable(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
+    """The kinds of expressions under a plan or expression that give another value each time.
+
+    A set or list that was collected has its elements in any order: that does no harm where the
+    order is not seen.
+    """
+    name = name_of(node)
+    if hasattr(node, "expressions"):
+        below = [*items(node.expressions()), *items(node.children())]
+    else:
+        below = items(node.children())
+    deeper = [each for each in below if not each.deterministic()]
+    for each in deeper:
+        yield from _unrepeatable(each, (*above[-1:], name))
+    blind = name in _COLLECTED and bool(_BLIND.intersection(above))
+    if not deeper and not blind and not node.deterministic():
+        yield name
+
+
+def _snake(name: str) -> str:
+    """``CollectList`` as a query writes it."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def follow(session: SparkSession, frame: DataFrame, inputs: Mapping[str, DatasetVocabulary]) -> Followed:
@@ -92,10 +119,10 @@ def follow(session: SparkSession, frame: DataFrame, inputs: Mapping[str, Dataset
         NeedsState: the query is not of that kind.
     """
     with translated():
-        return _Follower(session, inputs).result(frame)
+        return Follower(session, inputs).result(frame)
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     """A plan whose rows know their origin.
 
     ``origin`` are its columns that say so, none for a plan that reads no input; ``passed`` the ids of
@@ -107,151 +134,140 @@ class _Part(NamedTuple):
     passed: frozenset[int]
 
 
-class _Follower:
+class Follower(Catalyst):
+    """Goes through an analysed plan and makes the origin of rows come along.
+
+    Args:
+        session: in which the query was made.
+        inputs: the views that are inputs, in the order of declaration, with their column names.
+    """
+
     def __init__(self, session: SparkSession, inputs: Mapping[str, DatasetVocabulary]) -> None:
-        self._session: Any = session
-        self._java: Any = session._jvm
-        self._catalyst: Any = self._java.org.apache.spark.sql.catalyst
-        self._inputs = {name.lower(): (at, vocab) for at, (name, vocab) in enumerate(inputs.items())}
+        super().__init__(session)
+        self.inputs = {name.lower(): (at, vocab) for at, (name, vocab) in enumerate(inputs.items())}
 
     def result(self, frame: DataFrame) -> Followed:
-        from pyspark.sql import DataFrame
-
-        plan = _analysed(frame)
-        if subquery := _SUBQUERIES.search(plan.toJSON()):
-            raise NeedsState(f"a subquery ({subquery[1]})")
-        if _name(plan) == "WithCTE":
-            plan = self._catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
-        part, order = self._top(plan)
+        """The frame with the origin of its rows."""
+        part, order = self.top(self.opened(frame))
         if not part.origin:
             raise NeedsState("a query that reads no input")
-        hidden = part.passed | {_id(column) for column in part.origin}
-        kept = [column for column in _list(part.plan.output()) if _id(column) not in hidden]
+        hidden = part.passed | {id_of(column) for column in part.origin}
+        kept = [column for column in items(part.plan.output()) if id_of(column) not in hidden]
         if order:
-            total = [*order, *(self._ascending(each) for each in (part.origin[0], *kept) if _sortable(each))]
-            sort = self._catalyst.plans.logical.Sort(self._seq(total), True, part.plan, self._none())
-            part = part._replace(plan=sort)
-        whole = self._project([*kept, *part.origin], part.plan)
-        made = self._java.org.apache.spark.sql.classic.Dataset.ofRows(self._session._jsparkSession, whole)
-        return Followed(DataFrame(made, self._session), bool(order))
+            total = [*order, *(self.ascending(each) for each in (part.origin[0], *kept) if sortable(each))]
+            part = part._replace(plan=self.sorted(total, part.plan, everywhere=True))
+        whole = self.project([*kept, *part.origin], part.plan)
+        return Followed(self.frame(whole), bool(order))
 
-    def _top(self, plan: Any) -> tuple[_Part, list[Any]]:
+    def opened(self, frame: DataFrame) -> Any:
+        """The analysed plan, with what WITH has named in its place.
+
+        Raises:
+            NeedsState: there is a query within an expression.
+        """
+        plan = analysed(frame)
+        if subquery := _SUBQUERIES.search(plan.toJSON()):
+            raise NeedsState(f"a subquery ({subquery[1]})")
+        if name_of(plan) == "WithCTE":
+            plan = self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+        return plan
+
+    def top(self, plan: Any) -> tuple[Part, list[Any]]:
         """The result, and what an ORDER BY at its top says."""
-        if _name(plan) == "Sort" and getattr(plan, "global")():
-            return self._follow(plan.child()), _list(plan.order())
-        if _name(plan) == "Project" and _name(plan.child()) == "Sort":
+        if name_of(plan) == "Sort" and getattr(plan, "global")():
+            return self.follow(plan.child()), items(plan.order())
+        if name_of(plan) == "Project" and name_of(plan.child()) == "Sort":
             # The query orders by columns that it does not select: they stay until the rows are sorted.
-            below, order = self._top(plan.child())
-            return self._projected(plan, below, keep=order), order
-        return self._follow(plan), []
+            below, order = self.top(plan.child())
+            return self.projected(plan, below, keep=order), order
+        return self.follow(plan), []
 
-    def _follow(self, plan: Any) -> _Part:
-        name = _name(plan)
-        if name == "View" and (found := self._inputs.get(plan.desc().identifier().table().lower())):
-            return self._input(plan, *found)
+    def follow(self, plan: Any) -> Part:
+        """A plan of which each row comes from one row of an input."""
+        name = name_of(plan)
+        if name == "View" and (found := self.inputs.get(plan.desc().identifier().table().lower())):
+            return self.input(plan, *found)
         if name in ("SubqueryAlias", "View"):
-            return self._follow(plan.child())
+            return self.follow(plan.child())
         if name == "Project":
-            return self._projected(plan, self._follow(plan.child()))
-        if name in _PASSING:
-            below = self._follow(plan.child())
-            return below._replace(plan=plan.withNewChildren(self._seq([below.plan])))
+            return self.projected(plan, self.follow(plan.child()))
+        if name in PASSING:
+            below = self.follow(plan.child())
+            return below._replace(plan=plan.withNewChildren(self.seq([below.plan])))
         if name == "Union":
-            return self._union(plan)
+            return self.union(plan)
         if name == "Join":
-            return self._join(plan)
+            return self.join(plan)
         if name in _CONSTANTS:
-            return _Part(plan, [], frozenset())
-        raise NeedsState(_WORDS.get(name, name))
+            return Part(plan, [], frozenset())
+        raise NeedsState(WORDS.get(name, name))
 
-    def _input(self, view: Any, at: int, vocab: DatasetVocabulary) -> _Part:
-        columns = _list(view.output())
+    def input(self, view: Any, at: int, vocab: DatasetVocabulary) -> Part:
+        """The rows of input number ``at``."""
+        columns = items(view.output())
         named = {column.name(): column for column in columns}
         offset, operation = named[vocab.offset_column], named[vocab.operation_type_column]
-        expressions = self._catalyst.expressions
         place: Any = offset
         if at:
-            base = expressions.Literal(
-                at << _INPUT_BITS, self._java.org.apache.spark.sql.types.DataTypes.LongType
-            )
-            place = expressions.BitwiseOr(offset, base)
-        origin = [self._alias(place, POSITION), self._alias(operation, OPERATION)]
-        passed = {_id(named[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
+            base = self.expressions.Literal(at << _INPUT_BITS, self.types.LongType)
+            place = self.expressions.BitwiseOr(offset, base)
+        origin = [self.alias(place, POSITION), self.alias(operation, OPERATION)]
+        passed = {id_of(named[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
         if vocab.system_time_column in named:
-            passed.add(_id(named[vocab.system_time_column]))
-        return _Part(
-            self._project([*columns, *origin], view),
+            passed.add(id_of(named[vocab.system_time_column]))
+        return Part(
+            self.project([*columns, *origin], view),
             [column.toAttribute() for column in origin],
             frozenset(passed),
         )
 
-    def _projected(self, plan: Any, below: _Part, keep: Sequence[Any] = ()) -> _Part:
+    def projected(self, plan: Any, below: Part, keep: Sequence[Any] = ()) -> Part:
         """``keep`` are orders whose columns have to stay for the sort that comes after."""
-        columns = _list(plan.projectList())
-        have = {_id(column) for column in columns}
+        columns = items(plan.projectList())
+        have = {id_of(column) for column in columns}
         needed: list[Any] = []
         for order in keep:
-            for column in _list(order.references().toSeq()):
-                if _id(column) not in have:
-                    have.add(_id(column))
+            for column in items(order.references().toSeq()):
+                if id_of(column) not in have:
+                    have.add(id_of(column))
                     needed.append(column)
-        passed = below.passed | {_id(column) for column in needed}
+        passed = below.passed | {id_of(column) for column in needed}
         return below._replace(
-            plan=self._project([*columns, *needed, *below.origin], below.plan), passed=passed
+            plan=self.project([*columns, *needed, *below.origin], below.plan), passed=passed
         )
 
-    def _union(self, plan: Any) -> _Part:
-        parts = [self._follow(child) for child in _list(plan.children())]
+    def union(self, plan: Any) -> Part:
+        """The rows of one branch after the other."""
+        parts = [self.follow(child) for child in items(plan.children())]
         if not all(part.origin for part in parts):
             raise NeedsState("a UNION with a branch that reads no input")
-        width = len(_list(plan.output()))
+        width = len(items(plan.output()))
         rows = []
-        for part, child in zip(parts, _list(plan.children()), strict=True):
-            rows.append(self._project([*_list(child.output()), *part.origin], part.plan))
-        made = plan.withNewChildren(self._seq(rows))
-        columns = _list(made.output())
+        for part, child in zip(parts, items(plan.children()), strict=True):
+            rows.append(self.project([*items(child.output()), *part.origin], part.plan))
+        made = plan.withNewChildren(self.seq(rows))
+        columns = items(made.output())
         passing = [
-            [_id(column) in part.passed for column in _list(child.output())]
-            for part, child in zip(parts, _list(plan.children()), strict=True)
+            [id_of(column) in part.passed for column in items(child.output())]
+            for part, child in zip(parts, items(plan.children()), strict=True)
         ]
-        passed = {_id(columns[at]) for at in range(width) if all(each[at] for each in passing)}
-        return _Part(made, columns[width:], frozenset(passed))
+        passed = {id_of(columns[at]) for at in range(width) if all(each[at] for each in passing)}
+        return Part(made, columns[width:], frozenset(passed))
 
-    def _join(self, plan: Any) -> _Part:
-        left, right = self._follow(plan.left()), self._follow(plan.right())
+    def join(self, plan: Any) -> Part:
+        """Rows joined with constants."""
+        left, right = self.follow(plan.left()), self.follow(plan.right())
         kind = plan.joinType().sql()
         if left.origin and right.origin:
             raise NeedsState("a join of inputs")
         stays = {"LEFT": left, "RIGHT": right}.get(kind.split()[0])
         if kind == "FULL OUTER" or (stays is not None and not stays.origin):
             raise NeedsState(f"a {kind} JOIN that keeps rows of constants")
-        made = plan.withNewChildren(self._seq([left.plan, right.plan]))
-        return _Part(made, left.origin or right.origin, left.passed | right.passed)
-
-    # --- Pieces of a plan ---------------------------------------------------------------------
-
-    def _seq(self, items: Sequence[Any]) -> Any:
-        return self._java.PythonUtils.toSeq(list(items))
-
-    def _none(self) -> Any:
-        return self._java.scala.Option.empty()
-
-    def _project(self, columns: Sequence[Any], plan: Any) -> Any:
-        return self._catalyst.plans.logical.Project(self._seq(columns), plan)
-
-    def _alias(self, expression: Any, name: str) -> Any:
-        expressions = self._catalyst.expressions
-        new_id = expressions.NamedExpression.newExprId()
-        empty = self._seq([])
-        return expressions.Alias(expression, name, new_id, empty, self._none(), empty)
-
-    def _ascending(self, column: Any) -> Any:
-        expressions = self._catalyst.expressions
-        direction = getattr(getattr(expressions, "Ascending$"), "MODULE$")
-        return expressions.SortOrder(column, direction, direction.defaultNullOrdering(), self._seq([]))
+        made = plan.withNewChildren(self.seq([left.plan, right.plan]))
+        return Part(made, left.origin or right.origin, left.passed | right.passed)
 
 
-_WORDS: Final = {
+WORDS: Final = {
     "Aggregate": "an aggregation",
     "Distinct": "DISTINCT",
     "Deduplicate": "a deduplication",
@@ -265,24 +281,3 @@ _WORDS: Final = {
     "LateralJoin": "a lateral join",
     "Pivot": "a PIVOT",
 }
-
-
-def _analysed(frame: DataFrame) -> Any:
-    java: Any = frame._jdf
-    return java.queryExecution().analyzed()
-
-
-def _name(plan: Any) -> str:
-    return plan.getClass().getSimpleName()
-
-
-def _list(items: Any) -> list[Any]:
-    return [items.apply(at) for at in range(items.size())]
-
-
-def _id(column: Any) -> int:
-    return column.exprId().id()
-
-
-def _sortable(column: Any) -> bool:
-    return column.dataType().typeName() not in ("map", "variant")

@@ -41,8 +41,7 @@ def slices_frame(
     Raises:
         NotFound, BadData: a slice is missing or damaged.
     """
-    fields = [field.with_type(_PLAIN.get(_role(field.name, vocab), field.type)) for field in schema]
-    plain = pa.schema(fields)
+    plain = plain_schema(schema, vocab)
     with translated():
         if not paths:
             return session.createDataFrame([], spark_schema(plain))
@@ -54,6 +53,29 @@ def slices_frame(
             for path, is_wide in zip(paths, wide, strict=True)
         ]
         return reduce(lambda left, right: left.union(right), frames)
+
+
+def plain_schema(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """The schema as a query sees it: the offset is a BIGINT and the operation an INT."""
+    return pa.schema([field.with_type(_PLAIN.get(_role(field.name, vocab), field.type)) for field in schema])
+
+
+def plain_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
+    """A file of the rows of a slice that can be read with the plain schema: the slice, or a copy.
+
+    Raises:
+        NotFound, BadData: the slice is missing or damaged.
+    """
+    if not _is_wide(path, vocab):
+        return path
+    with pq.ParquetFile(path) as file:
+        schema = file.schema_arrow
+        at = schema.get_field_index(vocab.offset_column)
+        schema = schema.set(at, schema.field(at).with_type(pa.int64()))
+        with pq.ParquetWriter(copy, schema) as writer:
+            for batch in file.iter_batches():
+                writer.write_batch(batch.cast(schema))
+    return copy
 
 
 _PLAIN: Final = {"offset": pa.int64(), "operation": pa.int32()}

@@ -17,16 +17,14 @@ from typing import Final
 import msgspec
 import pyarrow as pa
 
-from odf_engine.data.digest import sha3_256
+from odf_engine.data.digest import physical_hash
 from odf_engine.errors import BadData, Unsupported
-from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.model import Checkpoint
 
 FORMAT: Final = 1
 ENGINE: Final = "4.3.0+odf1"
 """The engine that writes state: Spark's version and the revision of the rules of transformations."""
 _ABOUT: Final = "checkpoint.json"
-_CHUNK: Final = 1 << 20
 
 
 class About(msgspec.Struct, kw_only=True, rename="camel"):
@@ -73,12 +71,8 @@ def write_checkpoint(path: Path, about: About, folder: Path) -> Checkpoint:
             with file.open("rb") as content:
                 entry = _entry(file.relative_to(folder).as_posix(), file.stat().st_size)
                 tar.addfile(entry, content)
-    hasher, size = sha3_256(), 0
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK):
-            hasher.update(chunk)
-            size += len(chunk)
-    return Checkpoint(physical_hash=Multihash(SHA3_256, hasher.digest()), size=size)
+    found, size = physical_hash(path)
+    return Checkpoint(physical_hash=found, size=size)
 
 
 def read_checkpoint(path: Path, folder: Path) -> About:
@@ -102,7 +96,7 @@ def read_checkpoint(path: Path, folder: Path) -> About:
             if content is None:
                 raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_AGAIN)
             about = _about(content.read(), path)
-            for entry in tar:
+            while (entry := tar.next()) is not None:
                 tar.extract(entry, folder, filter="data")
             return about
     except FileNotFoundError:

@@ -8,7 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from odf_engine.data.slices import WrittenSlice
-from odf_engine.metadata.model import TransformRequest
+from odf_engine.metadata.model import Checkpoint, TransformRequest
 from odf_engine.progress import Reporter
 
 
@@ -19,10 +19,13 @@ class Result:
     Attributes:
         written: the slice with the new rows; None when there are none.
         schema: of that slice.
+        checkpoint: the state after it, at the path that the request says; None when the query keeps
+            none, or what it keeps has not changed.
     """
 
     written: WrittenSlice | None
     schema: pa.Schema
+    checkpoint: Checkpoint | None = None
 
 
 class Engine(Protocol):

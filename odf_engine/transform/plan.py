@@ -33,6 +33,7 @@ from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 _DATA_KINDS: Final = ("AddData", "ExecuteTransform")
 _MOST_SCHEMAS: Final = 1000
+_MOST_AT_ONCE: Final = 1000
 
 
 class Diverged(Conflict):
@@ -49,7 +50,7 @@ class InputPlan:
         interval: blocks and offsets, as the chain will state them.
         slices: those with the new rows, oldest first; none when there are no new rows.
         watermark: up to when the input's event time is complete after the interval.
-        explicit: the watermark that the interval's blocks brought, with the time of its block.
+        explicit: the watermarks that the interval's blocks brought, with the times of these blocks.
         vocab: the input's column names.
         schema: of the input at the end of the interval, as Arrow holds it.
     """
@@ -59,7 +60,7 @@ class InputPlan:
     interval: ExecuteTransformInput
     slices: list[SliceRow]
     watermark: Timestamp | None
-    explicit: Watermark | None
+    explicit: list[Watermark]
     vocab: DatasetVocabulary
     schema: bytes
 
@@ -215,10 +216,6 @@ def _input_plan(entry: DatasetEntry, alias: str, begin: _End | None, end: _End) 
     dataset = entry.dataset
     begin_offset = None if begin is None else begin.offset
     new_rows = end.offset is not None and end.offset != begin_offset
-    explicit = None
-    if end.watermark is not None and (begin is None or end.watermark != begin.watermark):
-        moment = dataset.block(end.sequence_number).block.system_time
-        explicit = Watermark(system_time=moment, event_time=end.watermark)
     first = 0 if begin_offset is None else begin_offset + 1
     return InputPlan(
         entry=entry,
@@ -232,10 +229,34 @@ def _input_plan(entry: DatasetEntry, alias: str, begin: _End | None, end: _End) 
         ),
         slices=dataset.slices(first, end.offset) if new_rows else [],
         watermark=end.watermark,
-        explicit=explicit,
+        explicit=_explicit(dataset, begin, end),
         vocab=dataset.state().vocabulary,
         schema=_schema_at(dataset, end.sequence_number, alias),
     )
+
+
+def _explicit(dataset: Dataset, begin: _End | None, end: _End) -> list[Watermark]:
+    """Each new watermark between two places, oldest first."""
+    before = None if begin is None else begin.watermark
+    if end.watermark is None or end.watermark == before:
+        return []
+    after = -1 if begin is None else begin.sequence_number
+    found: list[Watermark] = []
+    number = end.sequence_number + 1
+    while rows := dataset.page(_MOST_AT_ONCE, before=number, kinds=_DATA_KINDS):
+        for row in rows:
+            if row.sequence_number <= after:
+                break
+            event = dataset.block(row.hash).block.event
+            assert isinstance(event, AddData | ExecuteTransform)
+            if event.new_watermark is not None:
+                found.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
+        number = rows[-1].sequence_number
+        if number <= after:
+            break
+    found.reverse()
+    marks = [before, *(mark.event_time for mark in found)]
+    return [mark for mark, last in zip(found, marks, strict=False) if mark.event_time != last]
 
 
 def _input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEntry:

@@ -32,6 +32,7 @@ from odf_engine.transform.plan import InputPlan, Transaction, plan_transaction
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 MAX_ROWS: Final = 50_000_000
+CHECKPOINT: Final = "checkpoint"
 ENGINES: Final = ("spark",)
 
 
@@ -128,7 +129,7 @@ class _Step:
                     offset_interval=written.offset_interval,
                     size=written.size,
                 ),
-                new_checkpoint=checkpoint,
+                new_checkpoint=result.checkpoint or checkpoint,
                 new_watermark=self._transaction.watermark,
             )
         )
@@ -137,6 +138,7 @@ class _Step:
             system_time=self._system_time,
             expected_head=state.head,
             data=staged if written is not None else None,
+            checkpoint=self._folder / CHECKPOINT if result.checkpoint is not None else None,
             block_version=self._version,
         )
         rows = written.rows if written is not None else 0
@@ -182,9 +184,16 @@ def make_request(
             _request_input(each, folder / f"{at}.parquet") for at, each in enumerate(transaction.inputs)
         ],
         next_offset=0 if state.last_offset is None else state.last_offset + 1,
-        new_checkpoint_path=str(folder / "checkpoint"),
+        prev_checkpoint_path=_path_of(transaction),
+        new_checkpoint_path=str(folder / CHECKPOINT),
         new_data_path=str(staged),
     )
+
+
+def _path_of(transaction: Transaction) -> str | None:
+    """The file of the checkpoint that the transaction goes on from."""
+    last = transaction.state.last_checkpoint
+    return None if last is None else str(transaction.entry.dataset.checkpoint_path(last.physical_hash))
 
 
 def _request_input(each: InputPlan, schema_file: Path) -> TransformRequestInput:
@@ -198,7 +207,7 @@ def _request_input(each: InputPlan, schema_file: Path) -> TransformRequestInput:
         offset_interval=each.offsets,
         data_paths=[str(each.entry.dataset.slice_path(row)) for row in each.slices],
         schema_file=str(schema_file),
-        explicit_watermarks=[each.explicit] if each.explicit is not None else [],
+        explicit_watermarks=each.explicit,
     )
 
 

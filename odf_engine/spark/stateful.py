@@ -1,0 +1,433 @@
+"""Queries that need state: what they are, and how they become a stream that Spark can run.
+
+Spark runs windows, joins in a time bound and deduplication over streams, with a state that it keeps
+from one batch to the next. The plan that it has analysed is changed here where a query means more
+than Spark does: aggregates take retracted rows back, `DISTINCT` and the first row of each key become
+deduplications, and sums whose last bits depend on the order of addition see their rows in one order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from odf_engine.errors import InvalidQuery, Unsupported
+from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.spark.catalyst import id_of, items, name_of, references, sortable
+from odf_engine.spark.errors import translated
+from odf_engine.spark.origins import PASSING, Follower, NeedsState, Part
+from odf_engine.spark.undo import Aggregates
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROWS: Final = "odf_rows"
+_WATERMARK: Final = "spark.watermarkDelayMs"
+_COUNTS: Final = ("EqualTo", "LessThan", "LessThanOrEqual")
+
+
+@dataclass(frozen=True)
+class Stateful:
+    """A query that is ready to be run as a stream.
+
+    Attributes:
+        frame: the query's own columns, and with ``update`` a BIGINT ``odf_rows``: how many rows the
+            group has, 0 when it is not part of the result any more.
+        mode: ``append``: every row is final; ``update``: the newest row of each group that changed.
+        keys: with ``update``, the columns that tell groups apart.
+        plain: inputs whose retractions and corrections the query cannot take, and what in it cannot.
+        exact: whether rows whose time is exactly the watermark may still come.
+    """
+
+    frame: DataFrame
+    mode: Literal["append", "update"]
+    keys: tuple[str, ...]
+    plain: Mapping[str, str]
+    exact: bool
+
+
+def stateful(
+    session: SparkSession, frame: DataFrame, inputs: Mapping[str, DatasetVocabulary], event_time: str
+) -> Stateful:
+    """The stream of a query over streaming views.
+
+    Args:
+        session: in which the query was made.
+        frame: its result.
+        inputs: the views that are inputs, with their column names.
+        event_time: what the result calls its event time.
+
+    Raises:
+        InvalidQuery, Unsupported: the query is of no kind that can be run; the hint says how to write it.
+    """
+    with translated():
+        made = _Maker(session, inputs, event_time)
+        found = made.stream(frame)
+        if not made.ordering:
+            return found
+        # Checked by Spark as it is; rows are put in order for sums only afterwards.
+        session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
+        return _Maker(session, inputs, event_time, in_order=True).stream(frame)
+
+
+class _Maker(Follower):
+    def __init__(
+        self,
+        session: SparkSession,
+        inputs: Mapping[str, DatasetVocabulary],
+        event_time: str,
+        *,
+        in_order: bool = False,
+    ) -> None:
+        super().__init__(session, inputs)
+        self._names = {name.lower(): name for name in inputs}
+        self._event_time = event_time
+        self._in_order = in_order
+        self.ordering = False
+        self._operations: dict[int, str] = {}
+        self._mentioned: set[str] = set()
+        self._plain: dict[str, str] = {}
+        self._exact = False
+        self._running: list[int] | None = None
+        self._grouping: list[str] = []
+
+    def stream(self, frame: DataFrame) -> Stateful:
+        try:
+            part = self.follow(self.opened(frame))
+        except NeedsState as reason:
+            raise Unsupported(
+                f"the query has {reason}, which a transformation cannot have",
+                where="query",
+                hint="grouping, windows, joins in a time bound and DISTINCT keep state; see the manual",
+            ) from None
+        hidden = part.passed | {id_of(column) for column in part.origin}
+        kept = [column for column in items(part.plan.output()) if id_of(column) not in hidden]
+        keys = self._keys(kept)
+        whole = self.project([*kept, *(part.origin if self._running is not None else ())], part.plan)
+        self._check(whole)
+        plain = {name: why for name, why in self._plain.items() if name not in self._mentioned}
+        mode = "append" if self._running is None else "update"
+        return Stateful(self.frame(whole), mode, keys, plain, self._exact)
+
+    def _keys(self, kept: list[Any]) -> tuple[str, ...]:
+        names = {id_of(column): column.name() for column in kept}
+        for place, text in zip(self._running or (), self._grouping, strict=True):
+            if place not in names:
+                raise InvalidQuery(
+                    f"the query groups by {text} without a window, and does not give it",
+                    where="query",
+                    hint="rows are corrected by what they are grouped by: select all of that",
+                )
+        return tuple(dict.fromkeys(names[place] for place in self._running or ()))
+
+    def _check(self, plan: Any) -> None:
+        """Lets Spark say what it cannot do."""
+        if not self._in_order:
+            modes = self.java.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
+            checker = self.companion("UnsupportedOperationChecker", self.catalyst.analysis)
+            kind = "Append" if self._running is None else "Update"
+            checker.checkForStreaming(plan, self.companion(kind, modes))
+
+    # --- Nodes --------------------------------------------------------------------------------
+
+    def follow(self, plan: Any) -> Part:
+        name = name_of(plan)
+        if name == "Aggregate":
+            return self._aggregate(plan)
+        if name == "Distinct":
+            return self._distinct(plan)
+        if name == "Expand":
+            return self._expand(plan)
+        if name == "Filter":
+            return self._filter(plan)
+        if name in PASSING:
+            self._mention(items(plan.expressions()))
+        if name in ("GlobalLimit", "LocalLimit", "Sort", "Offset"):
+            raise Unsupported(
+                "the query has ORDER BY or LIMIT over rows that need state",
+                where="query",
+                hint="leave it out: rows come in the order of their event time, then of their columns",
+            )
+        if name == "Window":
+            raise Unsupported(
+                "the query has a window function, which has no end on a stream",
+                where="query",
+                hint="group by window(event_time, '1 day'); for the first row of each key write "
+                "row_number() OVER (PARTITION BY key, window(event_time, '1 day') ORDER BY offset) = 1",
+            )
+        return super().follow(plan)
+
+    def input(self, view: Any, at: int, vocab: DatasetVocabulary) -> Part:
+        part = super().input(view, at, vocab)
+        name = self._names[view.desc().identifier().table().lower()]
+        for column in items(view.output()):
+            if column.name() == vocab.operation_type_column:
+                self._operations[id_of(column)] = name
+        return part
+
+    def projected(self, plan: Any, below: Part, keep: Any = ()) -> Part:
+        columns = items(plan.projectList())
+        self._mention([column for column in columns if name_of(column) != "AttributeReference"])
+        if self._running is not None:
+            renamed: dict[int, int] = {}
+            for column in columns:
+                if name_of(column) == "AttributeReference":
+                    renamed[id_of(column)] = id_of(column)
+                elif name_of(column) == "Alias" and name_of(column.child()) == "AttributeReference":
+                    renamed.setdefault(id_of(column.child()), id_of(column))
+            self._running = [renamed.get(place, -1) for place in self._running]
+        return super().projected(plan, below, keep)
+
+    def union(self, plan: Any) -> Part:
+        parts = [self.follow(child) for child in items(plan.children())]
+        self._only_last(plan)
+        if all(part.origin for part in parts):
+            return super().union(plan)
+        self._settle(plan, "UNION with rows that were grouped or joined")
+        return Part(self.rebuilt(plan, [self._bare(part, child) for part, child in _pairs(parts, plan)]),
+                    [], frozenset())  # fmt: skip
+
+    def join(self, plan: Any, condition: Any = None) -> Part:
+        if not (plan.left().isStreaming() and plan.right().isStreaming()):
+            if plan.condition().isDefined():
+                self._mention([plan.condition().get()])
+            part = super().join(plan)
+            self._only_last(plan)
+            return part
+        left, right = self.follow(plan.left()), self.follow(plan.right())
+        self._only_last(plan)
+        conditions = [plan.condition().get()] if plan.condition().isDefined() else []
+        self._mention(conditions)
+        self._settle(plan, "a join of inputs")
+        self._exact = True
+        made = self.rebuilt(plan, [self._bare(left, plan.left()), self._bare(right, plan.right())])
+        self._check_bound(made, [*conditions, *([condition] if condition is not None else [])])
+        return Part(made, [], left.passed | right.passed)
+
+    def _check_bound(self, join: Any, conditions: list[Any]) -> None:
+        """Lets pass joins whose rows need not be kept for ever."""
+        whole = conditions[0] if conditions else None
+        for each in conditions[1:]:
+            whole = self.expressions.And(whole, each)
+        option = self.java.scala.Option
+        helper = self.companion("StreamingJoinHelper", self.catalyst.analysis)
+        logical = self.catalyst.plans.logical
+        asked = logical.Join(join.left(), join.right(), join.joinType(), option.apply(whole), join.hint())
+        if helper.isWatermarkInJoinKeys(asked):
+            return
+        left, right, mark = join.left().outputSet(), join.right().outputSet(), option.apply(10**15)
+        bounds = (
+            helper.getStateValueWatermark(left, right, option.apply(whole), mark),
+            helper.getStateValueWatermark(right, left, option.apply(whole), mark),
+        )
+        if not all(bound.isDefined() for bound in bounds):
+            raise InvalidQuery(
+                "a join of inputs has no bound in time, so all of their rows had to be kept for ever",
+                where="query",
+                hint="say how far apart two rows may be: ON … AND b.event_time BETWEEN "
+                "a.event_time - INTERVAL 1 DAY AND a.event_time + INTERVAL 1 DAY",
+            )
+
+    def _filter(self, plan: Any) -> Part:
+        condition = plan.condition()
+        self._mention([condition])
+        if (window := self._first_of_key(plan)) is not None:
+            return self._first(plan, window)
+        child = plan.child()
+        if name_of(child) == "Join" and child.left().isStreaming() and child.right().isStreaming():
+            inner = child.joinType().sql() in ("INNER", "CROSS")
+            below = self.join(child, condition if inner else None)
+        else:
+            below = self.follow(child)
+        if self._running is None:
+            return below._replace(plan=self.filter(condition, below.plan))
+        # A group that does not pass any more has to be taken back: it is said to have no rows.
+        (rows,) = below.origin
+        yes = self.expressions.Coalesce(self.seq([condition, self.literal(False)]))
+        counted = self.alias(self.expressions.If(yes, rows, self.long(0)), ROWS)
+        columns = [column for column in items(below.plan.output()) if id_of(column) != id_of(rows)]
+        made = self.project([*columns, counted], below.plan)
+        return below._replace(plan=made, origin=[counted.toAttribute()])
+
+    def _expand(self, plan: Any) -> Part:
+        """Rows that belong to several windows or groupings at once."""
+        below = self.follow(plan.child())
+        for row in items(plan.projections()):
+            self._mention([each for each in items(row) if name_of(each) != "AttributeReference"])
+        rows = [self.seq([*items(row), *below.origin]) for row in items(plan.projections())]
+        output = self.seq([*items(plan.output()), *below.origin])
+        made = self.catalyst.plans.logical.Expand(self.seq(rows), output, below.plan)
+        return below._replace(plan=made)
+
+    def _distinct(self, plan: Any) -> Part:
+        below = self.follow(plan.child())
+        self._only_last(plan)
+        self._settle(plan, "DISTINCT")
+        self._exact = True
+        columns = [each for each in items(plan.output()) if id_of(each) not in below.passed]
+        if not any(_marked(column) for column in columns):
+            raise InvalidQuery(
+                "DISTINCT without the event time had to keep all rows for ever",
+                where="query",
+                hint="select the event time as well, as it is; or group by the columns instead",
+            )
+        made = self._deduplicated(columns, self.project(columns, below.plan))
+        return Part(made, [], frozenset())
+
+    def _deduplicated(self, keys: list[Any], plan: Any) -> Any:
+        return self.catalyst.plans.logical.Deduplicate(self.seq(keys), plan, self.none())
+
+    # --- The first row of each key ------------------------------------------------------------
+
+    def _first_of_key(self, plan: Any) -> Any:
+        """The window function under a filter for the first row of each key; None for other filters."""
+        condition, node = plan.condition(), plan.child()
+        if name_of(condition) not in _COUNTS:
+            return None
+        while name_of(node) in ("SubqueryAlias", "Project"):
+            node = node.child()
+        if name_of(node) != "Window":
+            return None
+        (function,) = items(node.windowExpressions()) if node.windowExpressions().size() == 1 else (None,)
+        one = name_of(condition.right()) == "Literal" and str(condition.right().value()) == "1"
+        if function is None or name_of(condition) == "LessThan" or not one:
+            return None
+        numbered = "row_number()" in function.sql().lower()
+        return node if numbered and references(condition.left()) == {id_of(function)} else None
+
+    def _first(self, plan: Any, window: Any) -> Part:
+        below = self.follow(window.child())
+        self._only_last(plan)
+        keys, orders = items(window.partitionSpec()), items(window.orderSpec())
+        places = {name_of(order.child()) for order in orders}
+        by_offset = len(orders) == 1 and places == {"AttributeReference"}
+        by_offset = by_offset and id_of(orders[0].child()) in below.passed and "ASC" in orders[0].sql()
+        if not by_offset or not below.origin:
+            raise Unsupported(
+                "the first row of each key can be had in the order of arrival alone",
+                where="query",
+                hint="write row_number() OVER (PARTITION BY … ORDER BY offset) = 1 over one input",
+            )
+        if not any(_marked(key) for key in keys):
+            raise InvalidQuery(
+                "the first row of each key without a time had to keep all keys for ever",
+                where="query",
+                hint="say for how long a key counts: PARTITION BY key, window(event_time, '1 day')",
+            )
+        self._settle(plan, "row_number()")
+        self._exact = True
+        made = self._deduplicated(keys, self._ordered(below, always=True))
+        number = items(window.windowExpressions())[0]
+        one = self.expressions.Alias(
+            self.literal(1), number.name(), number.exprId(), self.seq([]), self.none(), self.seq([])
+        )
+        columns = items(window.child().output())
+        made = self.project([*columns, one], made)
+        between: list[Any] = []
+        node = plan.child()
+        while name_of(node) != "Window":
+            between += [node] if name_of(node) == "Project" else []
+            node = node.child()
+        for project in reversed(between):
+            made = self.project(items(project.projectList()), made)
+        return Part(made, [], below.passed)
+
+    # --- Aggregations -------------------------------------------------------------------------
+
+    def _aggregate(self, plan: Any) -> Part:
+        below = self.follow(plan.child())
+        self._only_last(plan)
+        grouping, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
+        self._mention([*grouping, *columns])
+        windowed = any(_marked(each) for each in grouping)
+        self._exact = self._exact or any(
+            _marked(each) and each.dataType().typeName() == "timestamp" for each in grouping
+        )
+        if not windowed and not below.origin:
+            raise InvalidQuery(
+                "a grouping without a window over rows that were grouped or joined before",
+                where="query",
+                hint="group by window(window_time(window), '…'), or make it a dataset of its own",
+            )
+        reads = self._reads(plan.child())
+        mentioned = bool(reads & self._mentioned) or not below.origin
+        work = Aggregates(self, columns, below.origin, None if windowed else self._event_time)
+        if work.order_matters:
+            self.ordering = True
+        child = self._ordered(below) if work.order_matters else below.plan
+        if not mentioned and work.not_undone is not None:
+            self._settle(plan.child(), work.not_undone)
+        signed = not mentioned and work.not_undone is None
+        made, rows = work.made(plan, child, signed=signed, name=ROWS)
+        if windowed:
+            if signed:
+                made = self.filter(self.expressions.GreaterThan(rows, self.long(0)), made)
+                made = self.project([column.toAttribute() for column in columns], made)
+            return Part(made, [], frozenset())
+        self._running = [_place_of(each, columns) for each in grouping]
+        self._grouping = [each.sql() for each in grouping]
+        return Part(made, [rows], frozenset())
+
+    def _ordered(self, below: Part, *, always: bool = False) -> Any:
+        """The rows in an order that does not depend on how they are spread, where that is wanted."""
+        if always:
+            self.ordering = True
+        if not self._in_order:
+            return below.plan
+        keys = below.origin[:1] or [each for each in items(below.plan.output()) if sortable(each)]
+        whole = self.catalyst.plans.logical.Repartition(1, False, below.plan)
+        return self.sorted([self.ascending(each) for each in keys], whole, everywhere=False)
+
+    # --- What is known of inputs --------------------------------------------------------------
+
+    def _mention(self, expressions: list[Any]) -> None:
+        """Notes the inputs whose operation the query looks at by itself."""
+        for each in expressions:
+            for place in references(each) & self._operations.keys():
+                self._mentioned.add(self._operations[place])
+
+    def _settle(self, plan: Any, why: str) -> None:
+        """Notes that retractions of the inputs under a node cannot be undone by it."""
+        for name in self._reads(plan):
+            self._plain.setdefault(name, why)
+
+    def _reads(self, plan: Any) -> set[str]:
+        """The inputs whose rows come through to a node as they are."""
+        if name_of(plan) == "View":
+            found = self._names.get(plan.desc().identifier().table().lower())
+            if found is not None:
+                return {found}
+        if name_of(plan) == "Aggregate":
+            return set()
+        return {name for child in items(plan.children()) for name in self._reads(child)}
+
+    def _only_last(self, plan: Any) -> None:
+        if self._running is not None:
+            raise Unsupported(
+                "a grouping without a window has to be the last step of a query",
+                where="query",
+                hint="group by a window of time, or make what comes after it a dataset of its own",
+            )
+
+    def _bare(self, part: Part, child: Any) -> Any:
+        """A branch without the origin of its rows."""
+        return self.project(items(child.output()), part.plan) if part.origin else part.plan
+
+
+def _pairs(parts: list[Part], plan: Any) -> list[tuple[Part, Any]]:
+    return list(zip(parts, items(plan.children()), strict=True))
+
+
+def _marked(column: Any) -> bool:
+    """Whether Spark knows up to when a column's time is complete."""
+    return name_of(column) == "AttributeReference" and column.metadata().contains(_WATERMARK)
+
+
+def _place_of(grouping: Any, columns: list[Any]) -> int:
+    """The id of the column that gives what rows are grouped by; -1 when there is none."""
+    for column in columns:
+        inner = column.child() if name_of(column) == "Alias" else column
+        if inner.semanticEquals(grouping):
+            return id_of(column)
+    return -1

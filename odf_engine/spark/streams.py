@@ -1,0 +1,269 @@
+"""One batch of a streaming query at a time, with files, watermark and state that are given.
+
+Spark writes down what a batch reads, and up to when time is complete, before it runs the batch; after
+a crash it runs a batch that was written down once more. Here that is how every batch is run: its entry
+is written first (offsets, files and watermark), and Spark is told to go on from there. So a batch has
+exactly the files that it should have, and closes what lies before its own watermark at once; rows are
+late by the watermark of the batch before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.progress import Reporter
+from odf_engine.spark.casts import identifier
+from odf_engine.spark.catalyst import analysed, items, name_of
+from odf_engine.spark.errors import translated
+from odf_engine.spark.types import spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_SETTINGS: Final[Mapping[str, str]] = {
+    # Files are written in place: the folder is this job's alone.
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+    "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
+    "spark.sql.streaming.fileSource.log.compactInterval": "1",
+    "spark.sql.streaming.minBatchesToRetain": "1",
+    "spark.sql.streaming.pollingDelay": "1ms",
+    "spark.sql.streaming.unsupportedOperationCheck": "true",
+}
+_KEPT: Final = (
+    "spark.sql.dropDuplicates.deterministicKeyOrder.enabled",
+    "spark.sql.function.protobufExtensions.enabled",
+    "spark.sql.optimizer.pruneFiltersCanPruneStreamingSubplan",
+    "spark.sql.shuffle.partitions",
+    "spark.sql.streaming.aggregation.stateFormatVersion",
+    "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion",
+    "spark.sql.streaming.join.stateFormatVersion",
+    "spark.sql.streaming.multipleWatermarkPolicy",
+    "spark.sql.streaming.queryEvolution.enableSourceEvolution",
+    "spark.sql.streaming.stateStore.compression.codec",
+    "spark.sql.streaming.stateStore.encodingFormat",
+    "spark.sql.streaming.stateStore.providerClass",
+    "spark.sql.streaming.stateStore.rocksdb.formatVersion",
+    "spark.sql.streaming.stateStore.rocksdb.mergeOperatorVersion",
+    "spark.sql.streaming.stateStore.rowChecksum.enabled",
+    "spark.sql.streaming.statefulOperator.alwaysNullableOutput.enabled",
+    "spark.sql.streaming.statefulOperator.useStrictDistribution",
+)
+"""Settings that belong to the state: each batch uses those of the first."""
+_QUERY: Final = "00000000-0000-4000-8000-000000000000"
+_VERSION: Final = "v1"
+_STATE_FILE: Final = re.compile(r"(\d+)\.(delta|snapshot)")
+
+
+class Streams:
+    """The streaming query of one transaction.
+
+    Args:
+        session: the job's own; it gets the settings that streams need.
+        state: a folder for the state, which a batch goes on from.
+        folder: for what Spark wants beside it.
+    """
+
+    def __init__(self, session: SparkSession, state: Path, folder: Path) -> None:
+        self._session = session
+        self._folder = folder
+        self._state = state
+        with translated():
+            for name, value in _SETTINGS.items():
+                session.conf.set(name, value)
+
+    def view(self, number: int, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
+        """Input ``number`` as a stream.
+
+        Args:
+            number: which one.
+            schema: of its files, with the types that slices have for Spark.
+            vocab: the input's column names.
+        """
+        empty = self._folder / f"input-{number}"
+        empty.mkdir(exist_ok=True)
+        time = vocab.event_time_column
+        with translated():
+            # Nothing is found in this folder: what a batch reads is written down, with its place.
+            frame = self._session.readStream.schema(spark_schema(schema)).parquet(f"{_uri(empty)}/*")
+            if pa.types.is_date(schema.field(time).type):
+                frame = frame.withColumn(time, frame[identifier(time)].cast("timestamp"))
+            return frame.withWatermark(identifier(time), "0 seconds")
+
+    def run(
+        self,
+        frame: DataFrame,
+        mode: str,
+        files: Sequence[Sequence[Path]],
+        watermark: int,
+        take: Callable[[DataFrame], None],
+        reporter: Reporter,
+    ) -> int:
+        """Runs one batch.
+
+        Args:
+            frame: the query.
+            mode: ``append`` or ``update``.
+            files: what is read, by number of the input.
+            watermark: time in milliseconds up to which no more rows come after this batch.
+            take: gets the rows of the result; it has to read all of them, once.
+            reporter: is asked whether to stop.
+
+        Returns:
+            How many rows were dropped because they came late.
+
+        Raises:
+            BadData, InvalidQuery, Cancelled, SparkFailed: as the batch ends; the state is of no use then.
+        """
+        reporter.check()
+        with translated(reporter):
+            number = self._write_down(frame, files, watermark)
+            query = self._started(frame, mode, took := _Taker(take))
+        try:
+            with reporter.on_cancel(query.stop), took.first(), translated(reporter):
+                query.awaitTermination()
+            reporter.check()
+            with translated(reporter):
+                self._compact(str(query.runId))
+                progress = query.recentProgress
+        finally:
+            with translated(reporter):
+                query.stop()
+        self._prune(number)
+        return sum(
+            int(each["numRowsDroppedByWatermark"]) for batch in progress for each in batch["stateOperators"]
+        )
+
+    def _started(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None]) -> Any:
+        writer = frame.writeStream.outputMode(mode).foreachBatch(take)
+        return writer.option("checkpointLocation", _uri(self._state)).trigger(availableNow=True).start()
+
+    # --- What Spark writes down ---------------------------------------------------------------
+
+    def _write_down(self, frame: DataFrame, files: Sequence[Sequence[Path]], watermark: int) -> int:
+        """The entry of the next batch, as if it had begun already."""
+        before = _newest(self._state / "offsets")
+        number = 0 if before is None else before + 1
+        sources = self._sources(frame)
+        shutil.rmtree(self._state / "sources", ignore_errors=True)
+        for place, at in enumerate(dict.fromkeys(sources)):
+            entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in files[at]]
+            _write(self._state / "sources" / str(place) / f"{number}.compact", entries)
+        if before is None:
+            _write_text(self._state / "metadata", json.dumps({"id": _QUERY}))
+            settings = {name: self._session.conf.get(name) for name in _KEPT}
+        else:
+            settings = json.loads((self._state / "offsets" / str(before)).read_text().split("\n")[1])["conf"]
+        head = {"batchWatermarkMs": watermark, "batchTimestampMs": 0, "conf": settings}
+        _write(self._state / "offsets" / str(number), [head, *({"logOffset": number} for _ in sources)])
+        return number
+
+    def _sources(self, frame: DataFrame) -> list[int]:
+        """The numbers of the inputs in the order in which Spark finds them in the plan."""
+        return [
+            int(str(leaf.dataSource().options().apply("path")).rpartition("input-")[2].rstrip("/*"))
+            for leaf in _leaves(analysed(frame))
+            if name_of(leaf) == "StreamingRelation"
+        ]
+
+    # --- State --------------------------------------------------------------------------------
+
+    def _compact(self, run: str) -> None:
+        """Has the state written as a whole, and no longer held in memory."""
+        java: Any = self._session._jvm
+        package = java.org.apache.spark.sql.execution.streaming.state
+        stores = getattr(getattr(package, "StateStore$"), "MODULE$")
+        run_id = java.java.util.UUID.fromString(run)
+        root = f"file:{self._state}/state"
+        for operator, partition, name in _stores(self._state / "state"):
+            store = package.StateStoreId(root, operator, partition, name)
+            stores.doMaintenanceAndUnload(package.StateStoreProviderId(store, run_id))
+
+    def _prune(self, number: int) -> None:
+        """Leaves what the next batch needs, and no more."""
+        shutil.rmtree(self._state / "sources", ignore_errors=True)
+        for folder in ("offsets", "commits"):
+            for file in (self._state / folder).iterdir():
+                if file.name != str(number):
+                    file.unlink()
+        for folder in {path.parent for path in (self._state / "state").rglob("*.delta")}:
+            _prune_store(folder)
+
+
+class _Taker:
+    """What Spark calls with the rows of a batch; keeps an error for the thread that waits."""
+
+    def __init__(self, take: Callable[[DataFrame], None]) -> None:
+        self._take = take
+        self._error: BaseException | None = None
+
+    def __call__(self, frame: DataFrame, number: int) -> None:
+        try:
+            self._take(frame)
+        except BaseException as error:
+            self._error = error
+            raise
+
+    @contextmanager
+    def first(self) -> Iterator[None]:
+        """Raises the error of the rows, instead of what Spark makes of it."""
+        try:
+            yield
+        except Exception:
+            if self._error is not None:
+                raise self._error from None
+            raise
+
+
+def _leaves(plan: Any) -> Iterator[Any]:
+    children = items(plan.children())
+    if not children:
+        yield plan
+    for child in children:
+        yield from _leaves(child)
+
+
+def _stores(root: Path) -> Iterator[tuple[int, int, str]]:
+    """Operator, partition and name of each store of a state."""
+    for partition in sorted(root.glob("[0-9]*/[0-9]*")):
+        names = [each.name for each in partition.iterdir() if each.is_dir() and each.name != "_metadata"]
+        for name in sorted(names) or ["default"]:
+            yield int(partition.parent.name), int(partition.name), name
+
+
+def _prune_store(folder: Path) -> None:
+    versions = {path: match for path in folder.iterdir() if (match := _STATE_FILE.fullmatch(path.name))}
+    whole = max((int(match[1]) for match in versions.values() if match[2] == "snapshot"), default=0)
+    for path, match in versions.items():
+        if int(match[1]) < whole or (int(match[1]) == whole and match[2] == "delta"):
+            path.unlink()
+
+
+def _newest(folder: Path) -> int | None:
+    return max((int(path.name) for path in folder.glob("[0-9]*")), default=None)
+
+
+def _write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    # Compared as text with what Spark itself would write: without spaces.
+    lines = [json.dumps(entry, separators=(",", ":")) for entry in entries]
+    _write_text(path, "\n".join([_VERSION, *lines]))
+
+
+def _write_text(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+
+
+def _uri(path: Path) -> str:
+    return path.absolute().as_uri()

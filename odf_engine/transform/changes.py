@@ -1,0 +1,139 @@
+"""Groupings without a window: what their newest rows change in the result, as a changelog."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+from pyarrow import types
+
+from odf_engine.data.changelog import Op
+from odf_engine.data.kernels import pc
+from odf_engine.errors import BadData
+
+_PLACE = "odf_place"
+
+
+class Emitted:
+    """The newest row of each group, as it is in the dataset.
+
+    Args:
+        schema: of the rows.
+        keys: columns that tell groups apart; none when all rows are one group.
+        event_time: the column that rows are put in order by, before all others.
+    """
+
+    def __init__(self, schema: pa.Schema, keys: Sequence[str], event_time: str) -> None:
+        self._keys = list(keys)
+        self._names = schema.names
+        flat = [field.name for field in schema if not types.is_nested(field.type)]
+        self._order = sorted(flat, key=lambda name: name != event_time)
+        self._rows = schema.empty_table()
+
+    def load(self, path: Path) -> None:
+        """Takes the rows of a file, where there is one.
+
+        Raises:
+            BadData: it is damaged, or has other columns.
+        """
+        if not path.exists():
+            return
+        try:
+            with ipc.open_file(str(path)) as file:
+                self._rows = file.read_all().cast(self._rows.schema)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise BadData(f"the checkpoint is damaged: {error}", where=path.name) from error
+
+    def save(self, path: Path) -> None:
+        """Writes the rows to a file."""
+        with ipc.new_file(str(path), self._rows.schema) as file:
+            file.write_table(self._rows.combine_chunks())
+
+    def changes(self, new: pa.Table, alive: Sequence[bool]) -> tuple[pa.Table, list[int]]:
+        """What new rows of groups change.
+
+        Args:
+            new: at most one row of each group.
+            alive: of each, whether the group still is part of the result.
+
+        Returns:
+            Rows in order, -C and +C of a group after each other, and the operation of each.
+        """
+        old, count = self._rows, self._rows.num_rows
+        both = pa.concat_tables([old, new.select(self._names).cast(old.schema)])
+        before, after, stays = self._matched(both, count)
+        same = _same_rows(both, before, after)
+        units: list[tuple[int, int | None]] = []  # the row that stands for a group, and the one before it
+        kept = list(stays)
+        for was, now, equal in zip(before, after, same, strict=True):
+            lives = alive[now - count]
+            if lives:
+                kept.append(was if equal and was is not None else now)
+            if lives and not equal:
+                units.append((now, was))
+            elif not lives and was is not None:
+                units.append((was, was))
+        order = self._sorted(both.take(pa.array([row for row, _ in units], pa.int64())))
+        places: list[int] = []
+        operations: list[int] = []
+        for row, was in (units[at] for at in order):
+            if was is None:
+                found = [(row, Op.APPEND)]
+            elif was == row:
+                found = [(row, Op.RETRACT)]
+            else:
+                found = [(was, Op.CORRECT_FROM), (row, Op.CORRECT_TO)]
+            places += [place for place, _ in found]
+            operations += [int(operation) for _, operation in found]
+        left = both.take(pa.array(sorted(kept), pa.int64()))
+        self._rows = left.take(pa.array(self._sorted(left), pa.int64()))
+        return both.take(pa.array(places, pa.int64())), operations
+
+    def _matched(self, both: pa.Table, count: int) -> tuple[list[int | None], list[int], list[int]]:
+        """Of each group with a new row the places of its old and its new row; and the other old rows."""
+        places = pa.array(range(both.num_rows), pa.int64())
+        columns: dict[str, Any] = {f"k{at}": both.column(name) for at, name in enumerate(self._keys)}
+        columns = columns or {"k0": pa.nulls(both.num_rows, pa.int8())}
+        names = list(columns)
+        grouped = pa.table({**columns, _PLACE: places}).group_by(names, use_threads=False)
+        found = grouped.aggregate([(_PLACE, "min"), (_PLACE, "max")])
+        least, most = found.column(f"{_PLACE}_min"), found.column(f"{_PLACE}_max")
+        changed = pc.greater_equal(most, count)
+        before = [place if place < count else None for place in least.filter(changed).to_pylist()]
+        stays = least.filter(pc.invert(changed)).to_pylist()
+        return before, most.filter(changed).to_pylist(), stays
+
+    def _sorted(self, rows: pa.Table) -> list[int]:
+        columns: list[Any] = []
+        for name in self._order:
+            column = rows.column(name)
+            columns += [column.is_valid(), column] if column.null_count else [column]
+        names = [str(at) for at in range(len(columns))]
+        keys = [(name, "ascending") for name in names]
+        return pc.sort_indices(pa.table(columns, names=names), sort_keys=keys).to_pylist()
+
+
+def _same_rows(both: pa.Table, before: Sequence[int | None], after: Sequence[int]) -> list[bool]:
+    """Of each pair of places, whether the rows there are the same."""
+    old = both.take(pa.array(before, pa.int64()))
+    new = both.take(pa.array(after, pa.int64()))
+    same = [place is not None for place in before]
+    for left, right in zip(old.columns, new.columns, strict=True):
+        if types.is_nested(left.type):
+            equal = [one == other for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)]
+        else:
+            equal = _same_values(left, right).to_pylist()
+        same = [known and now for known, now in zip(same, equal, strict=True)]
+    return same
+
+
+def _same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
+    equal = pc.fill_null(pc.equal(left, right), False)
+    equal = pc.or_(equal, pc.and_(left.is_null(), right.is_null()))
+    if types.is_floating(left.type):
+        nans = pc.and_(pc.is_nan(left), pc.is_nan(right))
+        equal = pc.or_(equal, pc.fill_null(nans, False))
+    return equal

@@ -1,0 +1,238 @@
+"""Transactions of queries that keep state: windows, joins in a time bound, groupings, deduplication."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types
+
+from odf_engine.data.changelog import Op
+from odf_engine.data.slices import WrittenSlice, write_slice
+from odf_engine.errors import BadData, InvalidQuery, Unsupported
+from odf_engine.ingest.ordering import Order, gathered
+from odf_engine.metadata.model import Checkpoint, TransformRequest
+from odf_engine.progress import Reporter
+from odf_engine.spark.frames import arrow_batches
+from odf_engine.spark.origins import check_repeatable
+from odf_engine.spark.plans import by_all_columns
+from odf_engine.spark.query import run_query
+from odf_engine.spark.slices import plain_schema, plain_slice
+from odf_engine.spark.stateful import ROWS, Stateful, stateful
+from odf_engine.spark.streams import Streams
+from odf_engine.spark.types import arrow_schema, spark_schema
+from odf_engine.transform.batches import Batch, Marks, Slice, batches, read_slices
+from odf_engine.transform.changes import Emitted
+from odf_engine.transform.checkpoint import ENGINE, FORMAT, About, read_checkpoint, write_checkpoint
+from odf_engine.transform.contract import Result
+from odf_engine.transform.output import Contract
+
+if TYPE_CHECKING:
+    from odf_engine.spark.frames import DataFrame
+    from odf_engine.spark.session import SparkSession
+
+_EMITTED: Final = "emitted.arrow"
+
+
+class Streaming:
+    """One transaction.
+
+    Args:
+        session: the job's own, in which ``system_time()`` is defined.
+        request: what to run; its checkpoints' folder is used for temporary files.
+        declared: the schema of the dataset; None before it has one.
+        reporter: hears of amounts and late rows, and is asked whether to stop.
+    """
+
+    def __init__(
+        self, session: SparkSession, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> None:
+        self._session = session
+        self._request = request
+        self._declared = declared
+        self._reporter = reporter
+        self._new_checkpoint = Path(request.new_checkpoint_path)
+        folder = self._new_checkpoint.with_name("stream")
+        self._kept = folder / "kept"
+        self._scratch = folder / "scratch"
+        self._scratch.mkdir(parents=True)
+        self._streams = Streams(session, self._kept / "state", folder)
+
+    def run(self) -> Result:
+        """Runs it and writes slice and checkpoint.
+
+        Raises:
+            InvalidQuery, Unsupported: the query; BadData: a value, a slice or the checkpoint.
+            Cancelled: nothing is left.
+        """
+        request = self._request
+        query = self._query()
+        about = self._before()
+        own = pa.schema([field for field in arrow_schema(query.frame.schema) if field.name != ROWS])
+        contract = Contract(own, request.vocab, self._declared)
+        slices = read_slices(request.query_inputs)
+        self._check(query, slices)
+        marks = Marks(about.watermarks)
+        emitted = None
+        if query.mode == "update":
+            emitted = Emitted(own, query.keys, contract.event_time)
+            emitted.load(self._kept / _EMITTED)
+        results: list[Iterator[pa.RecordBatch]] = []
+        todo = list(batches(slices, request.query_inputs, marks, each=query.mode == "update"))
+        for number, batch in enumerate(todo):
+            rows = self._batch(query, contract, batch, number)
+            results.append(rows if emitted is None else _changed(emitted, rows))
+        written = self._write(chain.from_iterable(results), contract)
+        after = marks.after(request.query_inputs, None)
+        checkpoint = None
+        if todo or after != marks or request.prev_checkpoint_path is None:
+            if emitted is not None:
+                emitted.save(self._kept / _EMITTED)
+            checkpoint = self._save(after)
+        return Result(written, contract.schema, checkpoint)
+
+    # --- The query and its state --------------------------------------------------------------
+
+    def _query(self) -> Stateful:
+        views: dict[str, DataFrame] = {}
+        for at, each in enumerate(self._request.query_inputs):
+            schema = plain_schema(pq.read_schema(each.schema_file), each.vocab)
+            views[each.query_alias] = self._streams.view(at, schema, each.vocab)
+        frame = run_query(self._session, views, self._request.transform.queries or [])
+        check_repeatable(frame, "query")
+        inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
+        return stateful(self._session, frame, inputs, self._request.vocab.event_time_column)
+
+    def _hash(self) -> str:
+        """Of what the state belongs to."""
+        steps = msgspec.json.encode(self._request.transform.queries or [], order="sorted")
+        aliases = [f"{each.dataset_id} {each.query_alias}" for each in self._request.query_inputs]
+        return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
+
+    def _before(self) -> About:
+        """The state after the transaction before, unpacked."""
+        path = self._request.prev_checkpoint_path
+        if path is None:
+            return About(format=FORMAT, engine=ENGINE, query=self._hash(), watermarks={}, watermark=None)
+        about = read_checkpoint(Path(path), self._kept)
+        if about.query != self._hash():
+            raise Unsupported(
+                "the checkpoint holds the state of another query or of other inputs",
+                where=path,
+                hint="make the dataset anew with this query",
+            )
+        return about
+
+    def _save(self, marks: Marks) -> Checkpoint:
+        aliases = [each.query_alias for each in self._request.query_inputs]
+        about = About(
+            format=FORMAT,
+            engine=ENGINE,
+            query=self._hash(),
+            watermarks=dict(marks.known),
+            watermark=marks.least(aliases),
+        )
+        return write_checkpoint(self._new_checkpoint, about, self._kept)
+
+    def _check(self, query: Stateful, slices: Sequence[Slice]) -> None:
+        """Refuses rows that the query would get wrong."""
+        for each in slices:
+            name = self._request.query_inputs[each.at].query_alias
+            if each.changes and name in query.plain:
+                raise InvalidQuery(
+                    f"the input '{name}' has retractions or corrections, and {query.plain[name]} "
+                    "cannot take rows back",
+                    where="query",
+                    hint="count, sum and avg can; or say what they mean to the query, such as WHERE op = 0",
+                )
+            if query.mode == "append" and each.earliest is not None and each.earliest < 0:
+                raise BadData(
+                    f"the input '{name}' has rows from before 1970, which a query with state cannot have",
+                    where=str(each.path),
+                    hint="filter them out in a dataset of its own",
+                )
+
+    # --- Batches ------------------------------------------------------------------------------
+
+    def _batch(
+        self, query: Stateful, contract: Contract, batch: Batch, number: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Runs a batch; its rows in order."""
+        inputs = self._request.query_inputs
+        files: list[list[Path]] = [[] for _ in inputs]
+        for each in batch.slices:
+            copy = self._scratch / f"copy-{number}-{each.at}-{len(files[each.at])}.parquet"
+            files[each.at].append(plain_slice(each.path, inputs[each.at].vocab, copy))
+        taken: list[Iterator[pa.RecordBatch]] = []
+
+        def take(frame: DataFrame) -> None:
+            taken.append(self._gathered(frame, contract, self._scratch / f"rows-{number}.parquet"))
+
+        # A row may still come whose time is exactly the watermark, where that makes a difference.
+        mark = max(0, (batch.watermark or 0) - query.exact)
+        late = self._streams.run(query.frame, query.mode, files, mark, take, self._reporter)
+        if late:
+            self._reporter.line(f"{late:,} rows came too late for what they belong to: left out", "warning")
+        return chain.from_iterable(taken)
+
+    def _gathered(self, frame: DataFrame, contract: Contract, path: Path) -> Iterator[pa.RecordBatch]:
+        """The rows of a batch, all of them there already, by event time and then every other column."""
+        time = contract.event_time
+        schema = arrow_schema(frame.schema)
+        flat = not any(types.is_nested(field.type) for field in schema)
+        rows = map(contract.checked, arrow_batches(frame, self._reporter)[1])
+        if not flat:
+            with pq.ParquetWriter(path, schema, compression="lz4") as writer:
+                for batch in rows:
+                    writer.write_batch(batch)
+            return arrow_batches(self._by_spark(schema, path, time), self._reporter, progress=False)[1]
+        order = Order(tuple(sorted(schema.names, key=lambda name: name != time)))
+        found = gathered(rows, order, path, lambda kind: self._by_spark(kind, path, time), self._reporter)
+        first = next(found, None)
+        return iter(()) if first is None else chain([first], found)
+
+    def _by_spark(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
+        frame = self._session.read.schema(spark_schema(schema)).parquet(path.absolute().as_uri())
+        return by_all_columns(frame, time)
+
+    def _write(self, rows: Iterator[pa.RecordBatch], contract: Contract) -> WrittenSlice | None:
+        request = self._request
+        return write_slice(
+            (_finished(contract, batch) for batch in rows),
+            schema=contract.schema,
+            vocab=request.vocab,
+            path=Path(request.new_data_path),
+            first_offset=request.next_offset,
+            system_time=request.system_time,
+            fallback_event_time=request.system_time,
+            reporter=self._reporter,
+        )
+
+
+_OPERATION: Final = "odf_operation"
+
+
+def _finished(contract: Contract, batch: pa.RecordBatch) -> pa.RecordBatch:
+    if _OPERATION in batch.schema.names:
+        return contract.finished(batch, batch.column(_OPERATION))
+    return contract.finished(batch, pa.repeat(pa.scalar(int(Op.APPEND), pa.int32()), batch.num_rows))
+
+
+def _changed(
+    emitted: Emitted, rows: Iterator[pa.RecordBatch], contract: Contract
+) -> Iterator[pa.RecordBatch]:
+    """What the newest rows of groups change, with the operation of each row."""
+    found = list(rows)
+    if not found:
+        return iter(())
+    table = pa.Table.from_batches(found)
+    alive = [count > 0 for count in table.column(ROWS).to_pylist()]
+    changes, operations = emitted.changes(table, alive)
+    made = changes.append_column(_OPERATION, pa.array(operations, pa.int32()))
+    return iter(made.to_batches(max_chunksize=1 << 16))
