@@ -112,8 +112,11 @@ merge: {kind: Ledger, primaryKey: [id]}
 
 def test_a_query_that_gives_more_columns_needs_a_migration(pulled: Pulled) -> None:
     pulled.write("a.csv", "id,city,people\n1,Ghent,5\n")
-    pulled.add(QUERY % "SELECT id, city FROM input")
+    pulled.add(
+        QUERY % "SELECT id, city FROM input", more="- kind: SetDataSchema\n  schema: [id INT, city STRING]"
+    )
     pulled.pull()
+    assert pulled.kinds() == ["Seed", "SetPollingSource", "SetDataSchema", "AddData"]
     more = QUERY % "SELECT people, id, city FROM input"
     update(pulled, more)
     pulled.write("a.csv", "id,city,people\n1,Ghent,5\n2,Bruges,6\n")
