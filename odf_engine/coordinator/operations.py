@@ -114,6 +114,7 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
 def _ingest(request: Ingest, context: Context, reporter: Reporter) -> dict[str, Any]:
     from odf_engine.ingest.push_source import push_source
     from odf_engine.metadata.timestamp import Timestamp
+    from odf_engine.workspace.spool import release
     from odf_engine.workspace.trust import Trust
     from odf_engine.workspace.workspace import Workspace
 
@@ -121,23 +122,28 @@ def _ingest(request: Ingest, context: Context, reporter: Reporter) -> dict[str, 
     entry = workspace.resolve(request.dataset)
     push_source(entry, request.source)  # as above
     Trust(workspace).check(entry)
-    runtime = context.host.spark(reporter)
+    files = [Path(file) for file in request.files]
+    try:
+        runtime = context.host.spark(reporter)
 
-    from odf_engine.ingest.push import push
+        from odf_engine.ingest.push import push
 
-    result = push(
-        workspace,
-        entry,
-        runtime,
-        reporter,
-        files=[Path(file) for file in request.files],
-        source=request.source,
-        format=request.format,
-        event_time=None if request.event_time is None else Timestamp.parse(request.event_time),
-        ignore_unknown=request.ignore_unknown,
-        strict=request.strict,
-    )
-    return _pulled(entry, result)
+        result = push(
+            workspace,
+            entry,
+            runtime,
+            reporter,
+            files=files,
+            source=request.source,
+            format=request.format,
+            event_time=None if request.event_time is None else Timestamp.parse(request.event_time),
+            ignore_unknown=request.ignore_unknown,
+            strict=request.strict,
+        )
+        return _pulled(entry, result)
+    finally:
+        for file in files:
+            release(workspace.odf, file)
 
 
 def _pulled(entry: DatasetEntry, result: PullResult) -> dict[str, Any]:

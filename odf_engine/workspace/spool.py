@@ -1,8 +1,8 @@
 """Data that comes through a pipe, kept in a file until the worker has read it.
 
 A spool is a folder ``ingest-PID-…`` in the workspace's cache, with the number of the process that made
-it in its name. That process removes it; what a killed one left, the next worker does when it starts,
-since no job can need it then any more.
+it in its name. That process removes it; what a killed one left, the worker does when it has read it, or
+when it starts, since no job can need it then any more.
 """
 
 from __future__ import annotations
@@ -51,9 +51,20 @@ def spooled(odf: Path, source: BinaryIO, name: str, told: Callable[[int], None])
         shutil.rmtree(folder, ignore_errors=True)
 
 
+def release(odf: Path, file: Path) -> None:
+    """Removes the spool that a file is in, if it is in one and the process that made it is no more."""
+    if file.parent.parent == odf / "cache":
+        _remove_if_left(file.parent)
+
+
 def sweep_spools(odf: Path) -> None:
     """Removes what processes left that are no more; nobody may be pushing."""
     for folder in (odf / "cache").glob("ingest-*"):
-        owner = folder.name.split("-")[1]
-        if owner.isdigit() and not processes.runs(int(owner)):
-            shutil.rmtree(folder, ignore_errors=True)
+        _remove_if_left(folder)
+
+
+def _remove_if_left(folder: Path) -> None:
+    kind, _, rest = folder.name.partition("-")
+    owner = rest.partition("-")[0]
+    if kind == "ingest" and owner.isdigit() and not processes.runs(int(owner)):
+        shutil.rmtree(folder, ignore_errors=True)
