@@ -25,7 +25,7 @@ from odf_engine.metadata.model import Csv, Json, NdJson
 from odf_engine.progress import Reporter
 from odf_engine.spark import casts, parquet
 from odf_engine.spark.casts import Formats
-from odf_engine.spark.errors import clean, translated
+from odf_engine.spark.errors import clean, shortened, translated
 from odf_engine.spark.frames import arrow_batches, cancellable
 from odf_engine.spark.scans import Dialect, JsonScan
 from odf_engine.spark.text import prepare, spark_path
@@ -160,8 +160,8 @@ def read_parquet(
         BadData: it is not a Parquet file.
         InvalidSchema: a column that the file does not have, or a type that does not fit.
     """
-    name = name or path.name
-    file, footer = parquet.prepare(path, scratch, name, reporter or Reporter())
+    name, reporter = name or path.name, reporter or Reporter()
+    file, footer = parquet.prepare(path, scratch, name, reporter)
     with translated(reporter):
         try:
             frame = parquet.with_moments(session.read.parquet(spark_path(file)), footer)
@@ -169,6 +169,9 @@ def read_parquet(
             raise InvalidSchema(f"Spark cannot read this file: {clean(str(error))}", where=name) from None
         if schema is None:
             return frame
+        declared = {field.name.lower() for field in schema}
+        if left_out := [each for each in frame.columns if each.lower() not in declared]:
+            reporter.line(f"{name}: not in read.schema, left out: {shortened(', '.join(left_out))}")
         return _projected(frame, schema, name)
 
 

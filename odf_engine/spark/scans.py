@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -193,42 +193,43 @@ class _Level:
 
     Attributes:
         keys: of all objects, each with the line where it comes first; no more than 10,000.
-        every: every object has to be looked at, not those with new keys alone.
     """
 
     def __init__(self, fields: list[pa.Field]) -> None:
         self._folded = {field.name.casefold(): field.name for field in fields}
         self._written: dict[str, dict[str, int]] = {}
-        self._inner = {field.name: inner for field in fields if (inner := _members(field.type)) is not None}
+        self._odd = False
+        self._inner = {field.name: inner for field in fields if (inner := _within(field.type)) is not None}
         self.keys: dict[str, int] = {}
-        self.every = bool(self._inner)
+
+    @property
+    def every(self) -> bool:
+        """Whether every object has to be looked at, not those with new keys alone."""
+        return self._odd or bool(self._inner)
 
     def look(self, found: dict[str, Any], number: int) -> None:
         """Notes the keys of an object, those that are names of columns whatever their case."""
+        if self._odd or not self.keys.keys() >= found.keys():
+            self._learn(found, number)
+        for name, (members, decode) in self._inner.items():
+            for key in self._written.get(name, ()):
+                if (raw := found.get(key)) is not None:
+                    try:
+                        inner = decode(raw)
+                    except (msgspec.MsgspecError, RecursionError):
+                        continue  # something else: left to those who read values
+                    for each in _objects(inner):
+                        members.look(each, number)
+
+    def _learn(self, found: dict[str, Any], number: int) -> None:
         for key in found:
             if key not in self.keys and len(self.keys) < _MOST_KEYS:
                 self.keys[key] = number
             if (name := self._folded.get(key.casefold())) is None:
                 continue
-            self.every |= key != name
+            self._odd |= key != name
             if key == name or name not in found:  # of two that fit, the one in the right case is meant
                 self._written.setdefault(name, {}).setdefault(key, number)
-        for name, inner in self._inner.items():
-            for key in self._written.get(name, ()):
-                if (raw := found.get(key)) is not None:
-                    inner.look_within(raw, number)
-
-    def look_within(self, raw: msgspec.Raw, number: int) -> None:
-        """A value that is an object, or lists of objects; others are left to those who read values."""
-        start = bytes(memoryview(raw)[:1])
-        try:
-            if start == b"{":
-                self.look(_raw_object(raw), number)
-            elif start == b"[":
-                for item in _raw_items(raw):
-                    self.look_within(item, number)
-        except msgspec.MsgspecError:
-            return
 
     def spelled(self, file: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
         """What is written in another case than declared.
@@ -248,16 +249,24 @@ class _Level:
                 )
             if first[0] != name:
                 yield (*path, name), first[0]
-        for name, inner in self._inner.items():
-            yield from inner.spelled(file, (*path, name))
+        for name, (members, _) in self._inner.items():
+            yield from members.spelled(file, (*path, name))
 
 
-def _members(kind: pa.DataType) -> _Level | None:
-    """The names within a struct, or a list of structs."""
+def _within(kind: pa.DataType) -> tuple[_Level, Callable[[Any], Any]] | None:
+    """The members of a struct or of lists of structs, and what decodes a value to objects in such lists."""
+    held: Any = dict[str, msgspec.Raw] | None
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind = kind.value_type
-    return _Level(list(kind)) if pa.types.is_struct(kind) else None
+        kind, held = kind.value_type, list[held] | None
+    return (_Level(list(kind)), msgspec.json.Decoder(held).decode) if pa.types.is_struct(kind) else None
+
+
+def _objects(value: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _objects(item)
+    elif value is not None:
+        yield value
 
 
 _raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_raw_items: Final = msgspec.json.Decoder(list[msgspec.Raw]).decode

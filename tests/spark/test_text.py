@@ -32,7 +32,7 @@ def parts(data: bytes, cuts: list[int]) -> list[bytes]:
     return found
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(some.text('ab,"\n\r', max_size=40).map(str.encode), CUTS)
 def test_quotes_are_counted_line_by_line(data: bytes, cuts: list[int]) -> None:
     scan = QuoteScan(Dialect())
@@ -60,7 +60,7 @@ LINES = some.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(LINES, CUTS, some.booleans())
 def test_lines_of_more_than_one_object_are_found(lines: list[str], cuts: list[int], ended: bool) -> None:
     data = ("\n".join(lines) + ("\n" if ended else "")).encode()
@@ -88,7 +88,7 @@ ROWS = some.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(ROWS, some.sampled_from(["\n", "\r\n"]), some.integers(1, 64))
 def test_records_end_where_csv_says(rows: list[list[str]], end: str, chunk: int) -> None:
     written = io.StringIO()
