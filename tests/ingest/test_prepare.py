@@ -11,7 +11,9 @@ import pytest
 from odf_engine.errors import BadData
 from odf_engine.ingest.prepare import Limits, prepare
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
-from odf_engine.workspace.config import Config, set_value
+from odf_engine.workspace.config import Config, save, set_value
+from odf_engine.workspace.workspace import Workspace
+from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
 
 GZIP = Decompress(CompressionFormat.Gzip)
@@ -169,3 +171,26 @@ def test_steps_in_any_order(tmp_path: Path, reporter: Recorder) -> None:
     ]
     assert run(path, reporter, *steps) == (b"one\n2\n", "a.b64 | base64/one.csv | sed | gzip")
     assert [each.name for each in (tmp_path / "job").iterdir()] == ["prepared-5"]
+
+
+def test_a_pull_of_a_bad_archive_leaves_the_head_and_the_next_starts_afresh(pulled: Pulled) -> None:
+    config = set_value(pulled.workspace.config, "prepare.mostBytes", "200000")
+    save(config, pulled.workspace.config_path)
+    pulled.workspace = Workspace(pulled.workspace.folder)
+    path = pulled.write("data.zip", b"")
+    pulled.add("""
+fetch: {kind: Url, url: data.zip}
+prepare: [{kind: Decompress, format: Zip}, {kind: Decompress, format: Gzip}]
+read: {kind: Csv, schema: [id BIGINT]}
+merge: {kind: Append}
+""")
+    for files, said in (
+        ({"one": gzip.compress(b"1\n")[:-5]}, "data.zip/one.csv: is gzip that was cut short"),
+        ({"one": b"1", "two": b"2"}, "data.zip: the archive has 2 files, and no subPath"),
+        ({"..__one": b"1"}, "an entry outside of itself"),
+        ({"one": gzip.compress(b"\0" * 300_000)}, "data.zip/one.csv: unpacks to more than"),
+    ):
+        make_zip(path, **files)
+        pulled.fails(BadData, said)
+    make_zip(path, one=gzip.compress(b"1\n"))
+    assert pulled.pull().records == 1
