@@ -61,7 +61,7 @@ class Payload:
             BadData: the file was written to meanwhile, so the rows may be a mixture.
         """
         if self.stamp is not None and (not self.path.exists() or stamp_of(self.path) != self.stamp):
-            raise BadData("changed while it was being read", where=self.name, hint="pull again")
+            raise BadData("changed while it was being read", where=self.name, hint="try again")
 
 
 @dataclass(frozen=True)
