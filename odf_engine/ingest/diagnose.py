@@ -14,7 +14,7 @@ from itertools import islice
 from json import JSONDecodeError
 from pathlib import Path
 from time import monotonic
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,7 +26,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 
 _SECONDS: Final = 60.0
-_LONGEST_FIELD: Final = 1 << 28
+_LONGEST_FIELD: Final = 1 << 26
 _SHOWN: Final = 120
 _CUT: Final = 200
 """Spark's errors carry so many characters of a value."""
@@ -70,7 +70,7 @@ def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
     long = len(file.separator) > 1
     with file.path.open(encoding=file.encoding, newline="") as lines:
         reader = csv.reader(
-            (line.replace(file.separator, _MARK) for line in lines) if long else lines,
+            (line.replace(file.separator, _MARK) for line in _lines(lines)) if long else _lines(lines),
             delimiter=_MARK if long else file.separator,
             quotechar=file.quote or None,
             quoting=csv.QUOTE_MINIMAL if file.quote else csv.QUOTE_NONE,
@@ -82,6 +82,13 @@ def csv_rows(file: TextFile) -> Iterator[tuple[int, list[str]]]:
             if row:
                 yield line, [value.replace(_MARK, file.separator) for value in row] if long else row
             line = reader.line_num + 1
+
+
+def _lines(file: TextIO) -> Iterator[str]:
+    while line := file.readline(_LONGEST_FIELD):
+        if len(line) == _LONGEST_FIELD:
+            raise csv.Error("a line is too long")
+        yield line
 
 
 def explain_csv(error: BadData, file: TextFile, reporter: Reporter) -> BadData:

@@ -111,6 +111,39 @@ class QuoteScan:
         self._odd = self._odd or self._quote in left
 
 
+class LineScan:
+    """Checks that no line is longer than memory should hold: Spark takes every line as a whole.
+
+    Args:
+        name: how errors name the file.
+        hint: what to do.
+    """
+
+    def __init__(self, name: str, hint: str) -> None:
+        self._name = name
+        self._hint = hint
+        self._lines = self._length = 0
+
+    def feed(self, chunk: bytes) -> None:
+        """The next part of the file.
+
+        Raises:
+            BadData: a line is too long.
+        """
+        last = max(chunk.rfind(b"\n"), chunk.rfind(b"\r"))
+        self._length = self._length + len(chunk) if last < 0 else len(chunk) - last - 1
+        self._lines += chunk.count(b"\n")
+        if self._length > _LONGEST_LINE:
+            raise BadData(
+                f"a line is longer than {_LONGEST_LINE >> 20} MB",
+                where=f"{self._name}: line {self._lines + 1}",
+                hint=self._hint,
+            )
+
+    def finish(self) -> None:
+        """The file has ended."""
+
+
 class JsonScan:
     """Looks at every line of a file with one JSON object a line: is it one, and which keys has it?
 
@@ -145,12 +178,6 @@ class JsonScan:
         lines, end, self._rest = (self._rest + chunk).rpartition(b"\n")
         if end:
             self._check(lines)
-        elif len(self._rest) > _LONGEST_LINE:
-            raise BadData(
-                f"a line is longer than {_LONGEST_LINE >> 20} MB",
-                where=f"{self._name}: line {self._lines + 1}",
-                hint="every line has to be one object; for one document with an array use read.kind Json",
-            )
 
     def finish(self) -> None:
         """The file has ended; raises as :meth:`feed` does."""

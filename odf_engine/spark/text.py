@@ -18,10 +18,12 @@ from typing import BinaryIO, Final
 from odf_engine.errors import BadData
 from odf_engine.progress import Reporter
 from odf_engine.spark.encodings import bad_bytes, encoding_of
-from odf_engine.spark.scans import Dialect, JsonScan, QuoteScan, Utf8Scan
+from odf_engine.spark.scans import Dialect, JsonScan, LineScan, QuoteScan, Utf8Scan
 
 _CHUNK: Final = 4 << 20
 _LONGEST_RECORD: Final = 256 << 20
+_ONE_OBJECT: Final = "every line has to be one object; for one document with an array use read.kind Json"
+_NO_LINES: Final = "check whether this is CSV, and what ends its lines"
 _MARKS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
 """Characters that may end a record where line ends cannot; the first that a file lacks is taken."""
 
@@ -74,7 +76,8 @@ def prepare(
         path = copy
     quotes = QuoteScan(dialect) if dialect is not None and dialect.quote else None
     utf8 = Utf8Scan(path, name) if codec in (None, "utf-8-sig") else None
-    scans = [scan for scan in (utf8, quotes, objects) if scan is not None]
+    lines = LineScan(name, _ONE_OBJECT if objects is not None else _NO_LINES)
+    scans = [scan for scan in (lines, utf8, quotes, objects) if scan is not None]
     for chunk in _chunks(path, reporter):
         for scan in scans:
             scan.feed(chunk)

@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from odf_engine.errors import BadData, Cancelled
 from odf_engine.progress import Reporter
-from odf_engine.spark import text
+from odf_engine.spark import scans, text
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.scans import Dialect, JsonScan, QuoteScan
 from odf_engine.spark.text import prepare
@@ -148,3 +148,16 @@ def test_cancelled_while_it_looks(tmp_path: Path) -> None:
     reporter.cancel()
     with pytest.raises(Cancelled):
         prepare(file, tmp_path, name="x", reporter=reporter)
+
+
+def test_lines_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text, "_CHUNK", 7)
+    monkeypatch.setattr(scans, "_LONGEST_LINE", 20)
+    file = tmp_path / "x"
+    file.write_bytes((b"x" * 19 + b"\n") * 3 + b"y" * 19 + b"\r" + b"z" * 9)
+    prepare(file, tmp_path, name="x", dialect=Dialect())
+    for scan, hint in ((None, "is CSV"), (JsonScan("x"), "read.kind Json")):
+        file.write_bytes(b"{}\n" + b"x" * 40)
+        with pytest.raises(BadData, match="x: line 2: a line is longer than 0 MB") as caught:
+            prepare(file, tmp_path, name="x", objects=scan)
+        assert hint in str(caught.value.hint)
