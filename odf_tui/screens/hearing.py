@@ -166,8 +166,9 @@ class Hearing(Parts):
         if health in (Health.queued, Health.running):
             return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
         if health is Health.failed:
+            job = self.book.intake_of(row.id)
             return [
-                [(" No rows: the last pull did not succeed. ", "bad")],
+                [(f" No rows: the last {job.kind if job else 'pull'} did not succeed.", "bad")],
                 [
                     (" ⏎", "key"),
                     (" in pane ", "muted"),
