@@ -487,6 +487,53 @@ def test_any_definition_becomes_any_other(
         assert not workspace.update([unchanged])[0].events
 
 
+columns = st.dictionaries(
+    st.sampled_from("abcde"), st.tuples(st.sampled_from(["INT", "STRING"]), st.booleans()), min_size=1
+)
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(before=columns, after=columns, keep=st.booleans(), listed=st.booleans(), order=st.randoms())
+def test_whatever_is_read_or_listed_only_adds_optional_columns(
+    workspace: Workspace,
+    before: dict[str, tuple[str, bool]],
+    after: dict[str, tuple[str, bool]],
+    keep: bool,
+    listed: bool,
+    order: Any,
+) -> None:
+    def ddl(columns: dict[str, tuple[str, bool]]) -> list[str]:
+        return [f"{name} {kind}{' NOT NULL' if needed else ''}" for name, (kind, needed) in columns.items()]
+
+    def source(columns: dict[str, tuple[str, bool]]) -> model.SetPollingSource:
+        read = model.Csv(schema=ddl(columns))
+        return model.SetPollingSource(fetch=model.Url("a"), read=read, merge=model.Append())
+
+    if keep:
+        after = {**after, **before}
+    names = list(after)
+    order.shuffle(names)
+    after = {name: after[name] for name in names}
+    name = f"data{len(workspace.datasets())}"
+    first = [source(before), model.SetDataSchema(ddl=ddl(before))]
+    (entry,) = workspace.add([DatasetSnapshot(name, DatasetKind.Root, first)])
+    old = schema_of(entry)
+    second = model.SetDataSchema(ddl=ddl(after)) if listed else source(after)
+    wanted = [DatasetSnapshot(name, DatasetKind.Root, [second])]
+    kept = all(after.get(column) == declared for column, declared in before.items())
+    if not kept or any(needed for column, (_, needed) in after.items() if column not in before):
+        with pytest.raises(ChainRuleViolated):
+            workspace.update(wanted)
+        assert schema_of(entry) == old
+        return
+    workspace.update(wanted)
+    new = schema_of(entry).names[4:]
+    added = [column for column in after if column not in before]
+    assert new == (list(after) if listed else [*before, *added])
+    assert not workspace.update(wanted)[0].events
+    assert not workspace.update([snapshot_of(entry)])[0].events
+
+
 def over(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
     """What both amount to."""
     sources = (model.SetPollingSource, model.AddPushSource)
