@@ -312,10 +312,10 @@ class Card(Paragraphs):
         first = plain(error.message.partition("\n")[0])
         self.why = f"{Health.failed.glyph} {first}"
         lines: list[list[Span]] = [[("why  ", "bad"), (first, "bad")]]
+        if error.hint:  # before the place: where there is little room, it matters more
+            lines.append([("try  ", "muted"), (plain(error.hint), "good")])
         if error.where:
             lines.append([("at   ", "muted"), (plain(error.where), "")])
-        if error.hint:
-            lines.append([("try  ", "muted"), (plain(error.hint), "good")])
         return lines
 
 
