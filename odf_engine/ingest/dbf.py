@@ -1,9 +1,9 @@
 """Tables of dBASE (.dbf), the attributes of a shapefile: their columns, and their rows as text.
 
-A value stays the text that stands in the file, without padding, so that no digit is lost; it becomes
-its type where all text does (:mod:`odf_engine.spark.casts`). Dates are written as ``2024-01-31`` and
-truth values as ``true`` and ``false``. A blank value is null, and so are the fillers that programs
-write for no value: asterisks for numbers, zeros for dates, ``?`` for truth values.
+A value stays the text that stands in the file, without what fills its column, so that no digit is lost;
+it becomes its type where all text does (:mod:`odf_engine.spark.casts`). Dates are written as
+``2024-01-31`` and truth values as ``true`` and ``false``. A blank value is null, and so are the fillers
+that programs write for no value: asterisks for numbers, zeros for dates, ``?`` for truth values.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -178,7 +179,7 @@ def _value(kind: str, raw: bytes, encoding: str) -> str | None:
     text = raw.decode("latin-1").partition("\0")[0].strip()
     match kind:
         case "N" | "F":
-            return None if set(text) <= {"*"} else text
+            return None if set(text) <= {"*"} else _number(text)
         case "D" if set(text) <= {"0", " "}:
             return None
         case "D":
@@ -190,6 +191,17 @@ def _value(kind: str, raw: bytes, encoding: str) -> str | None:
                 raise ValueError(f"'{text}' is not a truth value such as T or F")
             return _TRUTHS.get(text.lower())
     return None
+
+
+def _number(text: str) -> str:
+    """A number without the zeros that fill its column, nor an exponent, so that it may become any type."""
+    if text.isdecimal():
+        return text
+    try:
+        number = format(Decimal(text), "f")
+    except InvalidOperation:
+        return text  # making it a number says what is wrong
+    return number.rstrip("0").rstrip(".") if "." in number else number
 
 
 def _decoded(raw: bytes, encoding: str) -> str:

@@ -125,8 +125,12 @@ def _opened(path: Path, name: str) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except zipfile.BadZipFile:
+        with path.open("rb") as file:
+            begun = file.read(4) == b"PK\x03\x04"
         raise BadData(
-            "is not a zip archive, in which a shapefile has to be",
+            "is a zip archive that was cut short"
+            if begun
+            else "is not a zip archive, in which a shapefile has to be",
             where=name,
             hint="a shapefile is several files: do not unpack it in `prepare`; check what is fetched",
         ) from None

@@ -143,11 +143,32 @@ def test_columns_and_values(tmp_path: Path) -> None:
         ]
     )  # fmt: skip
     first, second = (list(row.values())[:-1] for row in rows)
-    assert first[:4] == ['größe, "x"', "-12", "1" + "0" * 25, "12345678901.500000"]
+    assert first[:4] == ['größe, "x"', "-12", "1" + "0" * 25, "12345678901.5"]
     assert float(first[4]) == 1.5
     assert first[5:] == ["2024-01-31", "true"]
     assert second == [None] * 7
     assert reporter.lines == []
+
+
+def test_numbers(tmp_path: Path) -> None:
+    """Without the zeros and exponents of their column, so that they may become whole numbers as well."""
+    numbers = {
+        "12.000": "12", "-.50": "-0.5", "1.5e+002": "150", "0.0": "0", "100": "100", "1" * 30: "1" * 30,
+        "1,5": "1,5", "*" * 30: None, " ": None,
+    }  # fmt: skip
+
+    def write(writer: Any) -> None:
+        writer.field("n", "N", 30, 3)
+        for at in range(len(numbers)):
+            writer.point(1, 2)
+            writer.record(at)
+
+    files = make(shapefile.POINT, write)
+    for at, text in enumerate(numbers):
+        files["a.dbf"] = files["a.dbf"].replace(
+            f" {at}.000".rjust(31).encode(), b" " + text.rjust(30).encode(), 1
+        )
+    assert [row["n"] for row in read(tmp_path, files)[0]] == list(numbers.values())
 
 
 @pytest.mark.parametrize(
@@ -277,6 +298,7 @@ def test_archives_that_are_wrong(tmp_path: Path) -> None:
     other = points(("a", 1))
     cases: list[tuple[Files | bytes, str]] = [
         (b"<html>", r"in\.zip: is not a zip archive"),
+        (b"PK\x03\x04 and no more", r"in\.zip: is a zip archive that was cut short"),
         (without(files, "a.dbf"), r"in\.zip/a\.shp: the archive lacks the \.dbf file"),
         (files | {"a.shp": shp[:-10]}, r"a\.shp: was cut short or is damaged: record 3 of 3"),
         (files | {"a.shp": shp[:-28]}, r"a\.shp: was cut short or is damaged: record 3 of 3"),
