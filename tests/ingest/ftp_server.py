@@ -60,6 +60,8 @@ def ftp_server(folder: Path, certificate: Path | None = None, *, implicit: bool 
         "banner": "at your service",
         "use_sendfile": False,
         "auth_failed_timeout": 0.05,
+        # What a server says about where its data are must not lead anybody elsewhere.
+        "masquerade_address": "10.255.255.1",
     }
     if certificate is not None:
         members |= {"certfile": str(certificate), "tls_control_required": True, "tls_data_required": True}
