@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from msgspec.structs import replace
 
+from odf_engine.chain.state import ChainState
 from odf_engine.errors import BadData, Conflict, OdfError
 from odf_engine.ingest.columns import PushedColumns
 from odf_engine.ingest.fetch import Payload, check_readable, stamp_of
@@ -85,26 +86,16 @@ def push(
         for path in files:
             payload = Payload(path, path.name, None, event_time, stamp_of(path))
             try:
-                state = entry.dataset.state()
-                if state.push_sources.get(event.source_name) != event:
-                    raise Conflict(
-                        f"push source '{event.source_name}' changed while files were pushed",
-                        where=path.name,
-                        hint="push what is left again",
-                    )
+                state = _unchanged(entry, event, path)
                 step = step_for(event.read, format, path, reporter)
                 _check_unpacked(path, step, entry)
+                columns = _columns(workspace, state, event, step, ignore_unknown)
+                effective = replace(event, read=step)
                 with inner_folder(job) as folder:
                     PayloadJob(
-                        entry,
-                        replace(event, read=step),
-                        payload,
-                        session,
-                        folder,
-                        workspace.config,
-                        reporter,
+                        *(entry, effective, payload, session, folder, workspace.config, reporter),
                         after=state.head,
-                        reader=_columns(workspace, entry, event, step, ignore_unknown).read,
+                        reader=columns.read,
                         strict=strict,
                     ).run()
             except OdfError as error:
@@ -122,11 +113,26 @@ def push(
     )
 
 
+def _unchanged(entry: DatasetEntry, source: AddPushSource, path: Path) -> ChainState:
+    """The state of the dataset before a file.
+
+    Raises:
+        Conflict: the source is defined otherwise by now.
+    """
+    state = entry.dataset.state()
+    if state.push_sources.get(source.source_name) != source:
+        raise Conflict(
+            f"push source '{source.source_name}' changed while files were pushed",
+            where=path.name,
+            hint="push what is left again",
+        )
+    return state
+
+
 def _columns(
-    workspace: Workspace, entry: DatasetEntry, source: AddPushSource, step: ReadStep, ignore_unknown: bool
+    workspace: Workspace, state: ChainState, source: AddPushSource, step: ReadStep, ignore_unknown: bool
 ) -> PushedColumns:
     """What the source takes: the columns that it declares, else those of the dataset."""
-    state = entry.dataset.state()
     vocab = state.vocabulary
     operations = vocab.operation_type_column
     columns = declared_columns(step)
