@@ -27,6 +27,7 @@ def detail_of(workspace: Workspace, entry: DatasetEntry) -> Detail:
     state = entry.dataset.state()
     names = {str(each.id): str(each.alias) for each in workspace.datasets()}
     found = [*_trust(workspace, entry), *sections(state, names, str(entry.alias), _disabled(entry, state))]
+    found.append(Section("Data", tuple(_amounts(state))))
     if columns := _columns(state):
         found.append(Section(f"{count(len(columns))} columns", tuple(columns)))
     found.append(Section("Identity", tuple(_identity(entry, state))))
@@ -79,12 +80,16 @@ def _identity(entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
     yield "folder", str(entry.dataset.folder)
 
 
-def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:
+def _amounts(state: ChainState) -> Iterator[Fact]:
     yield "records", count(state.records)
     yield "data", f"{size(state.data_size)} in {count(state.slices)} slice{'' if state.slices == 1 else 's'}"
     yield "blocks", count(state.blocks)
-    yield "watermark", _moment(state.watermark) or "none yet"
     yield "pulled", _moment(state.last_data_time) or "never"
+
+
+def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:
+    yield from _amounts(state)
+    yield "watermark", _moment(state.watermark) or "none yet"
     if (source := state.polling_source) is not None:
         yield "source", fetch_words(source.fetch)
         yield "read", read_words(source.read)

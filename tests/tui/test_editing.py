@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
+import select
 import shlex
+import struct
+import subprocess
+import sys
+import termios
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -19,6 +28,7 @@ from odf_tui.screens.problems import Place, excerpt, place_of
 from odf_tui.screens.workbench import Workbench
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven
+from tests.tui.fake import FakeSource
 from tests.tui.test_engine import MANIFEST, LonelySource
 
 SCRIPT = """\
@@ -168,6 +178,74 @@ async def test_editors_that_do_not_do_their_work(
         await add("r", "$VISUAL is no command")
         assert manifests(workspace) == ["new-derivative.yaml"]
         assert isinstance(drive.app.screen, Workbench)
+
+
+PROGRAM = """\
+import sys
+from pathlib import Path
+from odf_tui import terminal
+terminal.set_switches()
+from odf_tui.workstation import Workstation
+from tests.tui.fake import FakeSource
+Workstation(FakeSource(Path(sys.argv[1]))).run()
+"""
+
+
+class Terminal:
+    """A program in a terminal of 80 × 24."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self.shown = b""
+        self.end, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        self.program = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, str(folder)],
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            start_new_session=True,
+            cwd=Path(__file__).parents[2],
+            env={**os.environ, "TERM": "xterm-256color", **environment},
+        )
+        os.close(end)
+
+    def until(self, text: str) -> bytes:
+        """Waits until a text is shown; what was shown before it since the last time."""
+        limit = time.monotonic() + 30
+        while text.encode() not in self.shown:
+            assert time.monotonic() < limit, self.shown
+            if select.select([self.end], [], [], 0.1)[0]:
+                self.shown += os.read(self.end, 65536)
+        before, _, self.shown = self.shown.partition(text.encode())
+        return before
+
+    def type(self, text: str) -> None:
+        """Types."""
+        os.write(self.end, text.encode())
+
+
+def test_the_editor_gets_the_whole_terminal_and_gives_it_back(source: FakeSource, typist: Typist) -> None:
+    typist.next("stty -a | grep -q ' icanon' && echo COOKED; read -r word; echo GOT $word; kill -INT 0; true")
+    terminal = Terminal(source.folder, {"EDITOR": os.environ["EDITOR"], "VISUAL": ""})
+    try:
+        terminal.until("1 Datasets")
+        terminal.type("a")
+        terminal.until("a query over others")
+        terminal.type("r")
+        left = terminal.until("COOKED")
+        assert b"\x1b[?1049l" in left  # the other screen
+        terminal.type("q\n")
+        unseen = terminal.until("GOT q")  # the key went to the editor
+        assert b"\x1b[" not in unseen  # and nothing was painted meanwhile
+        back = terminal.until("1 Datasets")
+        assert b"\x1b[?1049h" in back
+        terminal.until("was ended by signal 2")  # ^C ended the editor, and nothing else
+        terminal.type("q")
+        assert terminal.program.wait(30) == 0
+    finally:
+        terminal.program.kill()
+        terminal.program.wait()
+        os.close(terminal.end)
 
 
 def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
