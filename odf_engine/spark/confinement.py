@@ -34,9 +34,8 @@ def check_confined(plan: Any, views: Collection[str]) -> None:
     """
     nodes = list(_nodes(plan))
     names = {name.casefold() for name in views}
-    names.update(each.alias().casefold() for node in nodes for each in _named_within(node))
-    for node in nodes:
-        kind = node.getClass().getSimpleName()
+    names.update(each.alias().casefold() for kind, node in nodes for each in _named_within(kind, node))
+    for kind, node in nodes:
         if kind in _REFUSED:
             message, hint = _REFUSED[kind]
             raise _wrong(node, message, hint)
@@ -47,17 +46,19 @@ def check_confined(plan: Any, views: Collection[str]) -> None:
                 raise _wrong(node, f"there is no table or view {named}", None)
 
 
-def _nodes(plan: Any) -> Iterator[Any]:
+def _nodes(plan: Any) -> Iterator[tuple[str, Any]]:
+    """Every node with its kind. Each call goes to Java and back: there are as few as can be."""
     waiting = [plan]
     while waiting:
         node = waiting.pop()
-        yield node
-        waiting += [*_items(node.children()), *_items(node.subqueries()), *_named_within(node)]
+        kind = node.nodeName()
+        yield kind, node
+        waiting += [*_items(node.children()), *_items(node.subqueries()), *_named_within(kind, node)]
 
 
-def _named_within(node: Any) -> Iterator[Any]:
+def _named_within(kind: str, node: Any) -> Iterator[Any]:
     """The queries of a WITH clause."""
-    if node.getClass().getSimpleName() == "UnresolvedWith":
+    if kind == "UnresolvedWith":
         yield from _items(node.innerChildren())
 
 
