@@ -21,7 +21,7 @@ from odf_tui.cli.data import exit_code, moment, pull_entry, say_pull
 from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
 
-_FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
+FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
 _SPECIAL: Final = ("/dev/", "/proc/")
 
 
@@ -32,7 +32,7 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(_FORMATS, case_sensitive=False),
+    type=click.Choice(FORMATS, case_sensitive=False),
     help="Of the files, when it is not the source's own.",
 )
 @click.option("--event-time", metavar="TIME", help="Of rows that have none (RFC 3339); else the time of now.")

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from odf_engine.ingest.formats import FORMATS
+from odf_tui.cli import ingest
 from tests.cli.conftest import Odf, Ran, call_odf, run_odf
 
 MANIFEST = """\
@@ -95,6 +97,10 @@ def test_mistakes(folder: Path, odf: Odf) -> None:
     assert (ran.code, ran.out) == (0, "events: up to date\n")
     assert odf("tail", "events", "--json", "-n", "1").json[0]["id"] == 6
     assert spools(folder) == []
+
+
+def test_the_formats_are_those_of_the_engine() -> None:
+    assert tuple(FORMATS) == ingest.FORMATS
 
 
 def test_leaving_while_it_waits_for_more(folder: Path, odf: Odf) -> None:

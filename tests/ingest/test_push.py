@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapefile
 
+from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import BadData, InvalidSchema, OdfError, SourceUnavailable, Unsupported, UsageError
 from odf_engine.ingest.poll import PullResult
 from odf_engine.ingest.push import push
@@ -24,6 +25,7 @@ from odf_engine.metadata.model import (
     DisablePushSource,
     MetadataEvent,
     NdJson,
+    SetDataSchema,
     SetPollingSource,
 )
 from odf_engine.metadata.timestamp import Timestamp
@@ -193,13 +195,22 @@ def test_from_polling_to_pushing_and_back(pushed: Pushed) -> None:
     assert pushed.push("a.ndjson").records == 1
     event = pushed.newest()
     assert str(event.new_watermark) == "2030-01-01T00:00:00Z"
-    assert event.new_source_state == pushed.dataset.state().source_state
+    assert event.new_source_state is None  # that of a source which is no more
     pushed.append(DisablePushSource("main"))
     pushed.append(old)
     assert pushed.pull(fetch_uncacheable=True, force=True).records == 1
     assert pushed.rows("id") == [(1,), (2,), (1,)]
     assert str(pushed.newest().new_watermark) == "2030-01-01T00:00:00Z"
+    # What data blocks carry is carried over blocks of other kinds too.
+    state = pushed.dataset.state()
+    assert state.schema is not None
+    grown = decode_schema(state.schema).append(pa.field("more", pa.string()))
+    pushed.append(SetDataSchema(schema=encode_schema(grown)))
     assert pushed.pull(set_watermark=Timestamp.parse("2020-01-01T00:00:00Z")).status == "up-to-date"
+    assert pushed.pull(set_watermark=Timestamp.parse("2031-01-01T00:00:00Z")).blocks == 1
+    event = pushed.newest()
+    assert (event.prev_offset, event.new_data) == (2, None)
+    assert event.new_source_state == state.source_state is not None
 
 
 def test_formats(pushed: Pushed) -> None:
