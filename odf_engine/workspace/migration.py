@@ -6,7 +6,7 @@ new takes the types that slices hold. Whether readers survive the result is for 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import pyarrow as pa
 
@@ -52,7 +52,7 @@ def listed_schema(ddl: Sequence[str], declared: pa.Schema | None, vocab: Dataset
 
 
 def grown_schema(
-    declared: pa.Schema, columns: pa.Schema, gone: Collection[str], vocab: DatasetVocabulary
+    declared: pa.Schema, columns: Iterable[pa.Field], gone: Collection[str], vocab: DatasetVocabulary
 ) -> pa.Schema:
     """The schema with the columns of a source: those that it lacks are put at its end.
 
@@ -65,9 +65,10 @@ def grown_schema(
     Raises:
         InvalidSchema: an impossible column.
     """
-    fresh = slice_schema(columns, vocab)
+    told = pa.schema(columns)
+    fresh = slice_schema(told, vocab)
     fields: list[pa.Field] = list(declared)
-    for column, place in zip(columns, find_columns(declared.names, columns.names), strict=True):
+    for column, place in zip(told, find_columns(declared.names, told.names), strict=True):
         if place is None:
             fields.append(fresh.field(column.name))
         else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -41,6 +41,9 @@ from odf_engine.workspace.adding import (
 )
 from odf_engine.workspace.definitions import Change, Names, change_of, snapshot_of
 from odf_engine.workspace.summary import DatasetEntry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 __all__ = ["Change", "Planned", "Update", "plan_updates", "snapshot_of"]
 
@@ -336,8 +339,13 @@ def _wanted_schema(
         unchanged = before is not None and normal(before) == source
         if columns is None or (unchanged and said is None):
             continue
-        gone = [] if unchanged else _gone(source, before, columns.names, declared.names, vocabulary)
-        schema = grown_schema(schema, columns, gone, vocabulary)
+        had = None if before is None else data_columns(before, vocabulary)
+        gone = [] if unchanged else _gone(source, had, columns.names, declared.names, vocabulary)
+        # Columns that the source read so already are as their chain declares them, whatever that is.
+        told = [
+            field for field in columns if had is None or field not in had or field.name not in schema.names
+        ]
+        schema = grown_schema(schema, told, gone, vocabulary)
     if said is None and schema.equals(declared, check_metadata=True):
         return state.schema
     return encode_schema(schema)
@@ -345,13 +353,12 @@ def _wanted_schema(
 
 def _gone(
     source: SetPollingSource | AddPushSource,
-    before: SetPollingSource | AddPushSource | None,
+    had: pa.Schema | None,
     columns: Sequence[str],
     declared: Sequence[str],
     vocabulary: model.DatasetVocabulary,
 ) -> list[str]:
-    """Columns that a source does not read any more."""
-    had = None if before is None else data_columns(before, vocabulary)
+    """Columns that a source does not read any more; ``had`` are those that it read before."""
     if had is not None:
         old = had.names
     elif isinstance(source, SetPollingSource):

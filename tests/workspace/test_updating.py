@@ -304,12 +304,15 @@ def test_schemas_as_others_declare_them_stay(workspace: Workspace, data: Dataset
             pa.field("system_time", pa.timestamp("ms", "UTC"), False),
             pa.field("event_time", pa.timestamp("ms", "UTC"), False),
             pa.field("id", pa.int32(), False),
-            pa.field("city", pa.large_string()),
+            pa.field("city", pa.large_string(), False),
         ]
     )
     commit(data.dataset, model.SetDataSchema(encoded(foreign)))
     assert not change(workspace, POLLED).events
-    assert snapshot_of(data) == manifest(POLLED)
+    assert snapshot_of(data).metadata[-1] == model.SetDataSchema(
+        ddl=["id INT NOT NULL", "city STRING NOT NULL"]
+    )
+    assert kinds(change(workspace, POLLED.replace("a.csv", "b.csv"))) == ["SetPollingSource"]
     change(workspace, POLLED.replace("city STRING", "city STRING, more INT"))
     assert schema_of(data) == foreign.append(pa.field("more", pa.int32()))
     odd = schema_of(data).append(pa.field("at", pa.timestamp("us")))
