@@ -50,15 +50,15 @@ def make_csv(path: Path, rows: int) -> None:
             pyarrow.csv.write_csv(table, file, options)
 
 
-def make_rows(first: int, count: int) -> pa.Table:
+def make_rows(first: int, count: int, step: int = 1) -> pa.Table:
     """Rows from a number on, as in the CSV, event times as timestamps of milliseconds."""
-    table = _rows(first, count)
+    table = _rows(first, count, step)
     times = table.column("event_time").cast(pa.timestamp("ms", "UTC"))
     return table.set_column(0, "event_time", times)
 
 
-def _rows(first: int, count: int) -> pa.Table:
-    number = pa.array(range(first, first + count), pa.int64())
+def _rows(first: int, count: int, step: int = 1) -> pa.Table:
+    number = pa.array(range(first, first + count * step, step), pa.int64())
 
     def modulo(by: int) -> pa.Array:
         return pc.subtract(number, pc.multiply(pc.divide(number, by), by))

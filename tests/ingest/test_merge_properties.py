@@ -1,4 +1,7 @@
-"""Any history of snapshots, replayed, gives each of them; a ledger keeps the first row of every key."""
+"""Any history of snapshots, replayed, gives each of them; a ledger keeps the first row of every key.
+
+In the middle the keys that are kept beside the dataset are lost, or come to harm: that changes nothing.
+"""
 
 from __future__ import annotations
 
@@ -56,14 +59,36 @@ def normal(values: dict[str, Any]) -> tuple[Any, ...]:
     return values.get("text"), values.get("number"), moment, values.get("many")
 
 
-@given(st.lists(CASE, min_size=CASES, max_size=CASES))
+def pull_with_harm(pulled: Pulled, folder: str, texts: list[str], harm: bytes) -> list[str]:
+    """Two pulls of two files each; before the second one bytes of the files of keys change, or with no
+    bytes given, the files are lost. Returns the warnings about rows."""
+    warnings: list[str] = []
+    for step, text in enumerate(texts):
+        pulled.write(f"{folder}/{step}.json", text or "\n")
+        if step % 2:
+            pulled.pull()
+            warnings += [each for each in pulled.reporter.warnings if "keys that were remembered" not in each]
+            for path in (pulled.dataset.folder / "info" / "keys").glob("*"):
+                content = bytearray(path.read_bytes())
+                for at in harm:
+                    content[at * len(content) // 256] ^= at | 1
+                path.write_bytes(content)
+                if not harm:
+                    path.unlink()
+    return warnings
+
+
+HARM = st.binary(max_size=3)
+
+
+@given(st.lists(CASE, min_size=CASES, max_size=CASES), HARM)
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_snapshot(pulled: Pulled, cases: list[list[dict[tuple[str, int], dict[str, Any]]]]) -> None:
+def test_snapshot(
+    pulled: Pulled, cases: list[list[dict[tuple[str, int], dict[str, Any]]]], harm: bytes
+) -> None:
     folder = f"snapshot-{next(_count)}"
     pulled.add(SOURCE.format(folder=folder, merge="Snapshot"), name=folder)
-    for step in range(4):
-        pulled.write(f"{folder}/{step}.json", lines(cases, step) or "\n")
-    pulled.pull()
+    pull_with_harm(pulled, folder, [lines(cases, step) for step in range(4)], harm)
 
     rows = iter(pulled.table().to_pylist() if pulled.dataset.slices() else [])
     state: dict[tuple[int, str, int], tuple[Any, ...]] = {}
@@ -90,22 +115,23 @@ def test_snapshot(pulled: Pulled, cases: list[list[dict[tuple[str, int], dict[st
     assert next(rows, None) is None
 
 
-@given(st.lists(CASE, min_size=CASES, max_size=CASES))
+@given(st.lists(CASE, min_size=CASES, max_size=CASES), HARM)
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-def test_ledger(pulled: Pulled, cases: list[list[dict[tuple[str, int], dict[str, Any]]]]) -> None:
+def test_ledger(
+    pulled: Pulled, cases: list[list[dict[tuple[str, int], dict[str, Any]]]], harm: bytes
+) -> None:
     folder = f"ledger-{next(_count)}"
     pulled.add(SOURCE.format(folder=folder, merge="Ledger"), name=folder)
     expected: dict[tuple[int, str, int], tuple[Any, ...]] = {}
     changed = 0
     for step in range(4):
-        pulled.write(f"{folder}/{step}.json", lines(cases, step) or "\n")
         for number, case in enumerate(cases):
             for (a, b), values in case[step].items():
                 known = expected.setdefault((number, a, b), normal(values))
                 changed += known != normal(values)
-    pulled.pull()
+    warnings = pull_with_harm(pulled, folder, [lines(cases, step) for step in range(4)], harm)
     rows = pulled.table().to_pylist() if pulled.dataset.slices() else []
     assert [((row["case"], row["a"], row["b"]), normal(row)) for row in rows] == list(expected.items())
-    counts = [int(text.split()[0].replace(",", "")) for text in pulled.reporter.warnings]
+    counts = [int(text.split()[0].replace(",", "")) for text in warnings]
     assert sum(counts) == changed
     assert not any(math.isnan(row["number"] or 0) for row in rows)
