@@ -56,6 +56,11 @@ class Catalyst:
         empty = self.seq([])
         return self.expressions.Alias(expression, name, new_id, empty, self.none(), empty)
 
+    def renamed(self, expression: Any, column: Any) -> Any:
+        """An expression in the place of a column."""
+        empty = self.seq([])
+        return self.expressions.Alias(expression, column.name(), column.exprId(), empty, self.none(), empty)
+
     def ascending(self, column: Any) -> Any:
         """An order by a column, nulls first."""
         direction = self.companion("Ascending")

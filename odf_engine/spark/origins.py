@@ -40,7 +40,12 @@ _CHANGING: Final = {
     "CurrentUser": "current_user", "CurrentDatabase": "current_database", "CurrentCatalog": "current_catalog",
 }  # fmt: skip
 _COLLECTED: Final = ("CollectSet", "CollectList")
-_BLIND: Final = frozenset({"Size", "SortArray", "ArraySort", "ArrayContains", "ArrayMin", "ArrayMax"})
+_UNORDERED: Final = frozenset({
+    *_COLLECTED, "First", "Last", "AnyValue", "ListAgg", "Mode", "HistogramNumeric",
+})  # fmt: skip
+_BLIND: Final = frozenset(
+    {"Size", "ArraySize", "SortArray", "ArraySort", "ArrayContains", "ArrayMin", "ArrayMax"}
+)
 _CLASSES: Final = re.compile(r'"class":"org\.apache\.spark\.sql\.catalyst\.expressions\.(?:\w+\.)*(\w+)"')
 
 
@@ -72,34 +77,38 @@ def check_repeatable(frame: DataFrame, place: str) -> None:
     """
     with translated():
         plan = analysed(frame)
-        found = [_CHANGING[name] for name in _CLASSES.findall(plan.toJSON()) if name in _CHANGING]
+        names = _CLASSES.findall(plan.toJSON())
+        found = [f"{_CHANGING[name]}()" for name in names if name in _CHANGING]
+        if not found and _UNORDERED.intersection(names):
+            found = [f"{_snake(name)}()" for name in _unordered(plan)]
         if not found and not plan.deterministic():
-            found = [_snake(name) for name in _unrepeatable(plan)]
+            found = ["an expression"]
     if found:
         raise InvalidQuery(
-            f"{found[0]}() gives another value each time, so nobody could check the result",
+            f"{found[0]} gives another value each time, so nobody could check the result",
             where=place,
             hint="system_time() is the time of the transaction; take everything else from the inputs",
         )
 
 
-def _unrepeatable(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
-    """The kinds of expressions under a plan or expression that give another value each time.
+def _unordered(plan: Any) -> Iterator[str]:
+    """The kinds of aggregates in a plan that see the order of rows."""
+    for each in items(plan.expressions()):
+        yield from _unordered_in(each, ())
+    for each in items(plan.children()):
+        yield from _unordered(each)
 
-    A set or list that was collected has its elements in any order: that does no harm where the
-    order is not seen.
-    """
-    name = name_of(node)
-    if hasattr(node, "expressions"):
-        below = [*items(node.expressions()), *items(node.children())]
-    else:
-        below = items(node.children())
-    deeper = [each for each in below if not each.deterministic()]
-    for each in deeper:
-        yield from _unrepeatable(each, (*above[-1:], name))
+
+def _unordered_in(expression: Any, above: tuple[str, ...]) -> Iterator[str]:
+    """A set or list that was collected has its elements in any order: that does no harm where the
+    order is not seen."""
+    name = name_of(expression)
     blind = name in _COLLECTED and bool(_BLIND.intersection(above))
-    if not deeper and not blind and not node.deterministic():
+    ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
+    if name in _UNORDERED and not blind and not ordered:
         yield name
+    for each in items(expression.children()):
+        yield from _unordered_in(each, (*above[-1:], name))
 
 
 def _snake(name: str) -> str:

@@ -16,6 +16,7 @@ from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.catalyst import id_of, items, name_of, references, sortable
 from odf_engine.spark.errors import translated
+from odf_engine.spark.firsts import firsts, keys_of_firsts, marked, window_of_firsts
 from odf_engine.spark.origins import PASSING, Follower, NeedsState, Part
 from odf_engine.spark.undo import Aggregates
 
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS: Final = "odf_rows"
-_WATERMARK: Final = "spark.watermarkDelayMs"
-_COUNTS: Final = ("EqualTo", "LessThan", "LessThanOrEqual")
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,9 @@ class _Maker(Follower):
         if name == "Filter":
             return self._filter(plan)
         if name in PASSING:
+            part = super().follow(plan)
             self._mention(items(plan.expressions()))
+            return part
         if name in ("GlobalLimit", "LocalLimit", "Sort", "Offset"):
             raise Unsupported(
                 "the query has ORDER BY or LIMIT over rows that need state",
@@ -231,15 +232,15 @@ class _Maker(Follower):
 
     def _filter(self, plan: Any) -> Part:
         condition = plan.condition()
-        self._mention([condition])
-        if (window := self._first_of_key(plan)) is not None:
-            return self._first(plan, window)
+        if (window := window_of_firsts(plan)) is not None:
+            return self._firsts(plan, window)
         child = plan.child()
         if name_of(child) == "Join" and child.left().isStreaming() and child.right().isStreaming():
             inner = child.joinType().sql() in ("INNER", "CROSS")
             below = self.join(child, condition if inner else None)
         else:
             below = self.follow(child)
+        self._mention([condition])
         if self._running is None:
             return below._replace(plan=self.filter(condition, below.plan))
         # A group that does not pass any more has to be taken back: it is said to have no rows.
@@ -264,73 +265,27 @@ class _Maker(Follower):
         below = self.follow(plan.child())
         self._only_last(plan)
         self._settle(plan, "DISTINCT")
-        self._exact = True
         columns = [each for each in items(plan.output()) if id_of(each) not in below.passed]
-        if not any(_marked(column) for column in columns):
+        if not any(marked(column) for column in columns):
             raise InvalidQuery(
                 "DISTINCT without the event time had to keep all rows for ever",
                 where="query",
                 hint="select the event time as well, as it is; or group by the columns instead",
             )
-        made = self._deduplicated(columns, self.project(columns, below.plan))
+        self._note_time(columns)
+        made = self.catalyst.plans.logical.Deduplicate(
+            self.seq(columns), self.project(columns, below.plan), self.none()
+        )
         return Part(made, [], frozenset())
 
-    def _deduplicated(self, keys: list[Any], plan: Any) -> Any:
-        return self.catalyst.plans.logical.Deduplicate(self.seq(keys), plan, self.none())
-
-    # --- The first row of each key ------------------------------------------------------------
-
-    def _first_of_key(self, plan: Any) -> Any:
-        """The window function under a filter for the first row of each key; None for other filters."""
-        condition, node = plan.condition(), plan.child()
-        if name_of(condition) not in _COUNTS:
-            return None
-        while name_of(node) in ("SubqueryAlias", "Project"):
-            node = node.child()
-        if name_of(node) != "Window":
-            return None
-        (function,) = items(node.windowExpressions()) if node.windowExpressions().size() == 1 else (None,)
-        one = name_of(condition.right()) == "Literal" and str(condition.right().value()) == "1"
-        if function is None or name_of(condition) == "LessThan" or not one:
-            return None
-        numbered = "row_number()" in function.sql().lower()
-        return node if numbered and references(condition.left()) == {id_of(function)} else None
-
-    def _first(self, plan: Any, window: Any) -> Part:
+    def _firsts(self, plan: Any, window: Any) -> Part:
+        """The first row of each key."""
         below = self.follow(window.child())
         self._only_last(plan)
-        keys, orders = items(window.partitionSpec()), items(window.orderSpec())
-        places = {name_of(order.child()) for order in orders}
-        by_offset = len(orders) == 1 and places == {"AttributeReference"}
-        by_offset = by_offset and id_of(orders[0].child()) in below.passed and "ASC" in orders[0].sql()
-        if not by_offset or not below.origin:
-            raise Unsupported(
-                "the first row of each key can be had in the order of arrival alone",
-                where="query",
-                hint="write row_number() OVER (PARTITION BY … ORDER BY offset) = 1 over one input",
-            )
-        if not any(_marked(key) for key in keys):
-            raise InvalidQuery(
-                "the first row of each key without a time had to keep all keys for ever",
-                where="query",
-                hint="say for how long a key counts: PARTITION BY key, window(event_time, '1 day')",
-            )
+        keys = keys_of_firsts(window, below)
         self._settle(plan, "row_number()")
-        self._exact = True
-        made = self._deduplicated(keys, self._ordered(below, always=True))
-        number = items(window.windowExpressions())[0]
-        one = self.expressions.Alias(
-            self.literal(1), number.name(), number.exprId(), self.seq([]), self.none(), self.seq([])
-        )
-        columns = items(window.child().output())
-        made = self.project([*columns, one], made)
-        between: list[Any] = []
-        node = plan.child()
-        while name_of(node) != "Window":
-            between += [node] if name_of(node) == "Project" else []
-            node = node.child()
-        for project in reversed(between):
-            made = self.project(items(project.projectList()), made)
+        self._note_time(keys)
+        made = firsts(self, plan, window, keys, self._ordered(below, always=True))
         return Part(made, [], below.passed)
 
     # --- Aggregations -------------------------------------------------------------------------
@@ -340,15 +295,14 @@ class _Maker(Follower):
         self._only_last(plan)
         grouping, columns = items(plan.groupingExpressions()), items(plan.aggregateExpressions())
         self._mention([*grouping, *columns])
-        windowed = any(_marked(each) for each in grouping)
-        self._exact = self._exact or any(
-            _marked(each) and each.dataType().typeName() == "timestamp" for each in grouping
-        )
+        windowed = any(marked(each) for each in grouping)
+        self._note_time(grouping)
         if not windowed and not below.origin:
             raise InvalidQuery(
                 "a grouping without a window over rows that were grouped or joined before",
                 where="query",
-                hint="group by window(window_time(window), '…'), or make it a dataset of its own",
+                hint="select window AS w in the step before and group by window(w, '7 days'), or make it a "
+                "dataset of its own",
             )
         reads = self._reads(plan.child())
         mentioned = bool(reads & self._mentioned) or not below.origin
@@ -387,6 +341,12 @@ class _Maker(Follower):
             for place in references(each) & self._operations.keys():
                 self._mentioned.add(self._operations[place])
 
+    def _note_time(self, keys: list[Any]) -> None:
+        """Notes that rows belong together by their very time, and not by a window that ends after it."""
+        self._exact = self._exact or any(
+            marked(key) and key.dataType().typeName() == "timestamp" for key in keys
+        )
+
     def _settle(self, plan: Any, why: str) -> None:
         """Notes that retractions of the inputs under a node cannot be undone by it."""
         for name in self._reads(plan):
@@ -417,11 +377,6 @@ class _Maker(Follower):
 
 def _pairs(parts: list[Part], plan: Any) -> list[tuple[Part, Any]]:
     return list(zip(parts, items(plan.children()), strict=True))
-
-
-def _marked(column: Any) -> bool:
-    """Whether Spark knows up to when a column's time is complete."""
-    return name_of(column) == "AttributeReference" and column.metadata().contains(_WATERMARK)
 
 
 def _place_of(grouping: Any, columns: list[Any]) -> int:

@@ -155,9 +155,9 @@ class Streams:
         """The entry of the next batch, as if it had begun already."""
         before = _newest(self._state / "offsets")
         number = 0 if before is None else before + 1
-        sources = self._sources(frame)
+        leaves = [each for each in _leaves(analysed(frame)) if name_of(each) == "StreamingRelation"]
         shutil.rmtree(self._state / "sources", ignore_errors=True)
-        for place, at in enumerate(dict.fromkeys(sources)):
+        for place, at in enumerate(_inputs_of(leaves)):
             entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in files[at]]
             _write(self._state / "sources" / str(place) / f"{number}.compact", entries)
         if before is None:
@@ -166,16 +166,8 @@ class Streams:
         else:
             settings = json.loads((self._state / "offsets" / str(before)).read_text().split("\n")[1])["conf"]
         head = {"batchWatermarkMs": watermark, "batchTimestampMs": 0, "conf": settings}
-        _write(self._state / "offsets" / str(number), [head, *({"logOffset": number} for _ in sources)])
+        _write(self._state / "offsets" / str(number), [head, *({"logOffset": number} for _ in leaves)])
         return number
-
-    def _sources(self, frame: DataFrame) -> list[int]:
-        """The numbers of the inputs in the order in which Spark finds them in the plan."""
-        return [
-            int(str(leaf.dataSource().options().apply("path")).rpartition("input-")[2].rstrip("/*"))
-            for leaf in _leaves(analysed(frame))
-            if name_of(leaf) == "StreamingRelation"
-        ]
 
     # --- State --------------------------------------------------------------------------------
 
@@ -224,6 +216,19 @@ class _Taker:
             if self._error is not None:
                 raise self._error from None
             raise
+
+
+def _inputs_of(leaves: Sequence[Any]) -> list[int]:
+    """The numbers of the inputs that Spark reads, in the order in which it finds them in a plan.
+
+    An input that a query names twice is read once, or twice when its columns were given new ids.
+    """
+    different: list[Any] = []
+    for leaf in leaves:
+        if not any(leaf.equals(other) for other in different):
+            different.append(leaf)
+    paths = [str(leaf.dataSource().options().apply("path")) for leaf in different]
+    return [int(path.rpartition("input-")[2].removesuffix("/*")) for path in paths]
 
 
 def _leaves(plan: Any) -> Iterator[Any]:

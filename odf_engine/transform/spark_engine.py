@@ -39,9 +39,8 @@ class SparkEngine:
         """See :class:`odf_engine.transform.contract.Engine`."""
         session = self._runtime.session()
         define_system_time(session, request.system_time.to_datetime().isoformat())
-        try:
-            followed = self._query(session, request)
-        except NeedsState:
+        followed = self._query(session, request)
+        if followed is None:
             return Streaming(session, request, declared, reporter).run()
         output = _Output(followed, request, declared)
         sort = False
@@ -51,7 +50,8 @@ class SparkEngine:
             except OutOfOrder:
                 sort = True
 
-    def _query(self, session: SparkSession, request: TransformRequest) -> Followed:
+    def _query(self, session: SparkSession, request: TransformRequest) -> Followed | None:
+        """The result of a query that goes row by row; None when it needs state."""
         views: dict[str, DataFrame] = {}
         for each in request.query_inputs:
             schema = pq.read_schema(each.schema_file)
@@ -60,7 +60,10 @@ class SparkEngine:
             )
         frame = run_query(session, views, request.transform.queries or [])
         check_repeatable(frame, "query")
-        return follow(session, frame, {each.query_alias: each.vocab for each in request.query_inputs})
+        try:
+            return follow(session, frame, {each.query_alias: each.vocab for each in request.query_inputs})
+        except NeedsState:
+            return None
 
     def _write(
         self, output: _Output, request: TransformRequest, reporter: Reporter, *, sort: bool

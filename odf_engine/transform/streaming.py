@@ -224,9 +224,7 @@ def _finished(contract: Contract, batch: pa.RecordBatch) -> pa.RecordBatch:
     return contract.finished(batch, pa.repeat(pa.scalar(int(Op.APPEND), pa.int32()), batch.num_rows))
 
 
-def _changed(
-    emitted: Emitted, rows: Iterator[pa.RecordBatch], contract: Contract
-) -> Iterator[pa.RecordBatch]:
+def _changed(emitted: Emitted, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """What the newest rows of groups change, with the operation of each row."""
     found = list(rows)
     if not found:
