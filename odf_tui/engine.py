@@ -21,6 +21,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace import config as settings
 from odf_engine.workspace import trust
 from odf_engine.workspace.lineage import Graph
+from odf_engine.workspace.summary import is_behind
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Summary, Workspace
 from odf_tui.humane import count
@@ -63,8 +64,13 @@ class WorkspaceSource:
     def datasets(self) -> list[DatasetRow]:
         """Every dataset, and inputs that are not here."""
         summaries = self._workspace.summaries()
-        self._entries = {}  # names may have changed
-        rows = [replace(dataset_row(summary), standing=self._standing(summary)) for summary in summaries]
+        known = {dataset: str(entry.alias) for dataset, entry in self._entries.items()}
+        if any(known.get(str(summary.id)) != summary.name for summary in summaries):
+            self._entries = {}  # there are new ones, or other names
+        rows = [
+            replace(row, standing=self._standing(summary))
+            for row, summary in zip(dataset_rows(summaries), summaries, strict=True)
+        ]
         missing = (node for node in Graph(summaries).nodes.values() if node.missing)
         return rows + [DatasetRow(id=str(node.id), name=node.name, missing=True) for node in missing]
 
@@ -247,8 +253,13 @@ def _shown(runs: Sequence[trust.Execution]) -> tuple[Execution, ...]:
     return tuple(Execution(trust.KINDS.get(run.kind, run.kind), run.text, str(run.block)) for run in runs)
 
 
-def dataset_row(summary: Summary) -> DatasetRow:
-    """A dataset as lists and graphs show it."""
+def dataset_rows(summaries: Sequence[Summary]) -> list[DatasetRow]:
+    """Datasets as lists and graphs show them."""
+    by_id = {summary.id: summary for summary in summaries}
+    return [_dataset_row(summary, is_behind(summary, by_id)) for summary in summaries]
+
+
+def _dataset_row(summary: Summary, behind: bool) -> DatasetRow:
     return DatasetRow(
         id=str(summary.id),
         name=summary.name,
@@ -263,6 +274,7 @@ def dataset_row(summary: Summary) -> DatasetRow:
         polls=summary.polls,
         push_sources=tuple(summary.push_sources),
         problem=summary.problem,
+        behind=behind,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from graphlib import CycleError, TopologicalSorter
 from typing import Final, Literal
 
 import msgspec
@@ -30,6 +31,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     ``head`` changes with every commit. ``polls``: there is a source to poll; ``push_sources``: the names of
     those that take what is pushed. ``standing``: own, trusted or not trusted, see
     ``odf_engine.workspace.trust``. ``missing``: others read it, and it is not in this workspace.
+    ``behind``: its inputs have more than it has taken in.
     """
 
     id: str
@@ -47,6 +49,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     standing: Literal["own", "trusted", "not trusted"] = "own"
     problem: str | None = None
     missing: bool = False
+    behind: bool = False
 
     @property
     def untrusted(self) -> bool:
@@ -257,6 +260,22 @@ class JobBook(msgspec.Struct):
         return (running or found or [None])[0]
 
 
+def inputs_first(rows: Sequence[DatasetRow], wanted: Iterable[str]) -> list[str]:
+    """The wanted datasets (ids) and all that they are made from, inputs before what is made from them."""
+    inputs = {row.id: row.inputs for row in rows}
+    found: dict[str, Sequence[str]] = {}
+    todo = list(wanted)
+    while todo:
+        dataset = todo.pop()
+        if dataset not in found:
+            found[dataset] = inputs.get(dataset, ())
+            todo += found[dataset]
+    try:
+        return list(TopologicalSorter(found).static_order())
+    except CycleError:  # only a damaged workspace has one
+        return list(found)
+
+
 INTAKES: Final = ("pull", "ingest")
 """The kinds of jobs that bring data into a dataset."""
 
@@ -271,8 +290,7 @@ def healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Health]:
         elif job.kind == "verify" and job.state is JobState.done:
             verifies[job.dataset] = job
     opened = {job.dataset: job for job in reversed(book.open())}
-    pulled = {row.id: row.last_pulled or "" for row in rows}
-    return {row.id: _health(row, opened.get(row.id), pulls, verifies, pulled) for row in rows}
+    return {row.id: _health(row, opened.get(row.id), pulls, verifies) for row in rows}
 
 
 def _health(
@@ -280,7 +298,6 @@ def _health(
     opened: Job | None,
     pulls: Mapping[str, Job],
     verifies: Mapping[str, Job],
-    pulled: Mapping[str, str],
 ) -> Health:
     if row.missing:
         return Health.missing
@@ -295,7 +312,7 @@ def _health(
         return Health.failed
     if row.derivative and row.last_pulled is None:
         return Health.new
-    if row.derivative and any(pulled.get(each, "") > (row.last_pulled or "") for each in row.inputs):
+    if row.behind:
         return Health.stale
     if row.last_pulled is None and (pull is None or pull.state is not JobState.done):
         return Health.new

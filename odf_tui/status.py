@@ -11,7 +11,7 @@ from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.identity.did import DatasetId
 from odf_engine.workspace.workspace import Summary, Workspace
-from odf_tui.engine import dataset_row
+from odf_tui.engine import dataset_rows
 from odf_tui.state import Health, JobBook, healths
 
 # Scripts know fewer words than the screen shows.
@@ -31,7 +31,7 @@ def read_statuses(workspace: Workspace, summaries: Sequence[Summary]) -> dict[Da
     journal = read_journal(workspace.folder)
     book = JobBook()
     book.load(journal.jobs(), journal.last_seq())
-    found = healths([dataset_row(summary) for summary in summaries], book)
+    found = healths(dataset_rows(summaries), book)
     verified = {
         job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done
     }

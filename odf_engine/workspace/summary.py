@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -31,7 +31,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     ``last_pulled`` is when the newest data block was made; ``size`` is in bytes of data;
     ``polls`` says whether it has a polling source, ``push_sources`` names those that take what is pushed;
-    ``problem`` says why a damaged dataset cannot be read (the rest is then empty, its kind Root).
+    ``problem`` says why a damaged dataset cannot be read (the rest is then empty, its kind Root);
+    ``last_offset`` is that of the newest record, ``consumed`` those up to which the inputs were taken in.
     """
 
     id: DatasetId
@@ -48,6 +49,31 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     polls: bool = False
     push_sources: list[str] = []
     problem: str | None = None
+    last_offset: int | None = None
+    consumed: list[int | None] = []
+
+
+def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
+    """Whether a derivative dataset has not taken in all rows, or all of the complete time, of its inputs."""
+    inputs = [others[each] for each in summary.inputs if each in others]
+    if len(inputs) < len(summary.inputs) or any(each.last_offset is None for each in inputs):
+        return False  # nothing can be taken in yet
+    consumed = summary.consumed or [None] * len(inputs)
+    if any(each.last_offset != offset for each, offset in zip(inputs, consumed, strict=True)):
+        return True
+    marks = [each.watermark for each in inputs if each.watermark is not None]
+    complete = len(marks) == len(inputs) and (summary.watermark is None or min(marks) > summary.watermark)
+    return bool(marks) and complete
+
+
+def _consumed(state: ChainState) -> list[int | None]:
+    """Up to which offset each input was taken in."""
+    last = {item.dataset_id: item for item in state.last_inputs or ()}
+    found = [last.get(each) for each in state.inputs()]
+    return [
+        None if each is None else each.prev_offset if each.new_offset is None else each.new_offset
+        for each in found
+    ]
 
 
 def summarise(
@@ -101,4 +127,6 @@ def _summary(
         polls=bool(state and (state.polling_source or "SetPollingSource" in state.not_understood)),
         push_sources=list(state.push_sources) if state else [],
         problem=problem,
+        last_offset=state.last_offset if state else None,
+        consumed=_consumed(state) if state else [],
     )

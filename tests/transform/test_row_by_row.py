@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from odf_engine.errors import BadData, InvalidQuery, OdfError, Unsupported
+from odf_engine.metadata.model import AddData, SourceState
+from odf_engine.workspace.summary import is_behind
 from tests.transform.deriving import Deriving
 
 A, R, CF, CT = 0, 1, 2, 3
@@ -152,3 +154,28 @@ def test_wrong_queries(deriving: Deriving, query: str, kind: type[OdfError], par
         assert part in said, said
     assert made.dataset.head() == head
     assert list((deriving.workspace.odf / "cache").glob("transform-*")) == []
+
+
+def test_who_is_behind(deriving: Deriving) -> None:
+    root = deriving.root()
+    made = deriving.derivative("SELECT event_time, x FROM input WHERE x > 1")
+
+    def behind() -> bool:
+        summaries = {each.id: each for each in deriving.workspace.summaries()}
+        return is_behind(summaries[made.id], summaries)
+
+    assert not behind()  # there is nothing to take in
+    deriving.rows(root, (1, "a", 1))
+    assert behind()
+    deriving.run(made)
+    assert not behind()
+    deriving.rows(root, watermark="2024-02-01T00:00:00Z")
+    assert behind()
+    deriving.run(made)
+    assert not behind()
+    state = root.dataset.state()
+    source = SourceState("default", "odf/etag", "1")
+    event = AddData(prev_offset=state.last_offset, new_watermark=state.watermark, new_source_state=source)
+    deriving.commit(root, [event])  # a poll that brought nothing
+    assert not behind()
+    assert deriving.run(made) == 0

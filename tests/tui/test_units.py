@@ -83,7 +83,7 @@ def test_health_of_datasets(tmp_path: Path) -> None:
         "smoke-and-breath": Health.new,
         "harbour.tides": Health.current,
     }
-    stale = [replace(source.rows_[0], last_pulled="2024-04-01T00:00:00Z"), *source.rows_[1:]]
+    stale = [replace(row, behind=row.derivative) for row in source.rows_]
     assert healths(stale, book)["did:odf:air-by-day"] is Health.stale
     wrong = source.job(
         JobState.done, "harbour.tides", "verify", result='{"valid": false, "findings": [{}, {}]}'
