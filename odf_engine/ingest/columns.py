@@ -44,6 +44,7 @@ class PushedColumns:
         plain: the step is not the source's own: CSV has a header if its first line has a column's name.
         columns: that the source takes; None where any will do.
         optional: of them those that a push may always leave out.
+        operations: the name of the column that says what is done with a row.
         ignore_unknown: leave out what is unknown, and make null what is missing.
         limits: of what a format that is an archive may unpack to.
     """
@@ -52,6 +53,7 @@ class PushedColumns:
     plain: bool
     columns: pa.Schema | None
     optional: tuple[str, ...]
+    operations: str
     ignore_unknown: bool
     limits: Limits
 
@@ -139,6 +141,14 @@ class PushedColumns:
         missing = [name for name in columns.names if name.casefold() not in there]
         wanted = [name for name in missing if name not in self.optional]
         required = [name for name in wanted if not columns.field(name).nullable]
+        if any(name.casefold() == self.operations.casefold() for name in unknown):
+            # Without it, rows that take others back would be added.
+            raise InvalidSchema(
+                f"the rows say in a column '{self.operations}' what is done with each, and the source does"
+                " not take that column",
+                where=file,
+                hint=f"declare it in the source's read.schema, as {self.operations} STRING: odf add --update",
+            )
         if required or ((unknown or wanted) and not self.ignore_unknown):
             if unknown and isinstance(found, Mapping) and isinstance(self.step, NdJson):
                 file = f"{file}: line {found[unknown[0]]}"

@@ -148,6 +148,7 @@ def _columns(
         plain=step is not source.read,
         columns=columns,
         optional=tuple(name for name in names if name.casefold() in {each.casefold() for each in optional}),
+        operations=operations,
         ignore_unknown=ignore_unknown,
         limits=Limits.of(workspace.config.prepare),
     )

@@ -313,6 +313,9 @@ def test_rows_that_bring_operations(pushed: Pushed) -> None:
         (2, 1, "a", at("2024-01-01")), (3, 1, "A", at("2024-01-05")), (1, 2, "b", at("2024-01-02")),
         (0, 3, "c", at("2024-01-03")),
     ]  # fmt: skip
+    # Where the source does not take them they are not left out either: what is taken back would be added.
+    pushed.define(source(merge="{kind: Append}"), name="plain")
+    pushed.refuses(InvalidSchema, "right.csv", "in a column 'op'", "as op STRING", ignore_unknown=True)
     # What is polled brings no operations.
     pushed.write("in.csv", "op,id\n+A,1\n")
     pushed.add(
