@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 _ARROW_GUESSES: Final = (
     pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")
 )  # fmt: skip
+_JSON_OPTIONS: Final = {
+    "mode": "FAILFAST",
+    "allowSingleQuotes": False,
+    "maxStringLen": 1 << 28,  # by default 20 million characters: shapes may have more
+}
 _GUESSES: Final = tuple(spark_type(kind, "") for kind in _ARROW_GUESSES)
 
 
@@ -135,7 +140,7 @@ def read_json(
         reporter.line(f"{name}: names are found in another case: {', '.join(others)}")
     if on_keys is not None:
         on_keys(scan.keys)
-    reader = session.read.options(mode="FAILFAST", allowSingleQuotes=False, **_format_options(formats))
+    reader = session.read.options(**_JSON_OPTIONS, **_format_options(formats))
     if schema is None:
         with cancellable(session, reporter):
             return reader.json(spark_path(text.path))

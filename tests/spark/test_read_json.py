@@ -93,6 +93,12 @@ def test_values_that_do_not_fit(
         assert (error.column, error.value, error.wanted) == (f"c{at}{path}", value, wanted)
 
 
+def test_long_texts(ndjson: Reader) -> None:
+    """More than Spark takes by default."""
+    (row,) = ndjson(b'{"b":"' + b"x" * 20_000_001 + b'"}', pa.schema([("b", pa.string())]))
+    assert row["b"] == "x" * 20_000_001
+
+
 def test_lists_and_objects_that_are_something_else(ndjson: Reader) -> None:
     for kind, text, value, wanted in ((pa.list_(pa.int8()), "1", "1", "ARRAY"), (DAY, "[1]", "[", "STRUCT")):
         with pytest.raises(RejectedRow) as caught:
