@@ -1,6 +1,6 @@
 """Memory of a pull of 1 GB of JSON: as lines, as one document, and as GeoJSON, with a warm worker.
 
-    python tests/bench/bench_ndjson.py [MEGABYTES] [FOLDER]
+    python tests/bench/bench_ndjson.py [MEGABYTES] [FOLDER] [lines] [document] [features]
 
 What counts is how much the worker and its Java grow beyond the size that they have when they are warm and
 idle; the goal is 1.5 GB for both together at any one time.
@@ -54,20 +54,18 @@ def main() -> None:
     }
     shutil.rmtree(root / "ws", ignore_errors=True)
     workspace = Workspace.init(root / "ws")
-    found: list[tuple[str, str, str, str]] = []
     for name, (read, make) in kinds.items():
+        if sys.argv[3:] and name not in sys.argv[3:]:
+            continue
         small, large = root / f"{name}-1.json", root / f"{name}-{megabytes}.json"
         for file, size in ((small, 1), (large, megabytes)):
             if not file.exists():
                 make(file, size * 1_000_000)
         try:
-            found.append(measure(workspace, name, read, small, large))
+            found = measure(workspace, name, read, small, large)
         finally:
             asyncio.run(_stop(workspace))  # the next one begins with the memory of a new worker
-    table(
-        f"Pulls of {megabytes} MB of JSON: memory beyond the idle size of a warm worker",
-        found,
-    )
+        table(f"A pull of {megabytes} MB of JSON: memory beyond the idle size of a warm worker", [found])
 
 
 def measure(
