@@ -1,16 +1,13 @@
 """A workspace: a folder with ``.odf/`` in it, and its datasets by name.
 
 On disk: ``.odf/datasets/<id>/`` holds each dataset in repository layout, its alias in
-``info/alias``. The folder's name is the id, so renaming a dataset writes one small file. A dataset
-that is being made or deleted stands in a folder whose name starts with a dot, and moves by one
-rename: others see it whole or not at all.
+``info/alias``. The folder's name is the id, so renaming a dataset writes one small file.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -22,13 +19,13 @@ from msgspec.structs import replace
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
-from odf_engine.errors import AlreadyExists, Conflict, InvalidIdentity, NotFound, OdfError, UsageError
-from odf_engine.identity.did import DID_PREFIX, DatasetId, KeyStore
+from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError, UsageError
+from odf_engine.identity.did import DatasetId, KeyStore
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.objects import sync_folder
 from odf_engine.workspace import config as settings
+from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders
 from odf_engine.workspace.small_files import write_text
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 
@@ -36,11 +33,9 @@ if TYPE_CHECKING:
     from odf_engine.workspace.adding import Plan
     from odf_engine.workspace.updating import Update
 
-__all__ = ["DatasetEntry", "Summary", "Workspace"]
+__all__ = ["ORIGIN_FILE", "DatasetEntry", "Summary", "Workspace"]
 
 ODF_FOLDER: Final = ".odf"
-ORIGIN_FILE: Final = "info/origin"
-"""In a dataset's folder: where its definition came from, if not from here."""
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
 
 
@@ -55,7 +50,7 @@ class Workspace:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.odf = folder / ODF_FOLDER
-        self._datasets = self.odf / "datasets"
+        self._folders = DatasetFolders(self.odf / "datasets")
         self._opened: dict[DatasetId, Dataset] = {}
         self._summaries: dict[DatasetId, Summary] = {}
 
@@ -97,7 +92,7 @@ class Workspace:
             raise UsageError(f"{workspace.folder} is not a folder") from None
         except OSError as error:
             raise UsageError(f"{workspace.folder} cannot be a workspace: {error.strerror}") from None
-        workspace._datasets.mkdir()
+        workspace._folders.home.mkdir()
         settings.save(settings.Config(), workspace.config_path)
         return workspace
 
@@ -135,7 +130,7 @@ class Workspace:
 
     def datasets(self) -> list[DatasetEntry]:
         """Every dataset, by name."""
-        entries = [self._entry(dataset_id, alias) for dataset_id, alias in self._aliases()]
+        entries = [self._entry(dataset_id, alias) for dataset_id, alias in self._folders.aliases()]
         return sorted(entries, key=lambda entry: str(entry.alias).lower())
 
     def resolve(self, text: str) -> DatasetEntry:
@@ -146,7 +141,7 @@ class Workspace:
             NotFound: not in this workspace; the hint suggests a name that is close.
         """
         ref = parse_ref(text)
-        for dataset_id, alias in self._aliases():
+        for dataset_id, alias in self._folders.aliases():
             if ref in (dataset_id, alias):
                 return self._entry(dataset_id, alias)
         raise self._not_found(text)
@@ -193,7 +188,7 @@ class Workspace:
 
         with self._lock():
             self._sweep()
-            existing = {alias: dataset_id for dataset_id, alias in self._aliases()}
+            existing = {alias: dataset_id for dataset_id, alias in self._folders.aliases()}
             return self._make(plan_datasets(existing, snapshots, self.keys.generate), origins)
 
     def update(
@@ -272,16 +267,13 @@ class Workspace:
             AlreadyExists: the name is taken.
             ChainRuleViolated: the events may not follow each other.
         """
+        from odf_engine.workspace.adding import Plan
+
         with self._lock():
             self._check_free(alias)
             dataset_id = self.keys.generate()
-            try:
-                seeded = [Seed(dataset_id, kind), *events]
-                self._stage(dataset_id, alias, seeded, system_time or Timestamp.now())
-                return self._publish(dataset_id, alias)
-            except BaseException:
-                self._discard(dataset_id)
-                raise
+            plan = Plan(dataset_id, alias, [Seed(dataset_id, kind), *events])
+            return self._make([plan], system_time=system_time)[0]
 
     def rename(self, entry: DatasetEntry, alias: DatasetAlias) -> DatasetEntry:
         """Gives a dataset another name.
@@ -292,10 +284,9 @@ class Workspace:
         """
         with self._lock():
             self._check_free(alias, but=entry.id)
-            folder = self._datasets / entry.id.multibase
-            if not folder.is_dir():
+            if not self._folders.path(entry.id).is_dir():
                 raise self._not_found(str(entry.alias))
-            write_text(folder / "info" / "alias", str(alias))
+            self._folders.name(entry.id, alias)
             return self._entry(entry.id, alias)
 
     def delete(self, entry: DatasetEntry) -> None:
@@ -314,48 +305,32 @@ class Workspace:
             with suppress(OdfError):
                 if head := entry.dataset.head():
                     self.index.forget(head)
-            doomed = self._datasets / f".gone-{entry.id.multibase}"
             try:
-                (self._datasets / entry.id.multibase).rename(doomed)
+                self._folders.remove(entry.id)
             except FileNotFoundError:
                 raise self._not_found(str(entry.alias)) from None
-            shutil.rmtree(doomed, ignore_errors=True)
             self.keys.forget(entry.id)
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
 
     # --- Inside -------------------------------------------------------------------------------
 
-    def _aliases(self) -> Iterator[tuple[DatasetId, DatasetAlias]]:
-        try:
-            folders = list(self._datasets.iterdir())
-        except FileNotFoundError:
-            return
-        for folder in folders:
-            if folder.name.startswith("."):
-                continue
-            try:
-                dataset_id = DatasetId.parse(DID_PREFIX + folder.name)
-            except InvalidIdentity:
-                continue
-            yield dataset_id, _read_alias(folder)
-
     def _entry(self, dataset_id: DatasetId, alias: DatasetAlias) -> DatasetEntry:
         dataset = self._opened.get(dataset_id)
         if dataset is None:
-            dataset = self._opened[dataset_id] = Dataset(self._datasets / dataset_id.multibase, self.index)
+            dataset = self._opened[dataset_id] = Dataset(self._folders.path(dataset_id), self.index)
         return DatasetEntry(dataset_id, alias, dataset)
 
     def _not_found(self, text: str) -> NotFound:
         from difflib import get_close_matches
 
-        names = {str(alias).lower(): str(alias) for _, alias in self._aliases()}
+        names = {str(alias).lower(): str(alias) for _, alias in self._folders.aliases()}
         close = get_close_matches(text.lower(), names, n=1)
         hint = f"did you mean '{names[close[0]]}'?" if close else "see what is here with: odf list"
         return NotFound(f"there is no dataset '{text}' in {self.folder}", hint=hint)
 
     def _check_free(self, alias: DatasetAlias, but: DatasetId | None = None) -> None:
-        for dataset_id, taken in self._aliases():
+        for dataset_id, taken in self._folders.aliases():
             if taken == alias and dataset_id != but:
                 raise AlreadyExists(f"a dataset named {taken} exists already", hint="choose another name")
 
@@ -366,18 +341,29 @@ class Workspace:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _make(self, plans: Sequence[Plan], origins: Mapping[str, str] | None) -> list[DatasetEntry]:
+    def _make(
+        self,
+        plans: Sequence[Plan],
+        origins: Mapping[str, str] | None = None,
+        system_time: Timestamp | None = None,
+    ) -> list[DatasetEntry]:
         """Makes all of these datasets, or none; only under the lock."""
-        now = Timestamp.now()
+        now = system_time or Timestamp.now()
         foreign = _by_alias(origins)
+        version = self.config.block_version
         try:
             for plan in plans:
-                self._stage(plan.id, plan.alias, plan.events, now, foreign.get(plan.alias))
-            return [self._publish(plan.id, plan.alias) for plan in plans]
+                folder = self._folders.stage(plan.id, plan.alias, foreign.get(plan.alias))
+                made = Dataset(folder, self.index)
+                made.commit(plan.events, system_time=now, expected_head=None, block_version=version)
+            for plan in plans:
+                self._folders.publish(plan.id)
         except BaseException:
             for plan in plans:
-                self._discard(plan.id)
+                self._folders.discard(plan.id)
+                self.keys.forget(plan.id)
             raise
+        return [self._entry(plan.id, plan.alias) for plan in plans]
 
     def _append(self, entry: DatasetEntry, update: Update, origin: str | None) -> None:
         if origin is not None:  # before the blocks: nothing foreign may run in between
@@ -393,54 +379,10 @@ class Workspace:
             error.where = f"dataset {entry.alias}" + (f", {error.where}" if error.where else "")
             raise
 
-    def _staging(self, dataset_id: DatasetId) -> Path:
-        return self._datasets / f".new-{dataset_id.multibase}"
-
-    def _stage(
-        self,
-        dataset_id: DatasetId,
-        alias: DatasetAlias,
-        events: Sequence[MetadataEvent],
-        now: Timestamp,
-        origin: str | None = None,
-    ) -> None:
-        folder = self._staging(dataset_id)
-        (folder / "info").mkdir(parents=True)
-        write_text(folder / "info" / "alias", str(alias))
-        if origin is not None:
-            write_text(folder / ORIGIN_FILE, origin)
-        version = self.config.block_version
-        Dataset(folder, self.index).commit(events, system_time=now, expected_head=None, block_version=version)
-
-    def _publish(self, dataset_id: DatasetId, alias: DatasetAlias) -> DatasetEntry:
-        self._staging(dataset_id).rename(self._datasets / dataset_id.multibase)
-        sync_folder(self._datasets)
-        return self._entry(dataset_id, alias)
-
-    def _discard(self, dataset_id: DatasetId) -> None:
-        for folder in (self._staging(dataset_id), self._datasets / dataset_id.multibase):
-            shutil.rmtree(folder, ignore_errors=True)
-        self.keys.forget(dataset_id)
-
     def _sweep(self) -> None:
-        """Removes what a killed process left half made or half deleted; only under the lock."""
-        for folder in self._datasets.glob(".*-*"):
-            shutil.rmtree(folder, ignore_errors=True)
-            name = folder.name.partition("-")[2]
-            try:
-                self.keys.forget(DatasetId.parse(DID_PREFIX + name))
-            except InvalidIdentity:
-                continue
+        for dataset_id in self._folders.sweep():
+            self.keys.forget(dataset_id)
 
 
 def _by_alias(origins: Mapping[str, str] | None) -> dict[DatasetAlias, str]:
     return {DatasetAlias.parse(name): origin for name, origin in (origins or {}).items()}
-
-
-def _read_alias(folder: Path) -> DatasetAlias:
-    try:
-        with (folder / "info" / "alias").open(encoding="utf-8") as file:
-            return DatasetAlias.parse(file.read(1024).strip())
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
-        # A lost name must not hide a dataset: until it is renamed it goes by its id.
-        return DatasetAlias(None, folder.name)
