@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from odf_engine.errors import InvalidSchema
 from odf_engine.identity.multiformats import Multihash
 from tests.ingest.pulling import Pulled
 
@@ -79,21 +78,6 @@ def assert_state_is(pulled: Pulled, head: Multihash, day: Path) -> None:
         for name in ("COVID_CASE_COUNT", "COVID_CASE_RATE", "POP_DENOMINATOR", "COVID_DEATH_COUNT",
                      "COVID_DEATH_RATE", "PERCENT_POSITIVE", "TOTAL_COVID_TESTS"):  # fmt: skip
             assert float(row[name]) == float(expected[name])
-
-
-def test_a_day_of_another_form(pulled: Pulled, shared: Path) -> None:
-    """On 2021-03-12 three columns came in between: said, where no query names those of every day."""
-    pulled.add(
-        "fetch: {kind: FilesGlob, path: in/*.csv}\nread: {kind: Csv, header: true}\n"
-        "merge: {kind: Snapshot, primaryKey: [MODIFIED_ZCTA]}"
-    )
-    for day in ("2021-03-11", "2021-03-12"):
-        pulled.write(f"in/{day}.csv", (shared / "data" / "nyc-modzcta" / f"{day}.csv").read_bytes())
-    with pytest.raises(InvalidSchema) as caught:
-        pulled.pull()
-    assert str(caught.value).startswith("2021-03-12.csv: ")
-    assert all(f"column '{name}' is new" in str(caught.value) for name in ("label", "lat", "lon"))
-    assert [rows for _, rows in pulled.reporter.commits] == [177]
 
 
 def test_cases_by_day(pulled: Pulled, shared: Path) -> None:
