@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyarrow import types
@@ -54,11 +54,14 @@ class Hashes:
         """The columns of the key file."""
         return [KEY, SECOND, OFFSET, TIME, *self.names[2:]]
 
+    def name(self, live: bool) -> str:
+        """Says which hashes are asked for: a dataset may have sources with different keys."""
+        return _digest([live, self.keys, self.compared])[:16]
+
     def form(self, live: bool, version: str) -> str:
-        """Names what the hashes mean: those of another form cannot be compared."""
+        """Says what the hashes mean: those of another form cannot be compared."""
         fields = [[field.name, str(field.type)] for field in self.schema]
-        parts = [_FORM, version, live, self.keys, self.values, self.compared, fields]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        return _digest([_FORM, version, live, self.keys, self.values, self.compared, fields])
 
     def of_new(self) -> str:
         """The hashes of rows that come in; the first is null when one of the key's columns is."""
@@ -95,6 +98,10 @@ class Hashes:
             value = f"unhex(replace({value}, '-', ''))" if name in texts else value
             parts.append(_marked(value, self.schema.field(name).type))
         return f"xxhash64({', '.join(parts)})"
+
+
+def _digest(parts: list[Any]) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _marked(value: str, kind: pa.DataType) -> str:

@@ -1,10 +1,11 @@
 """The keys of a dataset, kept beside it, so that a merge costs what is new and not what was before.
 
-``info/keys/`` has a few sorted files (:mod:`odf_engine.ingest.key_file`), the oldest and largest first,
-each with the keys of later rows, and ``index.json`` says up to which slice they go. They are a cache: what
-does not go with the chain, is damaged or missing is made anew from the slices, and slices that others
-added are caught up with before a merge. Each commit adds a file of its own keys; files are merged when
-one is not much larger than the one after it, so that there are few.
+In ``info/keys/`` each primary key that sources have has a folder of a few sorted files
+(:mod:`odf_engine.ingest.key_file`), the oldest and largest first, each with the keys of later rows;
+``index.json`` says up to which slice they go. They are a cache: what does not go with the chain, is
+damaged or missing is made anew from the slices, and slices that others added are caught up with before
+a merge. Each commit adds a file of its own keys; files are merged when one is not much larger than the
+one after it, so that there are few.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Place:
         scratch: folder for temporary files, which whoever calls removes.
         history: the columns of the key file for the rows of some slices.
         live: keys that were taken away need not be remembered.
+        name: see :meth:`Hashes.name`.
         form: see :meth:`Hashes.form`.
     """
 
@@ -54,12 +56,13 @@ class Place:
     hashes: Hashes
     history: Callable[[Sequence[SliceRow]], Iterator[pa.RecordBatch]]
     live: bool
+    name: str
     form: str
     reporter: Reporter
 
     @property
     def folder(self) -> Path:
-        return self.dataset.folder / "info" / "keys"
+        return self.dataset.folder / "info" / "keys" / self.name
 
     def new_file(self) -> Path:
         """A fresh name for a key file in the making."""

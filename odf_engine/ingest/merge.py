@@ -43,7 +43,7 @@ def merge(strategy: MergeStrategy, inputs: Inputs) -> Merged:
         InvalidSchema: key columns that are not there, or cannot be keys.
         Unsupported: a strategy of a newer specification.
     """
-    if inputs.changelog is not None:
+    if inputs.changelog is not None and isinstance(strategy, Append | Ledger | Snapshot):
         return merge_changelog(strategy, inputs)
     if isinstance(strategy, Append):
         return _append(inputs)

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from odf_engine.data.changelog import Op
 from odf_engine.data.kernels import pc
-from odf_engine.errors import BadData
+from odf_engine.errors import BadData, InvalidQuery
 from odf_engine.ingest import sql
 from odf_engine.ingest.diagnose import shown
 from odf_engine.ingest.key_hash import Hashes
@@ -29,7 +29,7 @@ from odf_engine.ingest.merge_keyed import Keyed, moments, uuid_texts
 from odf_engine.ingest.merge_keys import EXAMPLES
 from odf_engine.ingest.merge_ledger import keyed_ledger
 from odf_engine.ingest.merge_snapshot import keyed_snapshot
-from odf_engine.metadata.model import Ledger, MergeStrategy, Snapshot
+from odf_engine.metadata.model import Append, Ledger, Snapshot
 from odf_engine.spark.frames import arrow_batches
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ _TAKES: Final = pa.array([Op.RETRACT, Op.CORRECT_FROM], pa.int32())
 _GIVES: Final = pa.array([Op.APPEND, Op.CORRECT_TO], pa.int32())
 
 FAULTS: Final = {
-    1: "'{said}' is not an operation (+A, -R, -C, +C or 0 to 3)",
+    1: "{said} is not an operation (+A, -R, -C, +C or 0 to 3)",
     2: "its primary key has no value",
     3: "a row with its primary key is there already",
     4: "no such row is there to be taken back",
@@ -52,12 +52,19 @@ FAULTS: Final = {
 }
 
 
-def merge_changelog(strategy: MergeStrategy, inputs: Inputs) -> Merged:
+def merge_changelog(strategy: Append | Ledger | Snapshot, inputs: Inputs) -> Merged:
     """Prepares the merge.
 
     Raises:
         InvalidSchema: key columns that are not there, or cannot be keys.
+        InvalidQuery: the rows come in no order of their own.
     """
+    if inputs.unordered:
+        raise InvalidQuery(
+            f"the preprocess query joins or groups rows, so that their operations ('{inputs.changelog}') come"
+            " in no order",
+            hint="take the column of operations out, or only compute values row by row",
+        )
     if isinstance(strategy, Ledger | Snapshot):
         by_ledger = isinstance(strategy, Ledger)
         keyed = keyed_ledger(strategy, inputs) if by_ledger else keyed_snapshot(strategy, inputs)
@@ -173,9 +180,9 @@ class Changelog(ABC):
             for place in first:
                 if at <= place < at + batch.num_rows:
                     row = batch.slice(place - at, 1).to_pylist()[0]
-                    problem = FAULTS[faults[place].as_py()].format(said=row[SAID])
+                    problem = FAULTS[faults[place].as_py()].format(said=_quoted(row[SAID]))
                     values = ", ".join(f"{name}={row[name]}" for name in self._inputs.names)
-                    texts.append(f"row {place + 1} ({row[SAID]}: {shown(values)}): {problem}")
+                    texts.append(f"row {place + 1} ({row[SAID] or '?'}: {shown(values)}): {problem}")
             at += batch.num_rows
         count = f"{len(wrong):,} rows do" if len(wrong) > 1 else "a row does"
         raise BadData(
@@ -296,6 +303,10 @@ class ByRow(Changelog):
 
     def _written(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (batch.drop_columns(self._hashes.names) for batch in batches)
+
+
+def _quoted(said: str | None) -> str:
+    return "nothing" if said is None else f"'{said}'"
 
 
 def _first_of(cases: dict[int, pa.Array]) -> pa.Array:

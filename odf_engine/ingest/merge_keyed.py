@@ -57,6 +57,7 @@ class Keyed:
             hashes=self.hashes,
             history=self._history,
             live=live,
+            name=self.hashes.name(live),
             form=self.hashes.form(live, inputs.session.version),
             reporter=inputs.reporter,
         )

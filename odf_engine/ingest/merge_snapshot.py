@@ -11,7 +11,7 @@ import pyarrow as pa
 from odf_engine.data.changelog import Op
 from odf_engine.data.conform import conform, find_columns
 from odf_engine.data.kernels import pc
-from odf_engine.errors import InvalidSchema
+from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest import sql
 from odf_engine.ingest.key_index import KeyIndex
 from odf_engine.ingest.key_spool import COMPARED, KEY, OFFSET, SECOND, TIME, VALUES, KeySpool, array_of
@@ -153,9 +153,13 @@ class _Run:
     def _fitted(self, batch: pa.RecordBatch, ops: pa.Array) -> pa.RecordBatch:
         """Rows in the types of the slice, with their operations."""
         batch = self._fill(batch)
-        columns = [
-            conform(batch.column(name), self._inputs.schema.field(name), 0) for name in self._inputs.names
-        ]
+        try:
+            columns = [
+                conform(batch.column(name), self._inputs.schema.field(name), 0) for name in self._inputs.names
+            ]
+        except BadData as error:
+            error.where = None  # its row is one of those that are left
+            raise
         hashes = [batch.column(name) for name in self._keyed.hashes.names]
         return self._batch(columns, ops, hashes)
 

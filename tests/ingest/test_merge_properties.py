@@ -68,7 +68,7 @@ def pull_with_harm(pulled: Pulled, folder: str, texts: list[str], harm: bytes) -
         if step % 2:
             pulled.pull()
             warnings += [each for each in pulled.reporter.warnings if "keys that were remembered" not in each]
-            for path in (pulled.dataset.folder / "info" / "keys").glob("*"):
+            for path in (pulled.dataset.folder / "info" / "keys").glob("*/*"):
                 content = bytearray(path.read_bytes())
                 for at in harm:
                     content[at * len(content) // 256] ^= at | 1
