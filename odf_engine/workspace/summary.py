@@ -56,14 +56,13 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
     """Whether a derivative dataset has not taken in all rows, or all of the complete time, of its inputs."""
     inputs = [others[each] for each in summary.inputs if each in others]
-    if len(inputs) < len(summary.inputs) or any(each.last_offset is None for each in inputs):
-        return False  # nothing can be taken in yet
+    if not inputs or len(inputs) < len(summary.inputs) or any(each.last_offset is None for each in inputs):
+        return False  # nothing can be taken in, or not yet
     consumed = summary.consumed or [None] * len(inputs)
     if any(each.last_offset != offset for each, offset in zip(inputs, consumed, strict=True)):
         return True
     marks = [each.watermark for each in inputs if each.watermark is not None]
-    complete = len(marks) == len(inputs) and (summary.watermark is None or min(marks) > summary.watermark)
-    return bool(marks) and complete
+    return len(marks) == len(inputs) and (summary.watermark is None or min(marks) > summary.watermark)
 
 
 def _consumed(state: ChainState) -> list[int | None]:
