@@ -11,15 +11,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from odf_engine.chain.evolution import read_schema, same_schema
 from odf_engine.chain.rules import check_commit, normalise_event
 from odf_engine.chain.state import ChainState, vocabulary_of
-from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, OdfError, Unsupported
+from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
@@ -32,7 +31,6 @@ from odf_engine.workspace.adding import (
     check_attachments,
     check_inputs,
     check_once,
-    data_columns,
     draft,
     in_order,
     plan_drafts,
@@ -40,10 +38,8 @@ from odf_engine.workspace.adding import (
     within,
 )
 from odf_engine.workspace.definitions import Change, Names, change_of, snapshot_of
+from odf_engine.workspace.migration import Reading, Source, next_schema
 from odf_engine.workspace.summary import DatasetEntry
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 __all__ = ["Change", "Planned", "Update", "plan_updates", "snapshot_of"]
 
@@ -211,12 +207,13 @@ def _steps(each: Draft, state: ChainState, known: Mapping[DatasetAlias, DatasetI
     if vocabulary is not None and vocabulary_of(vocabulary) != state.vocabulary:
         yield _Step(vocabulary, model.SetVocab(**msgspec.structs.asdict(state.vocabulary)))
     yield from _goes(state, polled, pushed, disabled, model.DisablePollingSource in said)
-    sources = [source for source in (polled, *pushed.values()) if source is not None]
-    yield from _schema(state, said.get(model.SetDataSchema), sources, each.vocabulary)
-    for source in sources:
-        before = _active(state, source)
-        if before is None or normal(before) != source:
-            yield _Step(source, before)
+    sources = [
+        Reading(source, _active(state, source)) for source in (polled, *pushed.values()) if source is not None
+    ]
+    schema = next_schema(state, said.get(model.SetDataSchema), sources, each.vocabulary)
+    if schema is not None:
+        yield _Step(schema, None if state.schema is None else model.SetDataSchema(state.schema))
+    yield from (_Step(each.source, each.before) for each in sources if each.changed)
     if transform := said.get(model.SetTransform):
         transform = resolved(transform, known)
         if state.transform is None or normal(state.transform) != transform:
@@ -255,13 +252,11 @@ def _goes(
 _PUSH = "AddPushSource "
 
 
-def _active(
-    state: ChainState, source: SetPollingSource | AddPushSource
-) -> SetPollingSource | AddPushSource | None:
+def _active(state: ChainState, source: Source) -> Source | None:
     """The source of the chain that this one takes the place of."""
     if isinstance(source, SetPollingSource):
-        return state.polling_source
-    return state.push_sources.get(source.source_name)
+        return normal(state.polling_source)
+    return normal(state.push_sources.get(source.source_name))
 
 
 def normal(event: Any) -> Any:
@@ -278,93 +273,3 @@ def _canonical(given: model.TransformInput) -> model.TransformInput:
         return replace(given, dataset_ref=str(DatasetId.parse(given.dataset_ref)))
     except InvalidIdentity:
         return given
-
-
-# --- Schema ------------------------------------------------------------------------------------
-
-
-def _schema(
-    state: ChainState,
-    said: model.SetDataSchema | None,
-    sources: Sequence[SetPollingSource | AddPushSource],
-    vocabulary: model.DatasetVocabulary,
-) -> Iterator[_Step]:
-    """The migration that a definition asks for: outright, or because a source reads more columns."""
-    if state.has_schema and state.schema is None:
-        if said is not None and (said.odf_schema is None or said.odf_schema != state.odf_schema):
-            raise Unsupported(
-                "the dataset's schema is written in terms of a newer specification",
-                where="SetDataSchema",
-                hint="leave SetDataSchema out; the rest of the definition can change",
-            )
-        return
-    if said is not None and said.odf_schema is not None:
-        if state.schema is not None:
-            raise Unsupported(
-                "a schema in the specification's newer terms cannot be compared with that of the dataset",
-                where="SetDataSchema",
-                hint='list the columns as DDL: schema: ["id BIGINT", …]',
-            )
-        yield _Step(said, None)
-        return
-    wanted = _wanted_schema(state, said, sources, vocabulary)
-    if wanted is not None and (state.schema is None or not same_schema(state.schema, wanted)):
-        before = None if state.schema is None else model.SetDataSchema(state.schema)
-        yield _Step(model.SetDataSchema(wanted), before)
-
-
-def _wanted_schema(
-    state: ChainState,
-    said: model.SetDataSchema | None,
-    sources: Sequence[SetPollingSource | AddPushSource],
-    vocabulary: model.DatasetVocabulary,
-) -> bytes | None:
-    if said is None and state.schema is None:
-        return None  # the first rows will say it
-    from odf_engine.data.arrow_schema import encode_schema
-    from odf_engine.workspace.migration import grown_schema, listed_schema
-
-    declared = None if state.schema is None else read_schema(state.schema)
-    if said is None:
-        schema = declared
-    elif said.ddl is not None:
-        schema = listed_schema(said.ddl, declared, vocabulary)
-    else:
-        schema = read_schema(said.schema or b"")
-    if declared is None or schema is None:
-        return None if schema is None else encode_schema(schema)
-    for source in sources:
-        before = _active(state, source)
-        columns = data_columns(source, vocabulary)
-        unchanged = before is not None and normal(before) == source
-        if columns is None or (unchanged and said is None):
-            continue
-        had = None if before is None else data_columns(before, vocabulary)
-        gone = [] if unchanged else _gone(source, had, columns.names, declared.names, vocabulary)
-        # Columns that the source read so already are as their chain declares them, whatever that is.
-        told = [
-            field for field in columns if had is None or field not in had or field.name not in schema.names
-        ]
-        schema = grown_schema(schema, told, gone, vocabulary)
-    if said is None and schema.equals(declared, check_metadata=True):
-        return state.schema
-    return encode_schema(schema)
-
-
-def _gone(
-    source: SetPollingSource | AddPushSource,
-    had: pa.Schema | None,
-    columns: Sequence[str],
-    declared: Sequence[str],
-    vocabulary: model.DatasetVocabulary,
-) -> list[str]:
-    """Columns that a source does not read any more; ``had`` are those that it read before."""
-    if had is not None:
-        old = had.names
-    elif isinstance(source, SetPollingSource):
-        old = list(declared)
-    else:
-        return []  # a further push source may know fewer columns
-    system = msgspec.structs.astuple(vocabulary)
-    now = {name.casefold() for name in (*columns, *system)}
-    return [name for name in old if name.casefold() not in now]
