@@ -77,11 +77,9 @@ def _pull(situation: Situation) -> str | None:
     row = situation.dataset
     if (why := _readable(situation)) or row is None:
         return why
-    if row.derivative:
-        return f"{row.name} is derivative: transformations cannot be run yet"
-    if not row.polls and row.push_sources:
+    if not (row.polls or row.derivative) and row.push_sources:
         return f"there is nothing to poll: data is pushed with odf ingest {row.name} FILE"
-    if not row.polls:
+    if not (row.polls or row.derivative):
         return f"{row.name} has no source: e edits its definition"
     if situation.dataset_job is not None and situation.dataset_job.kind == "pull":
         return f"{row.name} is being pulled already"
@@ -127,8 +125,13 @@ def _move(name: str, keys: str, title: str) -> Action:
 
 
 ACTIONS: Final[tuple[Action, ...]] = (
-    Action("pull", ("p",), "pull the dataset: poll its source", hint="pull", guard=_pull),
-    Action("pull_all", ("P",), "pull all root datasets", guard=_need("pullable", "there is nothing to pull")),
+    Action("pull", ("p",), "pull the dataset: take in what is new", hint="pull", guard=_pull),
+    Action(
+        "pull_all",
+        ("P",),
+        "pull all datasets, inputs first",
+        guard=_need("pullable", "there is nothing to pull"),
+    ),
     Action("verify", ("v",), "verify the dataset: chain, slices and hashes", guard=_verify),
     Action("add", ("a",), "add a dataset: write its manifest in your editor", hint="add"),
     Action("add_file", ("A",), "add datasets from a manifest file"),

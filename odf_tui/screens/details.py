@@ -76,9 +76,8 @@ def _section(section: Section) -> Text:
 
 def _last_job(row: DatasetRow, job: Job | None) -> Text:
     if job is None:
-        next_step = what_next(row)
         when = f"rows came last {moment(row.last_pulled)}" if row.last_pulled else "no rows yet"
-        return [[], [(f" {when}", "title")], *([[_name("next"), (next_step, "good")]] if next_step else [])]
+        return [[], [(f" {when}", "title")], [_name("next"), (what_next(row), "good")]]
     lines: Text = [[], [(f" Last {job.kind}", "title")]]
     words, style = (doing(job, Timestamp.now()), "busy") if job.state is JobState.running else outcome(job)
     if job.error is None:
@@ -99,9 +98,9 @@ def _name(text: str) -> Span:
 
 
 def what_next(row: DatasetRow) -> str:
-    """What brings rows into a dataset, in a few words; empty for one that is made of others."""
+    """What brings rows into a dataset, in a few words."""
     if row.polls:
         return "p shows what it would run here, and asks" if row.untrusted else "p pulls them from the source"
     if row.push_sources:
         return f"odf ingest {row.name} FILE pushes them"
-    return "" if row.derivative else "it has no source: e edits its definition"
+    return "p makes them of its inputs" if row.derivative else "it has no source: e edits its definition"

@@ -161,8 +161,6 @@ class Hearing(Parts):
 
     def _no_rows(self, row: DatasetRow) -> list[list[tuple[str, str]]]:
         health = self.healths.get(row.id)
-        if row.derivative:
-            return [[(" No rows yet: this dataset is made of others by a query.", "muted")]]
         if health in (Health.queued, Health.running):
             return [[(" No rows yet. They show here as soon as the job commits them.", "muted")]]
         if health is Health.failed:
@@ -177,7 +175,9 @@ class Hearing(Parts):
                 ],
             ]
         if row.last_pulled or health is Health.current:
-            return [[(" No rows: the source had none.", "muted")]]
+            return [[(" No rows: there were none to take in.", "muted")]]
+        if row.derivative:
+            return [[(" No rows yet. ", "muted"), ("p", "key"), (" makes them of other datasets.", "muted")]]
         if row.polls:
             return [
                 [(" No rows yet. Press ", "muted"), ("p", "key"), (" to pull them from the source.", "muted")]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from odf_engine.coordinator.protocol import Pull
 from odf_tui.humane import plain
 from odf_tui.screens.base import Parts
-from odf_tui.state import DatasetRow, Standing
+from odf_tui.state import DatasetRow, Standing, inputs_first
 
 if TYPE_CHECKING:
     from odf_tui.widgets.lines import Span
@@ -49,7 +49,12 @@ class Trusting(Parts):
         self.notify_line(f"{row.name} is trusted, until a block changes its source; U takes it back")
         self.reads.datasets()
         if pull:
-            self.submit([(Pull(dataset=row.id), row.name)], "; U takes the trust back")
+            self.submit([(self.pull_of(row), row.name)], "; U takes the trust back")
+
+    def pull_of(self, row: DatasetRow) -> Pull:
+        """The request that pulls a dataset, after those that it is made from."""
+        after = inputs_first(self.rows, [row.id])
+        return Pull(dataset=row.id, after=[each for each in after if each != row.id])
 
     async def _untrust(self, row: DatasetRow) -> None:
         await asyncio.to_thread(self.source.untrust, row.id)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Job, Pull, Verify
+from odf_engine.coordinator.protocol import Job, Verify
 from odf_engine.errors import OdfError
 from odf_tui import actions
 from odf_tui.actions import PANES, Action, key_name
 from odf_tui.humane import count
 from odf_tui.messages import BlockRead, Notice
 from odf_tui.screens.trusting import Trusting
-from odf_tui.state import Detail, Health
+from odf_tui.state import Detail, Health, inputs_first
 
 if TYPE_CHECKING:
     from odf_tui.screens.dialogs import Choice
@@ -160,15 +160,17 @@ class Verbs(Trusting):
         if row is not None and row.untrusted:
             self.ask_for_trust(row, pull=True)
         elif row is not None:
-            self.submit([(Pull(dataset=row.id), row.name)])
+            self.submit([(self.pull_of(row), row.name)])
 
     def do_pull_all(self) -> None:
-        """Pulls all root datasets that are not being pulled, and that may run here."""
+        """Pulls all datasets that are not being pulled, and that may run here, inputs first."""
         busy = {job.dataset for job in self.book.open() if job.kind == "pull"}
-        wanted = [row for row in self.rows if row.polls and row.id not in busy]
-        refused = [row.name for row in wanted if row.untrusted]
-        remark = f"; {count(len(refused))} not trusted" if refused else ""
-        self.submit([(Pull(dataset=row.id), row.name) for row in wanted if not row.untrusted], remark)
+        by_id = {row.id: row for row in self.rows if row.polls or (row.derivative and not row.missing)}
+        order = inputs_first(self.rows, by_id)
+        wanted = [by_id[dataset] for dataset in order if dataset in by_id and dataset not in busy]
+        refused = sum(row.untrusted for row in wanted)
+        remark = f"; {count(refused)} not trusted" if refused else ""
+        self.submit([(self.pull_of(row), row.name) for row in wanted if not row.untrusted], remark)
 
     def do_verify(self) -> None:
         """Verifies the selected dataset."""

@@ -16,6 +16,7 @@ from odf_tui.screens.details import DetailReader
 from odf_tui.screens.dialogs import Oath
 from odf_tui.state import Health
 from odf_tui.widgets.jobs import outcome
+from odf_tui.widgets.status import HintLine
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_pictures import compare
@@ -55,11 +56,13 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         await drive.press("U")
         assert "is not trusted" in drive.hint()
         await drive.press("P")  # all but this
-        await drive.until(lambda: len(source.link.submitted) == 4)
+        await drive.until(lambda: len(source.link.submitted) == 7)
         assert TIDES not in [request.dataset for request in source.link.submitted]
         assert "1 not trusted" in drive.hint()
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.settle()
+        drive.bench.query_one(HintLine).clear()  # a notice that time would take away
         await drive.settle()
         compare(drive, "80x24-trust")
         assert "SELECT 19" not in drive.text()
@@ -70,7 +73,7 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, Oath))
         await drive.press("escape")
-        assert len(source.link.submitted) == 4
+        assert len(source.link.submitted) == 7
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, Oath))
         await drive.pilot.press(*"yes", "enter")
@@ -85,7 +88,7 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         await drive.until(lambda: isinstance(drive.app.screen, Oath))
         await drive.pilot.press(*"harbour.tides", "enter")
         await drive.until(lambda: "⊘" not in drive.text())
-        assert len(source.link.submitted) == 5
+        assert len(source.link.submitted) == 8
 
 
 async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -> None:
@@ -232,6 +235,13 @@ def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
     with pytest.raises(Conflict, match="changed meanwhile"):
         source.trust(storms.id, replace(standing, runs=standing.runs[1:]))
     assert source.datasets()[0].standing == "not trusted"
+    source.trust(storms.id, standing)
+    path = theirs.folder / "storms.yaml"
+    path.write_text(source.definition(storms.id).replace("storms.csv.gz", "other.csv.gz"))
+    source.update(storms.id, path, dry_run=False)  # a block that changes the source takes the trust back
+    assert source.datasets()[0].untrusted
+    standing = source.standing(storms.id)
+    assert standing.before
     source.trust(storms.id, standing)
     assert source.datasets()[0].standing == "trusted"
     assert words(source, "storms")["Trust"]["trusted"].endswith("until a block changes its source")

@@ -126,7 +126,7 @@ async def test_from_a_manifest_to_rows_on_the_screen(workspace: Workspace) -> No
         await drive.press("tab")
         assert "name: boats" in drive.text()
         await drive.press("escape", "l", "p")
-        assert "long-boats is derivative" in drive.hint()
+        assert "pull long-boats: handed to the worker" in drive.hint()
 
 
 def test_detail_and_blocks(workspace: Workspace) -> None:

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobProgress, JobState, Pull, Verify
 from odf_engine.errors import BadData, OdfError
-from odf_tui.state import Health
+from odf_tui.state import Health, inputs_first
 from odf_tui.widgets.blocks import PAGE
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, Rows, dataset, progress
@@ -27,7 +27,7 @@ async def test_the_selection_in_the_graph_moves_the_other_panes(source: FakeSour
         await drive.press("l")
         assert bench.graph.row.name == "smoke-and-breath"
         assert bench.data_pane.view.count() == 0
-        assert "made of others by a query" in drive.text()
+        assert "p makes them of other datasets" in drive.text()
         await drive.press("h", "h")
         assert bench.graph.row.name == "port-haven.clinic-visits"
         await drive.press("G")
@@ -233,16 +233,20 @@ async def test_pulling_verifying_and_live_progress(source: FakeSource) -> None:
         assert source.link.submitted[-1] == Verify(dataset="did:odf:port-haven.air-readings")
 
 
-async def test_pulling_leaves_out_what_is_derivative_or_busy(source: FakeSource) -> None:
+async def test_pulling_all_takes_inputs_first_and_leaves_out_what_is_busy(source: FakeSource) -> None:
     async with driven(source) as drive:
-        await drive.press("l", "p")
-        assert "air-by-day is derivative" in drive.hint()
-        assert not source.link.submitted
-        await drive.press("h", "p")
+        await drive.press("p")
         await drive.until(lambda: drive.bench.book.open())
         await drive.press("P")
-        pulled = [request.dataset for request in source.link.submitted]
-        assert sorted(pulled) == sorted(row.id for row in source.rows_ if not row.derivative)
+        await drive.until(lambda: len(source.link.submitted) == len(source.rows_))
+        pulls = {request.dataset: request for request in source.link.submitted}
+        assert sorted(pulls) == sorted(row.id for row in source.rows_)
+        order = list(pulls)
+        for row in source.rows_:
+            assert all(order.index(each) < order.index(row.id) for each in row.inputs)
+        assert set(pulls["did:odf:air-by-day"].after) == set(source.rows_[4].inputs)  # type: ignore[union-attr]
+        assert len(pulls["did:odf:smoke-and-breath"].after) == 5  # type: ignore[union-attr]
+    assert inputs_first([dataset("a", "b"), dataset("b", "a")], ["did:odf:a"]) == ["did:odf:a", "did:odf:b"]
 
 
 async def test_a_failed_job_says_what_where_and_what_to_do(source: FakeSource) -> None:
