@@ -94,7 +94,8 @@ def read(
         InvalidSchema: the declared columns are malformed, or do not go with the file's header.
         Unsupported: columns that are declared in the specification's newer terms.
     """
-    columns = declared_columns(step) or known
+    declared = declared_columns(step)
+    columns = declared or known
     if prepared.path.stat().st_size == 0:
         reporter.line(f"{prepared.name} is empty", "warning")
         return None
@@ -108,7 +109,9 @@ def read(
         lines = _shape_lines(step, prepared, job, reporter, limits)
     else:
         lines = _json_lines(step, prepared, job, reporter)
-    return _read_lines(session, lines, columns, job, reporter, compare_keys)
+    # Where nothing is declared, columns that a file lacks are those that are null throughout.
+    compare = compare_keys or (None if declared is None else _compare_keys)
+    return _read_lines(session, lines, columns, job, reporter, compare)
 
 
 def declared_columns(step: ReadStep) -> pa.Schema | None:
@@ -289,7 +292,7 @@ def _read_lines(
     compare = None
     if columns is not None:
         file = dataclasses.replace(file, columns=tuple(columns.names))
-        compare = partial(compare_keys or _compare_keys, file, reporter)
+        compare = partial(compare_keys, file, reporter) if compare_keys is not None else None
     try:
         frame = read_json(
             session,

@@ -155,7 +155,8 @@ class JsonScan:
         schema: the declared columns.
 
     Attributes:
-        keys: of all objects, each with the line where it comes first; no more than 10,000.
+        keys: of all objects, each with the line where it comes first; no more than
+            10,000 that are not names of columns.
         spelled: how the file writes the names of columns, and of members of structs (by the names that
             lead to them), where it differs from the declaration in case.
     """
@@ -219,7 +220,8 @@ class _Level:
     """The names of columns, or of the members of a struct, and how a file writes them.
 
     Attributes:
-        keys: of all objects, each with the line where it comes first; no more than 10,000.
+        keys: of all objects, each with the line where it comes first; no more than
+            10,000 that are not names of columns.
     """
 
     def __init__(self, fields: list[pa.Field]) -> None:
@@ -250,9 +252,10 @@ class _Level:
 
     def _learn(self, found: dict[str, Any], number: int) -> None:
         for key in found:
-            if key not in self.keys and len(self.keys) < _MOST_KEYS:
-                self.keys[key] = number
-            if (name := self._folded.get(key.casefold())) is None:
+            name = self._folded.get(key.casefold())
+            if name is not None or len(self.keys) < _MOST_KEYS:
+                self.keys.setdefault(key, number)
+            if name is None:
                 continue
             self._odd |= key != name
             if key == name or name not in found:  # of two that fit, the one in the right case is meant
