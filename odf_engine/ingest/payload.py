@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import islice
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -36,6 +35,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.spark.encodings import encoding_of
 from odf_engine.spark.plans import loses_order
 from odf_engine.spark.types import arrow_schema
 from odf_engine.workspace.config import Config
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 
 _LINE: Final = re.compile(r": line ([0-9]+)")
 _WIDEST: Final = 160
+_PART: Final = 1 << 16
 
 Reader = Callable[["SparkSession", Prepared, Path, Reporter], Reading | None]
 """Begins to read a prepared file; the folder is for temporary files."""
@@ -276,15 +277,19 @@ def _excerpts(prepared: Prepared, encoding: str | None) -> Iterator[None]:
     except OdfError as error:
         found = _LINE.match((error.where or "").removeprefix(prepared.name))
         if found is not None and (error.where or "").startswith(prepared.name):
-            error.excerpt = _excerpt(prepared.path, int(found[1]), encoding or "utf-8-sig")
+            codec = encoding_of(prepared.path, encoding) or "utf-8"
+            error.excerpt = _excerpt(prepared.path, int(found[1]), codec)
         raise
 
 
 def _excerpt(path: Path, number: int, encoding: str) -> tuple[str, ...]:
     """One line, cut to what can be shown, with its number before it."""
+    here = 1
     try:
         with path.open(encoding=encoding, errors="replace") as lines:
-            line = next(islice(lines, number - 1, number), "").rstrip()
+            while here < number and (part := lines.readline(_PART)):
+                here += part.endswith("\n")  # a line may be larger than memory
+            line = lines.readline(_PART).rstrip()
     except (OSError, LookupError, UnicodeError):
         return ()
     # A terminal must not obey what stands in a file.

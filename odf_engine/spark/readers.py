@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import types as st
 
-from odf_engine.data.ddl import UUID
+from odf_engine.data.ddl import UUID, type_ddl
 from odf_engine.errors import InvalidManifest, InvalidSchema
 from odf_engine.metadata.model import Csv, Json, NdJson
 from odf_engine.progress import Reporter
@@ -212,7 +212,8 @@ def _only_scalars(schema: pa.Schema) -> None:
     for field in schema:
         if pa.types.is_nested(field.type):
             raise InvalidSchema(
-                f"column `{field.name}` has the type {field.type}, which a CSV file cannot hold",
+                f"column `{field.name}` has the type {type_ddl(field.type)}, which a CSV file cannot hold",
+                where="read.schema",
                 hint=f"declare `{field.name}` STRING and use from_json in the preprocess query",
             )
 

@@ -75,7 +75,7 @@ class Pulled:
         files = sorted(self.dataset.folder.glob("*/*"))
         with pytest.raises(kind) as caught:
             self.pull(**options)
-        said = f"{caught.value} {caught.value.hint}"
+        said = f"{caught.value} {caught.value.hint} {caught.value.excerpt}"
         for text in texts:
             assert text in said, said
         assert self.dataset.head() == head

@@ -32,6 +32,8 @@ CSV_THAT_IS_WRONG: list[tuple[str | bytes, type[OdfError], list[str]]] = [
     # A byte order mark, line ends of Windows, and a line end within quotes.
     ("\ufeffid,name,count,day\r\n1,\"a\r\nb\",10,\r\n2,c,1,\r\nx,d,1,\r\n", BadData,
      ['cases.csv: line 5, column "id": \'x\' is not a BIGINT']),
+    ((GOOD + "x,größe,1,\n").encode("utf-16"), BadData,
+     ['cases.csv: line 4, column "id": \'x\' is not a BIGINT', "4 | x,größe,1,"]),
     (GOOD + "3,c\n", BadData, ["cases.csv: line 4: 2 values where there are 4 columns: 3,c"]),
     (GOOD + "3,c,1,2024-01-01,x\n", BadData, ["cases.csv: line 4: 5 values where there are 4 columns"]),
     (GOOD.encode() + "3,größe,1,\n".encode("latin-1"), BadData,
