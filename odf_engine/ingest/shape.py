@@ -121,24 +121,27 @@ def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
     wanted = data_columns(declared, vocab)
     held = arrow_schema(spark_schema(wanted))  # the same columns as Spark has them
     places = find_columns(source.names, wanted.names)
-    differences: list[str] = []
+    missing: list[str] = []
+    changed: list[str] = []
     for field, in_spark, place in zip(wanted, held, places, strict=True):
         if place is None:
             if field.name != vocab.event_time_column:
-                differences.append(f"column '{field.name}' is missing")
+                missing.append(f"column '{field.name}' is missing")
             continue
         kind = source.field(place).type
         if not (pa.types.is_null(kind) or stored_type(kind) == field.type or kind == in_spark.type):
-            differences.append(f"column '{field.name}' was {type_ddl(field.type)}, is {type_ddl(kind)}")
+            changed.append(f"column '{field.name}' was {type_ddl(field.type)}, is {type_ddl(kind)}")
     new = [field for place, field in enumerate(source) if place not in places]
-    told = [*differences, *(f"column '{field.name}' is new" for field in new)]
+    told = [*missing, *changed, *(f"column '{field.name}' is new" for field in new)]
     if not told:
         return
     hint = "give the dataset's columns in the preprocess query, or start a new dataset for the others"
-    if new and not differences:
+    if new and not changed:
         listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
         hint = (
             f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest, which"
             " odf show --manifest prints, and run odf add --update; or leave them out in the query"
         )
+        if missing:
+            hint += ", which can also give NULL for what is missing"
     raise InvalidSchema("the columns are not those of the dataset: " + "; ".join(told), hint=hint)

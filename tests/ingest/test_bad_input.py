@@ -237,7 +237,7 @@ def test_a_schema_that_no_longer_matches(pulled: Pulled) -> None:
     pulled.fails(
         InvalidSchema,
         "column 'name' is missing; column 'count' is new; column 'more' is new",
-        "start a new dataset",
+        "add count STRING, more STRING to the dataset",
     )
     # Another order of the columns is none of the dataset's business.
     pulled.write("cases.csv", "DAY,id,name\ny,2,b\n")
