@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -42,6 +42,8 @@ from odf_engine.workspace.migration import Reading, Source, next_schema
 from odf_engine.workspace.summary import DatasetEntry
 
 __all__ = ["Change", "Planned", "Update", "plan_updates", "snapshot_of"]
+
+_PUSH: Final = "AddPushSource "  # before the name of a push source that is not understood
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
@@ -247,9 +249,6 @@ def _goes(
         replaced = polled is not None or (pushed and name not in pushed)
         if replaced or name in disabled:
             yield _Step(model.DisablePushSource(name), state.push_sources.get(name))
-
-
-_PUSH = "AddPushSource "
 
 
 def _active(state: ChainState, source: Source) -> Source | None:
