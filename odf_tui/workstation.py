@@ -36,6 +36,7 @@ class Workstation(App[None], inherit_bindings=False):
     AUTO_FOCUS = None
     ENABLE_COMMAND_PALETTE = False
     ALLOW_SELECT = False
+    VERTICAL_BREAKPOINTS = Workbench.VERTICAL_BREAKPOINTS  # for dialogs
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+q,ctrl+c", "leave", show=False, priority=True),
     ]

@@ -13,7 +13,7 @@ from odf_engine.errors import Conflict
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.screens.details import DetailReader
-from odf_tui.screens.dialogs import Oath
+from odf_tui.screens.dialogs import Choices, Oath
 from odf_tui.state import Health
 from odf_tui.widgets.jobs import outcome
 from odf_tui.widgets.status import HintLine
@@ -248,3 +248,21 @@ def test_what_somebody_else_wrote(workspace: Workspace, tmp_path: Path) -> None:
     assert source.untrust(storms.id)
     assert not source.untrust(storms.id)
     assert source.datasets()[0].untrusted
+
+
+async def test_dialogs_keep_all_they_have_in_sight(source: FakeSource) -> None:
+    source.rows_ = [replace(source.rows_[0], standing="not trusted"), *source.rows_[1:]]
+    async with driven(source, (80, 24)) as drive:
+        for size in ((80, 24), (60, 14), (80, 18)):
+            await drive.pilot.resize_terminal(*size)
+            await drive.pilot.press("p")
+            await drive.until(lambda: isinstance(drive.app.screen, Oath))
+            await drive.settle()
+            assert "type yes to allow exactly this" in drive.text()
+            assert "esc closes" in drive.text()
+            for key, last in (("question_mark", "leave; running jobs go on"), ("colon", "theme sixteen")):
+                await drive.press("escape", key)
+                drive.app.screen.query_one(Choices).move("last")
+                await drive.settle()
+                assert last in drive.text()
+            await drive.press("escape")
