@@ -10,6 +10,7 @@ import pytest
 
 from odf_engine.errors import Conflict, InvalidSchema
 from odf_engine.ingest.poll import pull
+from odf_engine.ingest.push import push
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
@@ -190,3 +191,30 @@ def test_an_update_between_two_files_stops_the_pull(pulled: Pulled) -> None:
     assert pulled.rows("x") == [("a",)]
     assert pulled.pull().records == 1
     assert pulled.rows("x") == [("a",), ("B",)]
+
+
+def test_an_update_between_two_pushed_files_stops_the_push(pulled: Pulled) -> None:
+    pushed = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: data
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: Csv, schema: [id INT, x STRING]}
+      merge: {kind: %s}
+"""
+    (pulled.entry,) = pulled.workspace.add(read_manifests(pushed % "Append", "test.yaml"))
+    files = [pulled.write(f"{name}.csv", f"1,{name}\n") for name in "ab"]
+
+    def on_line(text: str) -> None:
+        if text.startswith("a.csv: block "):
+            pulled.workspace.update(read_manifests(pushed % "Ledger, primaryKey: [id]", "test.yaml"))
+
+    pulled.reporter.on_line = on_line
+    with pytest.raises(Conflict, match="push source 'default' changed") as caught:
+        push(pulled.workspace, pulled.entry, pulled.runtime, pulled.reporter, files=files)
+    assert "already in the dataset: a.csv" in (caught.value.hint or "")
+    assert pulled.rows("x") == [("a",)]
