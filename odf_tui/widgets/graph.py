@@ -300,7 +300,7 @@ class Card(Paragraphs):
                 [(f"{kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)],
             ]
             if row.untrusted:
-                lines.append([(f"{UNTRUSTED} ", "warn"), ("not trusted: p shows what it would run", "warn")])
+                lines.append([(f"{UNTRUSTED} ", "warn"), ("not trusted: p shows what would run", "warn")])
             if health is Health.failed and job is not None and job.error is not None:
                 lines += self._failure(job.error)
             lines.append([])
