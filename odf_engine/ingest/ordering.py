@@ -9,7 +9,7 @@ alone go through a file to be sorted there.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -20,13 +20,14 @@ import pyarrow.parquet as pq
 
 from odf_engine.data.kernels import pc
 from odf_engine.progress import Reporter
-from odf_engine.spark.frames import arrow_batches
+from odf_engine.spark.frames import arrow_batches, sorted_in
 from odf_engine.spark.launch import SparkFailed
 
 if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
 
 _IN_MEMORY: Final = 64 << 20
+_PARTITIONS: Final = 128
 _BATCH_ROWS: Final = 1 << 16
 
 
@@ -61,7 +62,11 @@ def in_order(make: Make, order: Order, reporter: Reporter, *, sort: bool = False
     Raises:
         OutOfOrder: the result is large and not in order.
     """
-    with closing(stepped(*make(sort), reporter)) as batches:
+    frame, step = make(sort)
+    with (
+        sorted_in(frame.sparkSession, _PARTITIONS) if sort else nullcontext(),
+        closing(stepped(frame, step, reporter)) as batches,
+    ):
         if sort or not order.keys:
             yield from (_without(batch, order.extra) for batch in batches)
             return
@@ -114,8 +119,10 @@ def gathered(
             reporter.check()
             writer.write_batch(batch)
     held.clear()
-    for batch in arrow_batches(sort(schema), reporter, progress=False)[1]:
-        yield _without(batch, order.extra)
+    frame = sort(schema)
+    with sorted_in(frame.sparkSession, _PARTITIONS):
+        for batch in arrow_batches(frame, reporter, progress=False)[1]:
+            yield _without(batch, order.extra)
 
 
 def stepped(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[pa.RecordBatch, None, None]:

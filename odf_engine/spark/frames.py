@@ -72,6 +72,18 @@ def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def sorted_in(session: SparkSession, partitions: int) -> Iterator[None]:
+    """What is sorted within comes in so many partitions, of which memory holds a few at a time."""
+    name = "spark.sql.shuffle.partitions"
+    before = str(session.conf.get(name))
+    session.conf.set(name, str(partitions))
+    try:
+        yield
+    finally:
+        session.conf.set(name, before)
+
+
 def _check_names(schema: pa.Schema) -> None:
     known: set[str] = set()
     for name in schema.names:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 _LARGEST_PIECE: Final = 128 << 20
 """Spark holds the rows of a few row groups at once; larger ones (in bytes, unpacked) are divided."""
 _PIECE: Final = 16 << 20
+_UNPACKED: Final = 32 << 20
+_LEAST_AT_ONCE: Final = 1 << 20
 _BATCH_ROWS: Final = 16384
 
 
@@ -73,6 +75,18 @@ def _moments(value: str, kind: pa.DataType, depth: int) -> str | None:
             pairs = ", ".join(f"{text(name)}, {made[name] or member}" for name, member in members.items())
             return f"if({value} IS NULL, NULL, named_struct({pairs}))"
     return None
+
+
+def bytes_at_once(footer: pq.FileMetaData, size: int) -> int:
+    """How many bytes of the file Spark should take for one partition, so that memory holds its rows:
+    Parquet packs, and 16 MB of it may be some hundred in memory.
+
+    Args:
+        footer: of the file.
+        size: of the file, in bytes.
+    """
+    unpacked = sum(_size(footer, at) for at in range(footer.num_row_groups))
+    return max(_LEAST_AT_ONCE, min(_PIECE, size * _UNPACKED // max(unpacked, 1)))
 
 
 def _size(footer: pq.FileMetaData, group: int) -> int:

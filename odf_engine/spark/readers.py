@@ -168,6 +168,8 @@ def read_parquet(
     name, reporter = name or path.name, reporter or Reporter()
     file, footer = parquet.prepare(path, scratch, name, reporter)
     with translated(reporter):
+        at_once = parquet.bytes_at_once(footer, path.stat().st_size)
+        session.conf.set("spark.sql.files.maxPartitionBytes", str(at_once))
         try:
             frame = parquet.with_moments(session.read.parquet(spark_path(file)), footer)
         except AnalysisException as error:

@@ -60,6 +60,7 @@ def test_event_times(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, kind: str,
     assert {row[0] for row in rows if not time_of(row[1])} <= {modified}
 
     monkeypatch.setattr(ordering, "_IN_MEMORY", 1 << 19)
+    monkeypatch.setattr(ordering, "_PARTITIONS", 4)
     pulled.add(SOURCE.format(merge="{kind: Append}"), name="again")
     assert pulled.pull().records == ROWS
     assert pulled.table().drop_columns(["system_time"]).equals(table.drop_columns(["system_time"]))
@@ -88,6 +89,7 @@ def test_keys(pulled: Pulled, monkeypatch: pytest.MonkeyPatch, merge: str) -> No
             .append_column("later", [[value > 1893456000000 for value in event_time.to_pylist()]])
         )
         monkeypatch.setattr(ordering, "_IN_MEMORY", 1 << 19)
+        monkeypatch.setattr(ordering, "_PARTITIONS", 4)
     assert tables[0].equals(tables[1])
 
 
