@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.casts import identifier
 from odf_engine.spark.catalyst import analysed, items, name_of
 from odf_engine.spark.errors import translated
+from odf_engine.spark.launch import SparkFailed
 from odf_engine.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -61,7 +63,7 @@ _KEPT: Final = (
     "spark.sql.streaming.statefulOperator.useStrictDistribution",
 )
 """Settings that belong to the state: each batch uses those of the first."""
-_QUERY: Final = "00000000-0000-4000-8000-000000000000"
+_NO_QUERY: Final = "00000000-0000-4000-8000-000000000000"
 _VERSION: Final = "v1"
 _STATE_FILE: Final = re.compile(r"(\d+)\.(delta|snapshot)")
 
@@ -134,6 +136,8 @@ class Streams:
             with reporter.on_cancel(query.stop), took.first(), translated(reporter):
                 query.awaitTermination()
             reporter.check()
+            if not (self._state / "commits" / str(number)).exists():
+                raise SparkFailed("the stream was stopped before its end", hint="try again")
             with translated(reporter):
                 self._compact(str(query.runId))
                 progress = query.recentProgress
@@ -160,8 +164,9 @@ class Streams:
         for place, at in enumerate(_inputs_of(leaves)):
             entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in files[at]]
             _write(self._state / "sources" / str(place) / f"{number}.compact", entries)
+        # Spark stops a query when another one of the same id begins, wherever that is.
+        _write_text(self._state / "metadata", json.dumps({"id": str(uuid.uuid4())}))
         if before is None:
-            _write_text(self._state / "metadata", json.dumps({"id": _QUERY}))
             settings = {name: self._session.conf.get(name) for name in _KEPT}
         else:
             settings = json.loads((self._state / "offsets" / str(before)).read_text().split("\n")[1])["conf"]
@@ -183,8 +188,9 @@ class Streams:
             stores.doMaintenanceAndUnload(package.StateStoreProviderId(store, run_id))
 
     def _prune(self, number: int) -> None:
-        """Leaves what the next batch needs, and no more."""
+        """Leaves what the next batch needs, and no more: the same for the same state."""
         shutil.rmtree(self._state / "sources", ignore_errors=True)
+        _write_text(self._state / "metadata", json.dumps({"id": _NO_QUERY}))
         for folder in ("offsets", "commits"):
             for file in (self._state / folder).iterdir():
                 if file.name != str(number):
