@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 _MUCH: Final = 4
 _NUMBER: Final = pa.int64()
 
-History = "Callable[[Sequence[SliceRow]], Iterator[pa.RecordBatch]]"
-
 
 @dataclass(frozen=True)
 class Place:
