@@ -177,8 +177,12 @@ class Follower(Catalyst):
         plan = analysed(frame)
         if subquery := _SUBQUERIES.search(plan.toJSON()):
             raise NeedsState(f"a subquery ({subquery[1]})")
+        return self.in_place(plan)
+
+    def in_place(self, plan: Any) -> Any:
+        """The plan with what WITH has named in its place."""
         if name_of(plan) == "WithCTE":
-            plan = self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+            return self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
         return plan
 
     def top(self, plan: Any) -> tuple[Part, list[Any]]:

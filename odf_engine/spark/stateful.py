@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
-from odf_engine.spark.catalyst import id_of, items, name_of, references, sortable
+from odf_engine.spark.catalyst import analysed, id_of, items, name_of, references, sortable
 from odf_engine.spark.errors import translated
 from odf_engine.spark.firsts import firsts, keys_of_firsts, marked, window_of_firsts
 from odf_engine.spark.origins import PASSING, Follower, NeedsState, Part
@@ -127,6 +127,10 @@ class _Maker(Follower):
             checker = self.companion("UnsupportedOperationChecker", self.catalyst.analysis)
             kind = "Append" if self._running is None else "Update"
             checker.checkForStreaming(plan, self.companion(kind, modes))
+
+    def opened(self, frame: DataFrame) -> Any:
+        # Queries within expressions are none: Spark has refused them over streams.
+        return self.in_place(analysed(frame))
 
     # --- Nodes --------------------------------------------------------------------------------
 

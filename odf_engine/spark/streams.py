@@ -12,7 +12,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import tempfile
 import uuid
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -65,6 +67,7 @@ _KEPT: Final = (
 """Settings that belong to the state: each batch uses those of the first."""
 _NO_QUERY: Final = "00000000-0000-4000-8000-000000000000"
 _VERSION: Final = "v1"
+_PLAIN_PATH: Final = re.compile(r"[\w/.-]+", re.ASCII)
 _STATE_FILE: Final = re.compile(r"(\d+)\.(delta|snapshot)")
 
 
@@ -73,14 +76,14 @@ class Streams:
 
     Args:
         session: the job's own; it gets the settings that streams need.
-        state: a folder for the state, which a batch goes on from.
+        state: a folder within ``folder`` for the state, which a batch goes on from.
         folder: for what Spark wants beside it.
     """
 
     def __init__(self, session: SparkSession, state: Path, folder: Path) -> None:
         self._session = session
-        self._folder = folder
-        self._state = state
+        self._folder = _by_plain_name(folder, self)
+        self._state = self._folder / state.relative_to(folder)
         with translated():
             for name, value in _SETTINGS.items():
                 session.conf.set(name, value)
@@ -274,6 +277,20 @@ def _write(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
 def _write_text(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
+
+
+def _by_plain_name(folder: Path, user: object) -> Path:
+    """The folder by a name that Spark takes as it is: no pattern, and nothing to be escaped.
+
+    The link that it may take goes with whoever uses it.
+    """
+    if _PLAIN_PATH.fullmatch(str(folder)):
+        return folder
+    place = Path(tempfile.mkdtemp(prefix="odf-stream-"))
+    weakref.finalize(user, shutil.rmtree, place, ignore_errors=True)
+    link = place / "folder"
+    link.symlink_to(folder)
+    return link
 
 
 def _uri(path: Path) -> str:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import io
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -86,6 +88,25 @@ def read_checkpoint(path: Path, folder: Path) -> About:
         BadData: it is missing, damaged or no checkpoint.
         Unsupported: it was written by a version that this one does not understand.
     """
+    with _opened(path) as (about, tar):
+        while (entry := tar.next()) is not None:
+            tar.extract(entry, folder, filter="data")
+        return about
+
+
+def read_about(path: Path) -> About:
+    """What a checkpoint says about itself.
+
+    Raises:
+        BadData, Unsupported: as in :func:`read_checkpoint`.
+    """
+    with _opened(path) as (about, _):
+        return about
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[About, tarfile.TarFile]]:
+    """What a checkpoint says about itself, and its other parts."""
     try:
         with (
             pa.input_stream(str(path), compression="zstd") as input,
@@ -95,10 +116,7 @@ def read_checkpoint(path: Path, folder: Path) -> About:
             content = tar.extractfile(first) if first is not None and first.name == _ABOUT else None
             if content is None:
                 raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_AGAIN)
-            about = _about(content.read(), path)
-            while (entry := tar.next()) is not None:
-                tar.extract(entry, folder, filter="data")
-            return about
+            yield _about(content.read(), path), tar
     except FileNotFoundError:
         raise BadData("the checkpoint is missing", where=str(path), hint=_AGAIN) from None
     except (OSError, tarfile.TarError, pa.ArrowException, EOFError) as error:

@@ -20,7 +20,7 @@ from odf_engine.spark.types import arrow_schema
 from odf_engine.transform.contract import Result
 from odf_engine.transform.output import Contract
 from odf_engine.transform.pairs import torn, whole_pairs
-from odf_engine.transform.streaming import Streaming
+from odf_engine.transform.streaming import Streaming, goes_on
 
 if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
@@ -39,7 +39,7 @@ class SparkEngine:
         """See :class:`odf_engine.transform.contract.Engine`."""
         session = self._runtime.session()
         define_system_time(session, request.system_time.to_datetime().isoformat())
-        followed = self._query(session, request)
+        followed = None if goes_on(request) else self._query(session, request)
         if followed is None:
             return Streaming(session, request, declared, reporter).run()
         output = _Output(followed, request, declared)

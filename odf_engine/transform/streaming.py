@@ -20,7 +20,6 @@ from odf_engine.ingest.ordering import Order, gathered
 from odf_engine.metadata.model import Checkpoint, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.spark.frames import arrow_batches
-from odf_engine.spark.origins import check_repeatable
 from odf_engine.spark.plans import by_all_columns
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import plain_schema, plain_slice
@@ -29,7 +28,14 @@ from odf_engine.spark.streams import Streams
 from odf_engine.spark.types import arrow_schema, spark_schema
 from odf_engine.transform.batches import Batch, Marks, Slice, batches, read_slices
 from odf_engine.transform.changes import Emitted
-from odf_engine.transform.checkpoint import ENGINE, FORMAT, About, read_checkpoint, write_checkpoint
+from odf_engine.transform.checkpoint import (
+    ENGINE,
+    FORMAT,
+    About,
+    read_about,
+    read_checkpoint,
+    write_checkpoint,
+)
 from odf_engine.transform.contract import Result
 from odf_engine.transform.output import Contract
 
@@ -105,23 +111,18 @@ class Streaming:
             schema = plain_schema(pq.read_schema(each.schema_file), each.vocab)
             views[each.query_alias] = self._streams.view(at, schema, each.vocab)
         frame = run_query(self._session, views, self._request.transform.queries or [])
-        check_repeatable(frame, "query")
         inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
         return stateful(self._session, frame, inputs, self._request.vocab.event_time_column)
-
-    def _hash(self) -> str:
-        """Of what the state belongs to."""
-        steps = msgspec.json.encode(self._request.transform.queries or [], order="sorted")
-        aliases = [f"{each.dataset_id} {each.query_alias}" for each in self._request.query_inputs]
-        return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
 
     def _before(self) -> About:
         """The state after the transaction before, unpacked."""
         path = self._request.prev_checkpoint_path
         if path is None:
-            return About(format=FORMAT, engine=ENGINE, query=self._hash(), watermarks={}, watermark=None)
+            return About(
+                format=FORMAT, engine=ENGINE, query=_hash(self._request), watermarks={}, watermark=None
+            )
         about = read_checkpoint(Path(path), self._kept)
-        if about.query != self._hash():
+        if about.query != _hash(self._request):
             raise Unsupported(
                 "the checkpoint holds the state of another query or of other inputs",
                 where=path,
@@ -134,7 +135,7 @@ class Streaming:
         about = About(
             format=FORMAT,
             engine=ENGINE,
-            query=self._hash(),
+            query=_hash(self._request),
             watermarks=dict(marks.known),
             watermark=marks.least(aliases),
         )
@@ -213,6 +214,23 @@ class Streaming:
             fallback_event_time=request.system_time,
             reporter=self._reporter,
         )
+
+
+def goes_on(request: TransformRequest) -> bool:
+    """Whether the transaction goes on from a state of the same query.
+
+    Raises:
+        BadData, Unsupported: the checkpoint cannot be read.
+    """
+    path = request.prev_checkpoint_path
+    return path is not None and read_about(Path(path)).query == _hash(request)
+
+
+def _hash(request: TransformRequest) -> str:
+    """Of what the state belongs to."""
+    steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
+    aliases = [f"{each.dataset_id} {each.query_alias}" for each in request.query_inputs]
+    return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
 
 
 _OPERATION: Final = "odf_operation"

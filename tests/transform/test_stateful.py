@@ -1,0 +1,327 @@
+"""Queries that keep state: the same rows however the inputs were taken in, corrections undone, late rows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_engine.data.digest import LogicalHasher
+from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError, Unsupported
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.transform import checkpoint
+from odf_engine.transform.plan import plan_transaction
+from odf_engine.transform.run import make_request
+from odf_engine.workspace.workspace import DatasetEntry
+from tests.transform.deriving import Deriving
+
+A, R, CF, CT = 0, 1, 2, 3
+Step = tuple[str, list[tuple[Any, ...]], str | None]
+"""One commit: to which input, rows, and a watermark."""
+
+
+class Lines(Reporter):
+    """Keeps what is said."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.warnings: list[str] = []
+
+    def line(self, text: str, level: str = "info") -> None:
+        if level == "warning":
+            self.warnings.append(text)
+
+
+def fed(
+    deriving: Deriving, query: str, steps: Sequence[Step], *inputs: str, reporter: Reporter | None = None
+) -> list[DatasetEntry]:
+    """Three datasets of one query: the inputs were taken in at once, in three parts, and step by step."""
+    roots = {name: deriving.root(name) for name in inputs or ("input",)}
+    once, parts, each = (deriving.derivative(query, *inputs, name=name) for name in ("once", "parts", "each"))
+    for number, (name, rows, watermark) in enumerate(steps):
+        deriving.rows(roots[name], *rows, watermark=watermark)
+        deriving.run(each)
+        if number in (len(steps) // 3, 2 * len(steps) // 3):
+            deriving.run(parts)
+    deriving.run(parts)
+    deriving.run(once, reporter)
+    return [once, parts, each]
+
+
+def hashed(deriving: Deriving, entry: DatasetEntry, *, ordered: bool = True) -> str:
+    """The logical hash of all rows, without what differs between two datasets."""
+    table = deriving.table(entry).drop_columns(["system_time"] if ordered else ["system_time", "offset"])
+    if not ordered:
+        table = table.sort_by([(name, "ascending") for name in table.column_names])
+    with LogicalHasher(table.schema) as hasher:
+        for batch in table.combine_chunks().to_batches():
+            hasher.update(batch)
+        return str(hasher.finish())
+
+
+DAYS: list[Step] = [
+    ("input", [(1, "a", 1), (1.5, "b", 2)], None),
+    ("input", [(1.75, "a", 5), (1.75, "a", 5), (2.5, "a", 7)], None),
+    ("input", [(1.25, "a", 100), (2.75, "b", 3)], None),  # the first came too late
+    ("input", [(6, "a", 1)], "2024-01-09T00:00:00Z"),
+]
+
+
+def test_tumbling_windows_with_late_rows(deriving: Deriving) -> None:
+    query = (
+        "SELECT window.start AS event_time, city, sum(x) AS s, count(*) AS n, count(DISTINCT x) AS d,\n"
+        "avg(CAST(x AS DECIMAL(9, 2))) AS a, avg(x) FILTER (WHERE x > 1) AS f, max(x) AS m\n"
+        "FROM input GROUP BY window(event_time, '1 day'), city"
+    )
+    lines = Lines()
+    made = fed(deriving, query, DAYS, reporter=lines)
+    assert lines.warnings == ["1 rows came too late for what they belong to: left out"]
+    assert deriving.result(made[0], "op", "city", "s", "n", "d", "m") == [
+        (A, "a", 11, 3, 2, 5), (A, "b", 2, 1, 1, 2),
+        (A, "a", 7, 1, 1, 7), (A, "b", 3, 1, 1, 3),
+        (A, "a", 1, 1, 1, 1),
+    ]  # fmt: skip
+    average, filtered = deriving.result(made[0], "a", "f")[0]
+    assert (str(average), filtered) == ("3.666667", 5.0)
+    assert len({hashed(deriving, each) for each in made}) == 1
+    # The chain says which state each block left, and goes on from it.
+    event = deriving.newest(made[2])
+    assert event.new_checkpoint is not None and event.prev_checkpoint != event.new_checkpoint.physical_hash
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        (
+            "SELECT window.end AS event_time, sum(x) AS s FROM input "
+            "GROUP BY window(event_time, '2 days', '1 day')",
+            # The row that came late still belongs to the window that had not ended.
+            [(2, 13), (3, 123), (4, 10), (7, 1), (8, 1)],
+        ),
+        (
+            "SELECT session_window.end AS event_time, sum(x / 3) AS s FROM input "
+            "GROUP BY session_window(event_time, '12 hours'), city",
+            [(1.5, 1 / 3), (2, 2 / 3), (2.25, 10 / 3), (3, 7 / 3), (3.25, 1.0), (6.5, 1 / 3)],
+        ),
+    ],
+)
+def test_sliding_and_session_windows(deriving: Deriving, query: str, expected: list[Any]) -> None:
+    made = fed(deriving, query, DAYS)
+    start = 1704067200
+    rows = [
+        ((row[0].timestamp() - start) / 86400 + 1, row[1])
+        for row in deriving.result(made[0], "event_time", "s")
+    ]
+    assert rows == [(day, pytest.approx(value)) for day, value in expected]
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+def test_groups_without_a_window_are_corrected(deriving: Deriving) -> None:
+    query = (
+        "SELECT max(event_time) AS event_time, city, sum(x) AS s, count(*) AS n FROM input\n"
+        "GROUP BY city HAVING count(*) < 4"
+    )
+    steps: list[Step] = [
+        ("input", [(1, "a", 1), (2, "b", 2)], None),
+        ("input", [(3, "a", 5), (4, "c", 7)], None),
+        ("input", [(5, "b", 2, R), (6, "c", 7, CF), (6, "c", 8, CT)], None),
+        ("input", [(7, "a", 1), (7, "a", 1), (8, "b", 9), (9, "c", 0)], None),
+    ]
+    made = fed(deriving, query, steps)
+    assert deriving.result(made[0], "op", "city", "s", "n") == [
+        (A, "a", 1, 1), (A, "b", 2, 1),
+        (CF, "a", 1, 1), (CT, "a", 6, 2), (A, "c", 7, 1),
+        (R, "b", 2, 1), (CF, "c", 7, 1), (CT, "c", 8, 1),
+        (R, "a", 6, 2), (A, "b", 9, 1), (CF, "c", 8, 1), (CT, "c", 8, 2),
+    ]  # fmt: skip
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+JOINED: list[Step] = [
+    ("l", [(1, "a", 1), (1.25, "b", 2), (1.5, "c", 3)], None),
+    ("r", [(1.125, "a", 10), (1.25, "z", 11)], None),
+    ("l", [(2, "a", 4), (9, "q", 1)], None),
+    ("r", [(1.75, "c", 12), (2.125, "a", 13), (9, "p", 1)], None),
+]
+BOUND = "ON l.city = r.city AND r.event_time BETWEEN l.event_time AND l.event_time + INTERVAL 12 HOURS"
+
+
+@pytest.mark.parametrize("kind", ["JOIN", "LEFT JOIN"])
+def test_joins_in_a_bound_of_time(deriving: Deriving, kind: str) -> None:
+    query = f"SELECT l.event_time, l.city, l.x, r.x AS y FROM l {kind} r {BOUND}"
+    made = fed(deriving, query, JOINED, "l", "r")
+    missing = [("b", 2, None)] if kind == "LEFT JOIN" else []
+    found = deriving.result(made[0], "city", "x", "y")
+    assert found == [("a", 1, 10), *missing, ("c", 3, 12), ("a", 4, 13)]
+    assert len({hashed(deriving, each, ordered=False) for each in made}) == 1
+
+
+def test_steps_of_joins_deduplication_and_windows(deriving: Deriving) -> None:
+    query = (
+        f"WITH pairs AS (SELECT l.event_time, l.city, r.x FROM l JOIN r {BOUND}),\n"
+        "different AS (SELECT DISTINCT event_time, city, x FROM pairs),\n"
+        "half AS (SELECT window AS w, city, sum(x) AS s FROM different\n"
+        "GROUP BY window(event_time, '12 hours'), city)\n"
+        "SELECT window.start AS event_time, sum(s) AS s, count(*) AS n FROM half GROUP BY window(w, '1 day')"
+    )
+    made = fed(deriving, query, JOINED, "l", "r")
+    assert deriving.result(made[0], "s", "n") == [(22, 2), (13, 1)]
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT DISTINCT event_time, city FROM input",
+        "SELECT event_time, city FROM (SELECT *, row_number() OVER\n"
+        "(PARTITION BY city, window(event_time, '1 day') ORDER BY offset) AS n FROM input) WHERE n = 1",
+    ],
+)
+def test_deduplication(deriving: Deriving, query: str) -> None:
+    steps: list[Step] = [
+        ("input", [(1, "a", 1), (1.5, "a", 2), (1.5, "b", 1)], None),
+        ("input", [(1.5, "a", 3), (1.75, "c", 3)], None),
+        ("input", [(1.75, "c", 4), (2.5, "a", 1), (2.5, "a", 2)], None),
+    ]
+    made = fed(deriving, query, steps)
+    cities = [row[0] for row in deriving.result(made[0], "city")]
+    assert cities == (["a", "a", "b", "c", "a"] if "DISTINCT" in query else ["a", "b", "c", "a"])
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+def test_corrections_are_undone_in_windows(deriving: Deriving) -> None:
+    query = (
+        "SELECT window.start AS event_time, sum(x) AS s, count(*) AS n, avg(x) AS a FROM input\n"
+        "GROUP BY window(event_time, '1 day'), city"
+    )
+    steps: list[Step] = [
+        ("input", [(1, "a", 10), (1, "b", 5), (1.5, "a", 2)], None),
+        ("input", [(1, "a", 10, CF), (1.25, "a", 12, CT), (1, "b", 5, R)], None),
+        ("input", [(3, "a", 1)], None),
+    ]
+    made = fed(deriving, query, steps)
+    assert deriving.result(made[0], "s", "n", "a") == [(14, 2, 7.0)]
+    assert len({hashed(deriving, each) for each in made}) == 1
+    # What cannot be undone is refused, unless the query says what the operation means to it.
+    refused = deriving.derivative(query.replace("sum(x)", "max(x)"), name="refused")
+    with pytest.raises(InvalidQuery, match=r"retractions or corrections, and max\(input.x\)"):
+        deriving.run(refused)
+    said = deriving.derivative(query.replace("sum(x)", "max(x)").replace("input\n", "input WHERE op = 0\n"),
+                               name="said")  # fmt: skip
+    deriving.run(said)
+    assert deriving.result(said, "s", "n") == [(5, 1), (10, 2)]
+
+
+def test_a_checkpoint_gives_the_same_again_and_damage_is_said(
+    deriving: Deriving, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    root = deriving.root()
+    query = (
+        "SELECT window.start AS event_time, city, sum(x) AS s FROM input\n"
+        "GROUP BY window(event_time, '1 day'), city"
+    )
+    made = deriving.derivative(query)
+    deriving.rows(root, (1, "a", 1), (1.5, "b", 2))
+    deriving.run(made)
+    first = deriving.newest(made).new_checkpoint
+    assert first is not None
+    path = made.dataset.checkpoint_path(first.physical_hash)
+    whole = path.read_bytes()
+    deriving.rows(root, (1.75, "a", 2), (2, "a", 3))
+    for damaged in (whole[:-20], b"no checkpoint"):
+        path.chmod(0o644)
+        path.write_bytes(damaged)
+        with pytest.raises(BadData, match="checkpoint"):
+            deriving.run(made)
+    path.write_bytes(whole)
+    with (
+        monkeypatch.context() as patched,
+        pytest.raises(Unsupported, match=r"engine 4\.3\.0\+odf1.*this is 9"),
+    ):
+        patched.setattr(checkpoint, "ENGINE", "9")
+        deriving.run(made)
+    # As after a crash before the commit: the same transaction once more.
+    transaction = plan_transaction(deriving.workspace, made, 1000)
+    assert transaction is not None
+    hashes = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        request = make_request(transaction, folder, folder / "data", Timestamp.from_ms(1704067200000))
+        written = deriving.engine.execute(request, None, Reporter()).written
+        assert written is not None
+        hashes.append(written.logical_hash)
+    assert hashes[0] == hashes[1]
+    assert deriving.run(made) == 1
+    rows, second = deriving.result(made, "city", "s"), deriving.newest(made)
+    assert rows == [("a", 3), ("b", 2)]
+    assert second.prev_checkpoint == first.physical_hash
+    assert list((deriving.workspace.odf / "cache").glob("transform-*")) == []
+
+
+def test_cancelling_stops_spark(deriving: Deriving) -> None:
+    root = deriving.root()
+    deriving.rows(root, *((1, "a", x) for x in range(50)))
+    made = deriving.derivative(
+        "SELECT window.start AS event_time, count(DISTINCT x * y % 7) AS n FROM input\n"
+        "LATERAL VIEW explode(sequence(1, 30000000)) AS y GROUP BY window(event_time, '1 day')"
+    )
+    reporter = Reporter()
+    asked: list[float] = []
+
+    def cancel() -> None:
+        asked.append(time.monotonic())
+        reporter.cancel()
+
+    threading.Timer(2, cancel).start()
+    with pytest.raises(Cancelled):
+        deriving.run(made, reporter)
+    assert time.monotonic() - asked[0] < 10  # two seconds, where nothing else runs
+    assert made.dataset.state().last_inputs is None
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "parts"),
+    [
+        ("SELECT l.event_time FROM input l JOIN input r ON l.x = r.x", InvalidQuery, ["bound", "BETWEEN"]),
+        ("SELECT DISTINCT city FROM input", InvalidQuery, ["DISTINCT without the event time"]),
+        ("SELECT max(event_time) AS event_time FROM input GROUP BY city", InvalidQuery, ["city"]),
+        ("SELECT event_time, sum(x) OVER (PARTITION BY city) AS s FROM input", Unsupported, ["window("]),
+        ("SELECT max(event_time) AS event_time, sum(DISTINCT x) AS s FROM input", InvalidQuery, ["DISTINCT"]),
+        ("SELECT max(event_time) AS event_time, first(x) AS s FROM input", InvalidQuery, ["first()"]),
+        ("SELECT max(event_time) AS event_time, collect_set(x) AS s FROM input", InvalidQuery, ["collect"]),
+        ("SELECT max(event_time) AS event_time FROM (SELECT max(event_time) AS event_time FROM input)",
+         Unsupported, ["last step"]),
+        ("SELECT window.start AS s, count(*) AS n FROM input GROUP BY window(event_time, '1 day')",
+         InvalidQuery, ["no event time"]),
+    ],
+)  # fmt: skip
+def test_wrong_queries(deriving: Deriving, query: str, kind: type[OdfError], parts: list[str]) -> None:
+    root = deriving.root()
+    deriving.rows(root, (1, "a", 1))
+    made = deriving.derivative(query)
+    with pytest.raises(kind) as caught:
+        deriving.run(made)
+    said = f"{caught.value} {caught.value.hint}"
+    for part in parts:
+        assert part in said, said
+    assert made.dataset.state().last_inputs is None
+
+
+def test_a_checkpoint_file_depends_on_its_content_alone(tmp_path: Path) -> None:
+    about = checkpoint.About(format=1, engine=checkpoint.ENGINE, query="q", watermarks={"a": 1}, watermark=1)
+    made = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        (folder / "state").mkdir(parents=True)
+        for file in ("b", "a") if name == "one" else ("a", "b"):
+            (folder / "state" / file).write_text(file)
+        made.append(checkpoint.write_checkpoint(tmp_path / f"{name}.tar.zst", about, folder))
+    assert made[0] == made[1]
+    assert checkpoint.read_checkpoint(tmp_path / "one.tar.zst", tmp_path / "read") == about
+    assert (tmp_path / "read" / "state" / "b").read_text() == "b"
