@@ -11,6 +11,7 @@ import click
 from odf_engine.coordinator.client import Client
 from odf_engine.coordinator.protocol import JobState, Pull, Request, Verify
 from odf_engine.errors import Conflict
+from odf_engine.workspace.lineage import Graph
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui import humane
 from odf_tui.cli.demo_data import MANIFESTS, write_sources
@@ -30,8 +31,10 @@ def demo_verb(folder: Path, no_tui: bool) -> None:
     workspace = _workspace(folder)
     entries = _datasets(workspace)
     requests: list[tuple[Request, str]] = []
+    graph = Graph(workspace.summaries())
     for entry in entries:
-        requests.append((Pull(dataset=str(entry.id)), str(entry.alias)))
+        after = [str(each) for each in graph.upstream(entry.id)]
+        requests.append((Pull(dataset=str(entry.id), after=after), str(entry.alias)))
         requests.append((Verify(dataset=str(entry.id)), str(entry.alias)))
     if no_tui:
         _print(workspace, folder, requests)

@@ -1,8 +1,9 @@
 """Sample sources for ``odf demo``: a small harbour town in the week the smoke came.
 
 Port Haven measures its air (a CSV that only grows), its clinics log arrivals (NDJSON), and the list
-of measuring stations is published anew every day (a snapshot with changes). The numbers are made up,
-always the same, and tell one story: on 5 March smoke drifts in, fine dust rises, and with a day's
+of measuring stations is published anew every day (a snapshot with changes). Two datasets are made of
+these: the air day by day, and each visit with the air of its hour. The numbers are made up, always the
+same, and tell one story: on 5 March smoke drifts in, fine dust rises, and with a day's
 delay more people come to the clinics short of breath.
 """
 
@@ -135,10 +136,70 @@ content:
       keywords: [air quality, stations, sample]
 """
 
+AIR_BY_DAY: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: port-haven.air-by-day
+  kind: Derivative
+  metadata:
+    # A day's row is made once, as soon as the watermark of the readings says that the day is complete.
+    - kind: SetTransform
+      inputs:
+        - datasetRef: port-haven.air-readings
+          alias: readings
+      transform:
+        kind: Sql
+        engine: spark
+        query: |
+          SELECT
+            window.start AS event_time,
+            station,
+            round(avg(pm25), 1) AS pm25,
+            max(pm25) AS pm25_peak,
+            count(*) AS readings
+          FROM readings
+          GROUP BY window(event_time, '1 day'), station
+    - kind: SetInfo
+      description: The air at each station of Port Haven, day by day
+      keywords: [air quality, health, sample]
+"""
+
+SMOKE_AND_BREATH: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: port-haven.smoke-and-breath
+  kind: Derivative
+  metadata:
+    # Each visit meets the reading of the hour before it; the bound of time says how long either waits.
+    - kind: SetTransform
+      inputs:
+        - datasetRef: port-haven.clinic-visits
+          alias: visits
+        - datasetRef: port-haven.air-readings
+          alias: readings
+      transform:
+        kind: Sql
+        engine: spark
+        query: |
+          SELECT v.event_time, v.visit_id, v.clinic, v.age, v.complaint, r.pm25
+          FROM visits AS v
+          JOIN readings AS r
+            ON r.event_time = date_trunc('HOUR', v.event_time)
+            AND r.event_time BETWEEN v.event_time - INTERVAL 1 HOUR AND v.event_time
+          WHERE v.respiratory AND r.station = 'ph-01'
+    - kind: SetInfo
+      description: What the air was like when people came to the clinics short of breath
+      keywords: [air quality, clinics, health, sample]
+"""
+
 MANIFESTS: Final = {
     "air-readings.yaml": AIR_READINGS,
     "clinic-visits.yaml": CLINIC_VISITS,
     "stations.yaml": STATIONS,
+    "air-by-day.yaml": AIR_BY_DAY,
+    "smoke-and-breath.yaml": SMOKE_AND_BREATH,
 }
 
 _STATIONS: Final = {

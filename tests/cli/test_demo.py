@@ -15,7 +15,10 @@ def test_demo_pulls_and_verifies(demo: tuple[Path, Ran]) -> None:
     folder, ran = demo
     assert ran.code == 0, ran.err
     assert "pulled  port-haven.stations: " in ran.out
-    assert ran.out.count(": valid") == 3
+    assert ran.out.count(": valid") == 5
+    # A query with windows, and one with a join.
+    assert "pulled  port-haven.air-by-day: 36 new records" in ran.out
+    assert "pulled  port-haven.smoke-and-breath: 182 new records" in ran.out
     assert (folder / "sources" / "stations" / "2024-03-07.csv").is_file()
 
 
@@ -98,7 +101,9 @@ def test_schema(odf: Odf) -> None:
 def test_graph(odf: Odf) -> None:
     graph = odf("graph", "--json").json
     assert len(graph["datasets"]) >= 3
-    assert graph["edges"] == []
+    edges = {(each["from"], each["to"]) for each in graph["edges"]}
+    assert ("port-haven.air-readings", "port-haven.air-by-day") in edges
+    assert len(edges) == 3
     assert odf("graph", "--dot").out.startswith("digraph")
     assert "port-haven.stations" in odf("graph").out
 
@@ -121,8 +126,9 @@ def test_path_is_a_repository_layout(odf: Odf) -> None:
 def test_verify_pattern_and_range(odf: Odf) -> None:
     report = odf("verify", "port-haven.%", "--json").json
     assert report["valid"] is True
-    assert {each["name"] for each in report["datasets"]} == {
-        "port-haven.air-readings", "port-haven.clinic-visits", "port-haven.stations",
+    assert {each["name"]: each["transforms"] for each in report["datasets"]} == {
+        "port-haven.air-readings": 0, "port-haven.clinic-visits": 0, "port-haven.stations": 0,
+        "port-haven.air-by-day": 1, "port-haven.smoke-and-breath": 1,
     }  # fmt: skip
     part = odf("verify", "port-haven.stations", "--range", "2..3", "--json").json
     assert part["datasets"][0]["blocks"] == 2

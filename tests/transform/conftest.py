@@ -13,4 +13,4 @@ from tests.transform.deriving import Deriving
 
 @pytest.fixture
 def deriving(tmp_path: Path, runtime: SparkRuntime) -> Deriving:
-    return Deriving(Workspace.init(tmp_path / "ws"), runtime)
+    return Deriving(Workspace.init(tmp_path / "a [b] {c}*d 100%"), runtime)
