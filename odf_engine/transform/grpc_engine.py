@@ -10,12 +10,13 @@ import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.data.digest import digest_file
+from odf_engine.data.digest import digest_file, physical_hash
 from odf_engine.data.kernels import pc
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import BadData, Cancelled, InvalidManifest, InvalidQuery, OdfError, SourceUnavailable
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
+    Checkpoint,
     OffsetInterval,
     TransformInternalError,
     TransformInvalidQuery,
@@ -64,7 +65,8 @@ class GrpcEngine:
         if success.new_offset_interval is None:
             if path.exists() and pq.read_metadata(path).num_rows:
                 raise self._broken("it wrote rows, and says that there are none")
-            return Result(None, declared if declared is not None else pa.schema([]))
+            schema = declared if declared is not None else pa.schema([])
+            return Result(None, schema, self._checkpoint(request))
         if path.is_symlink() or not path.is_file():
             raise self._broken("it says that there are rows, and wrote no file")
         return self._checked(path, request, success.new_offset_interval, declared)
@@ -131,7 +133,17 @@ class GrpcEngine:
         written = WrittenSlice(
             path, found.logical_hash, found.physical_hash, found.size, found.rows, said, None, None
         )
-        return Result(written, schema if declared is None else declared)
+        return Result(written, schema if declared is None else declared, self._checkpoint(request))
+
+    def _checkpoint(self, request: TransformRequest) -> Checkpoint | None:
+        """What the engine left of its state, if anything."""
+        path = Path(request.new_checkpoint_path)
+        if not path.exists() and not path.is_symlink():
+            return None
+        if path.is_symlink() or not path.is_file():
+            raise self._broken("its checkpoint is no file")
+        found, size = physical_hash(path)
+        return Checkpoint(physical_hash=found, size=size)
 
     def _broken(self, what: str) -> BadData:
         return BadData(f"the engine does not keep the contract: {what}", where=self._address)

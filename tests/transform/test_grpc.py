@@ -49,12 +49,19 @@ def test_transactions_over_grpc(deriving: Deriving, served: str) -> None:
     query = "SELECT event_time, city, x + 1 AS y FROM input WHERE x > 0"
     near, far = deriving.derivative(query, name="near"), deriving.derivative(query, name="far")
     wrong = deriving.derivative("SELECT event_time, nothing FROM input", name="wrong")
+    window = deriving.derivative(
+        "SELECT window.start AS event_time, sum(x) AS s FROM input GROUP BY window(event_time, '1 day')",
+        name="window",
+    )
     embedded, remote = deriving.engine, GrpcEngine(served)
     for day in (1, 2):
         deriving.rows(root, (day, "a", day), (day, "b", 0))
         for made, engine in ((near, embedded), (far, remote)):
             deriving.engine = engine
             assert deriving.run(made) == 1
+        assert deriving.run(window) == 1
+    assert deriving.result(window, "s") == [(1,)]  # the second day has not ended
+    assert deriving.newest(window).prev_checkpoint is not None
     slices = [[row.logical_hash.code for row in made.dataset.slices()] for made in (near, far)]
     assert slices[0] == slices[1]
     columns = ("offset", "op", "event_time", "city", "y")
