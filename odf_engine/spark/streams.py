@@ -33,7 +33,7 @@ from odf_engine.spark.types import spark_schema
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-_SETTINGS: Final[Mapping[str, str]] = {
+SETTINGS: Final[Mapping[str, str]] = {
     # Files are written in place: the folder is this job's alone.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -85,7 +85,7 @@ class Streams:
         self._folder = _by_plain_name(folder, self)
         self._state = self._folder / state.relative_to(folder)
         with translated():
-            for name, value in _SETTINGS.items():
+            for name, value in SETTINGS.items():
                 session.conf.set(name, value)
 
     def view(self, number: int, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:

@@ -79,9 +79,9 @@ class Bench:
         self.commit(entry, [SetDataSchema(schema=encode_schema(self.schema))])
         return entry
 
-    def derivative(self, name: str, source: str) -> DatasetEntry:
+    def derivative(self, name: str, source: str, query: str = QUERY) -> DatasetEntry:
         """A derivative of one input."""
-        text = DERIVATIVE.format(name=name, source=source, query=QUERY)
+        text = DERIVATIVE.format(name=name, source=source, query=query)
         return self.workspace.add(read_manifests(text, name))[0]
 
     def commit(self, entry: DatasetEntry, events: list[MetadataEvent], data: Path | None = None) -> None:

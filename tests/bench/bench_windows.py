@@ -1,0 +1,105 @@
+"""Windows over streams against bare Spark.
+
+    python tests/bench/bench_windows.py [ROWS]
+
+So many rows (10 million by default) come in ten increments; each is a transaction of a derivative that
+sums up days by region. They are compared with one bare Spark batch over all files that writes Parquet,
+and the tenth increment with the second. Increments of 100 rows are compared with a bare stream over the
+same rows (`availableNow`, tuned in the same way, with its state in a folder of its own).
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.streams import SETTINGS
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from tests.bench.bench_transform import SMALL, SMALL_RUNS, Bench, link, row
+from tests.bench.common import table, timed
+
+QUERY = (
+    "SELECT window.start AS event_time, region, sum(visits) AS visits, count(*) AS n "
+    "FROM input GROUP BY window(event_time, '1 day'), region"
+)
+SCHEMA = (
+    "offset BIGINT, op INT, system_time TIMESTAMP, event_time TIMESTAMP, id BIGINT, device STRING, "
+    "region STRING, temperature DOUBLE, humidity DOUBLE, visits BIGINT, note STRING"
+)
+PARTS = 10
+
+
+def increments(bench: Bench, rows: int) -> list[tuple[str, str, str, str]]:
+    source, made = bench.source("large"), bench.derivative("large.made", "large", QUERY)
+    # Java has learned what it does before it is measured.
+    bench.rows(source, 100_000)
+    bench.run(made)
+    files = bench.root / "large"
+    files.mkdir()
+    times: list[float] = []
+    for number in range(PARTS):
+        bench.rows(source, rows // PARTS)
+        link(source, files / f"{number}.parquet")
+        times.append(timed(lambda: bench.run(made)))
+
+    def bare() -> None:
+        session = bench.runtime.session()
+        session.read.schema(SCHEMA).parquet(str(files)).createOrReplaceTempView("input")
+        session.sql(QUERY).write.mode("overwrite").parquet(str(bench.root / "bare"))
+
+    batch = min(timed(bare) for _ in range(3))
+    return [
+        row(f"{rows:,} rows in {PARTS} increments, and one batch", sum(times), batch, 2.5),
+        row(f"increment {PARTS}, and the second", times[-1], times[1], 1.3),
+    ]
+
+
+def small(bench: Bench) -> tuple[str, str, str, str]:
+    source, made = bench.source("small"), bench.derivative("small.made", "small", QUERY)
+    files, state = bench.root / "stream", bench.root / "state"
+    files.mkdir()
+
+    def bare() -> None:
+        session = bench.runtime.session()
+        for name, value in SETTINGS.items():
+            session.conf.set(name, value)
+        session.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+        stream: Any = session.readStream.schema(SCHEMA).option("fileNameOnly", "true").parquet(str(files))
+        stream.withWatermark("event_time", "0 seconds").createOrReplaceTempView("input")
+        writer = session.sql(QUERY).writeStream.foreachBatch(lambda frame, number: frame.collect())
+        query = writer.option("checkpointLocation", str(state)).trigger(availableNow=True).start()
+        query.awaitTermination()
+
+    ours: list[float] = []
+    theirs: list[float] = []
+    for number in range(5 + SMALL_RUNS):
+        bench.rows(source, SMALL)
+        link(source, files / f"{number}.parquet")
+        ours.append(timed(lambda: bench.run(made)))
+        theirs.append(timed(bare))
+    ours, theirs = sorted(ours[5:]), sorted(theirs[5:])
+    return row(f"{SMALL} rows, warm", ours[SMALL_RUNS // 2], theirs[SMALL_RUNS // 2], 2.0)
+
+
+def main() -> None:
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 10_000_000
+    root = Path(tempfile.mkdtemp(prefix="odf-bench-"))
+    runtime = SparkRuntime(SparkOptions(), root / "spark.log", root / "cache")
+    runtime.start()
+    try:
+        bench = Bench(root, runtime)
+        found = [small(bench), *increments(bench, rows)]
+        table("Windows over streams", found)
+    finally:
+        runtime.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
