@@ -98,7 +98,7 @@ class _Maker(Follower):
             raise Unsupported(
                 f"the query has {reason}, which a transformation cannot have",
                 where="query",
-                hint="grouping, windows, joins in a time bound and DISTINCT keep state; see the manual",
+                hint="what can be had: GROUP BY, window(…), joins in a bound of time, DISTINCT, UNION ALL",
             ) from None
         hidden = part.passed | {id_of(column) for column in part.origin}
         kept = [column for column in items(part.plan.output()) if id_of(column) not in hidden]

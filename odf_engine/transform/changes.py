@@ -11,8 +11,9 @@ import pyarrow.ipc as ipc
 from pyarrow import types
 
 from odf_engine.data.changelog import Op
+from odf_engine.data.ddl import type_ddl
 from odf_engine.data.kernels import pc
-from odf_engine.errors import BadData
+from odf_engine.errors import BadData, Unsupported
 
 _PLACE = "odf_place"
 
@@ -24,9 +25,19 @@ class Emitted:
         schema: of the rows.
         keys: columns that tell groups apart; none when all rows are one group.
         event_time: the column that rows are put in order by, before all others.
+
+    Raises:
+        Unsupported: groups cannot be told apart by such a column.
     """
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], event_time: str) -> None:
+        for name in keys:
+            if types.is_nested(schema.field(name).type):
+                raise Unsupported(
+                    f"the query groups by '{name}', a {type_ddl(schema.field(name).type)}, without a window",
+                    where="query",
+                    hint="group by its members, each as a column of its own",
+                )
         self._keys = list(keys)
         self._names = schema.names
         flat = [field.name for field in schema if not types.is_nested(field.type)]
