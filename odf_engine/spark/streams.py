@@ -165,7 +165,8 @@ class Streams:
         leaves = [each for each in _leaves(analysed(frame)) if name_of(each) == "StreamingRelation"]
         shutil.rmtree(self._state / "sources", ignore_errors=True)
         for place, at in enumerate(_inputs_of(leaves)):
-            entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in files[at]]
+            paths = [self._plain_name(path, f"{number}-{at}-{turn}") for turn, path in enumerate(files[at])]
+            entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in paths]
             _write(self._state / "sources" / str(place) / f"{number}.compact", entries)
         # Spark stops a query when another one of the same id begins, wherever that is.
         _write_text(self._state / "metadata", json.dumps({"id": str(uuid.uuid4())}))
@@ -176,6 +177,16 @@ class Streams:
         head = {"batchWatermarkMs": watermark, "batchTimestampMs": 0, "conf": settings}
         _write(self._state / "offsets" / str(number), [head, *({"logOffset": number} for _ in leaves)])
         return number
+
+    def _plain_name(self, path: Path, name: str) -> Path:
+        """A file by a name that Spark does not take for a pattern."""
+        if _PLAIN_PATH.fullmatch(str(path.absolute())):
+            return path
+        link = self._folder / "links" / name
+        link.parent.mkdir(exist_ok=True)
+        if not link.is_symlink():
+            link.symlink_to(path.absolute())
+        return link
 
     # --- State --------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.frames import arrow_batches
 from odf_engine.spark.plans import by_all_columns
 from odf_engine.spark.query import run_query
+from odf_engine.spark.readers import spark_path
 from odf_engine.spark.slices import plain_schema, plain_slice
 from odf_engine.spark.stateful import ROWS, Stateful, stateful
 from odf_engine.spark.streams import Streams
@@ -199,7 +200,7 @@ class Streaming:
         return iter(()) if first is None else chain([first], found)
 
     def _by_spark(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
-        frame = self._session.read.schema(spark_schema(schema)).parquet(path.absolute().as_uri())
+        frame = self._session.read.schema(spark_schema(schema)).parquet(spark_path(path))
         return by_all_columns(frame, time)
 
     def _write(self, rows: Iterator[pa.RecordBatch], contract: Contract) -> WrittenSlice | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -263,16 +262,6 @@ def test_a_checkpoint_gives_the_same_again_and_damage_is_said(
     assert rows == [("a", 3), ("b", 2)]
     assert second.prev_checkpoint == first.physical_hash
     assert list((deriving.workspace.odf / "cache").glob("transform-*")) == []
-
-
-def test_two_at_once(deriving: Deriving) -> None:
-    root = deriving.root()
-    deriving.rows(root, *((1 + x / 10, "a", x) for x in range(40)))
-    query = "SELECT window.start AS event_time, count(*) AS n FROM input GROUP BY window(event_time, '1 day')"
-    made = [deriving.derivative(query, name=name) for name in ("one", "two", "three")]
-    with ThreadPoolExecutor(3) as pool:
-        assert list(pool.map(deriving.run, made)) == [1, 1, 1]
-    assert [deriving.result(each, "n") for each in made] == [[(10,), (10,), (10,)]] * 3
 
 
 def test_cancelling_stops_spark(deriving: Deriving) -> None:
