@@ -12,9 +12,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import tempfile
 import uuid
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -76,14 +74,14 @@ class Streams:
 
     Args:
         session: the job's own; it gets the settings that streams need.
-        state: a folder within ``folder`` for the state, which a batch goes on from.
-        folder: for what Spark wants beside it.
+        state: a folder for the state, which a batch goes on from.
+        folder: for what Spark wants beside it; both are plain (:func:`is_plain`).
     """
 
     def __init__(self, session: SparkSession, state: Path, folder: Path) -> None:
         self._session = session
-        self._folder = _by_plain_name(folder, self)
-        self._state = self._folder / state.relative_to(folder)
+        self._folder = folder
+        self._state = state
         with translated():
             for name, value in SETTINGS.items():
                 session.conf.set(name, value)
@@ -290,18 +288,9 @@ def _write_text(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _by_plain_name(folder: Path, user: object) -> Path:
-    """The folder by a name that Spark takes as it is: no pattern, and nothing to be escaped.
-
-    The link that it may take goes with whoever uses it.
-    """
-    if _PLAIN_PATH.fullmatch(str(folder)):
-        return folder
-    place = Path(tempfile.mkdtemp(prefix="odf-stream-"))
-    weakref.finalize(user, shutil.rmtree, place, ignore_errors=True)
-    link = place / "folder"
-    link.symlink_to(folder)
-    return link
+def is_plain(path: Path) -> bool:
+    """Whether Spark takes the path as it is, wherever it stands: no pattern, and nothing to be escaped."""
+    return _PLAIN_PATH.fullmatch(str(path)) is not None
 
 
 def _uri(path: Path) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
+import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
@@ -25,7 +27,7 @@ from odf_engine.spark.query import run_query
 from odf_engine.spark.readers import spark_path
 from odf_engine.spark.slices import plain_schema, plain_slice
 from odf_engine.spark.stateful import ROWS, Stateful, stateful
-from odf_engine.spark.streams import Streams
+from odf_engine.spark.streams import Streams, is_plain
 from odf_engine.spark.types import arrow_schema, spark_schema
 from odf_engine.transform.batches import Batch, Marks, Slice, batches, read_slices
 from odf_engine.transform.changes import Emitted
@@ -65,7 +67,7 @@ class Streaming:
         self._declared = declared
         self._reporter = reporter
         self._new_checkpoint = Path(request.new_checkpoint_path)
-        folder = self._new_checkpoint.with_name("stream")
+        folder = self._folder = _plain_folder(self._new_checkpoint.with_name("stream"))
         self._kept = folder / "kept"
         self._scratch = folder / "scratch"
         self._scratch.mkdir(parents=True)
@@ -78,6 +80,12 @@ class Streaming:
             InvalidQuery, Unsupported: the query; BadData: a value, a slice or the checkpoint.
             Cancelled: nothing is left.
         """
+        try:
+            return self._run()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _run(self) -> Result:
         request = self._request
         query = self._query()
         about = self._before()
@@ -169,8 +177,9 @@ class Streaming:
         inputs = self._request.query_inputs
         files: list[list[Path]] = [[] for _ in inputs]
         for each in batch.slices:
-            copy = self._scratch / f"copy-{number}-{each.at}-{len(files[each.at])}.parquet"
-            files[each.at].append(plain_slice(each.path, inputs[each.at].vocab, copy))
+            name = f"{number}-{each.at}-{len(files[each.at])}.parquet"
+            path = plain_slice(each.path, inputs[each.at].vocab, self._scratch / f"copy-{name}")
+            files[each.at].append(path if is_plain(path) else _link(self._scratch / f"link-{name}", path))
         taken: list[Iterator[pa.RecordBatch]] = []
 
         def take(frame: DataFrame) -> None:
@@ -232,6 +241,16 @@ def _hash(request: TransformRequest) -> str:
     steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
     aliases = [f"{each.dataset_id} {each.query_alias}" for each in request.query_inputs]
     return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
+
+
+def _plain_folder(folder: Path) -> Path:
+    """This folder, or another one where its name would mean something else to Spark."""
+    return folder if is_plain(folder) else Path(tempfile.mkdtemp(prefix="odf-stream-"))
+
+
+def _link(link: Path, path: Path) -> Path:
+    link.symlink_to(path)
+    return link
 
 
 _OPERATION: Final = "odf_operation"
