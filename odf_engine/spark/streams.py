@@ -118,7 +118,7 @@ class Streams:
         Args:
             frame: the query.
             mode: ``append`` or ``update``.
-            files: what is read, by number of the input.
+            files: what is read, by number of the input; their paths are plain.
             watermark: time in milliseconds up to which no more rows come after this batch.
             take: gets the rows of the result; it has to read all of them, once.
             reporter: is asked whether to stop.
@@ -163,8 +163,7 @@ class Streams:
         leaves = [each for each in _leaves(analysed(frame)) if name_of(each) == "StreamingRelation"]
         shutil.rmtree(self._state / "sources", ignore_errors=True)
         for place, at in enumerate(_inputs_of(leaves)):
-            paths = [self._plain_name(path, f"{number}-{at}-{turn}") for turn, path in enumerate(files[at])]
-            entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in paths]
+            entries = [{"path": _uri(path), "timestamp": 0, "batchId": number} for path in files[at]]
             _write(self._state / "sources" / str(place) / f"{number}.compact", entries)
         # Spark stops a query when another one of the same id begins, wherever that is.
         _write_text(self._state / "metadata", json.dumps({"id": str(uuid.uuid4())}))
@@ -175,16 +174,6 @@ class Streams:
         head = {"batchWatermarkMs": watermark, "batchTimestampMs": 0, "conf": settings}
         _write(self._state / "offsets" / str(number), [head, *({"logOffset": number} for _ in leaves)])
         return number
-
-    def _plain_name(self, path: Path, name: str) -> Path:
-        """A file by a name that Spark does not take for a pattern."""
-        if _PLAIN_PATH.fullmatch(str(path.absolute())):
-            return path
-        link = self._folder / "links" / name
-        link.parent.mkdir(exist_ok=True)
-        if not link.is_symlink():
-            link.symlink_to(path.absolute())
-        return link
 
     # --- State --------------------------------------------------------------------------------
 
@@ -203,10 +192,11 @@ class Streams:
         """Leaves what the next batch needs, and no more: the same for the same state."""
         shutil.rmtree(self._state / "sources", ignore_errors=True)
         _write_text(self._state / "metadata", json.dumps({"id": _NO_QUERY}))
+        # Spark may be cleaning up at the same time.
         for folder in ("offsets", "commits"):
             for file in (self._state / folder).iterdir():
                 if file.name != str(number):
-                    file.unlink()
+                    file.unlink(missing_ok=True)
         for folder in {path.parent for path in (self._state / "state").rglob("*.delta")}:
             _prune_store(folder)
 
@@ -270,7 +260,7 @@ def _prune_store(folder: Path) -> None:
     whole = max((int(match[1]) for match in versions.values() if match[2] == "snapshot"), default=0)
     for path, match in versions.items():
         if int(match[1]) < whole or (int(match[1]) == whole and match[2] == "delta"):
-            path.unlink()
+            path.unlink(missing_ok=True)
 
 
 def _newest(folder: Path) -> int | None:
