@@ -8,16 +8,17 @@ deduplications, and sums whose last bits depend on the order of addition see the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from odf_engine.data.changelog import Op
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.catalyst import analysed, id_of, items, name_of, references, sortable
 from odf_engine.spark.errors import translated
 from odf_engine.spark.firsts import firsts, keys_of_firsts, marked, window_of_firsts
-from odf_engine.spark.origins import PASSING, Follower, NeedsState, Part
+from odf_engine.spark.origins import OPERATION, PASSING, Follower, NeedsState, Part
 from odf_engine.spark.undo import Aggregates
 
 if TYPE_CHECKING:
@@ -47,7 +48,11 @@ class Stateful:
 
 
 def stateful(
-    session: SparkSession, frame: DataFrame, inputs: Mapping[str, DatasetVocabulary], event_time: str
+    session: SparkSession,
+    frame: DataFrame,
+    inputs: Mapping[str, DatasetVocabulary],
+    event_time: str,
+    changing: Collection[str],
 ) -> Stateful:
     """The stream of a query over streaming views.
 
@@ -56,18 +61,20 @@ def stateful(
         frame: its result.
         inputs: the views that are inputs, with their column names.
         event_time: what the result calls its event time.
+        changing: inputs that bring retractions or corrections this time; the signs of other rows are
+            not computed.
 
     Raises:
         InvalidQuery, Unsupported: the query is of no kind that can be run; the hint says how to write it.
     """
     with translated():
-        made = _Maker(session, inputs, event_time)
+        made = _Maker(session, inputs, event_time, changing)
         found = made.stream(frame)
         if not made.ordering:
             return found
         # Checked by Spark as it is; rows are put in order for sums only afterwards.
         session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-        return _Maker(session, inputs, event_time, in_order=True).stream(frame)
+        return _Maker(session, inputs, event_time, changing, in_order=True).stream(frame)
 
 
 class _Maker(Follower):
@@ -76,12 +83,14 @@ class _Maker(Follower):
         session: SparkSession,
         inputs: Mapping[str, DatasetVocabulary],
         event_time: str,
+        changing: Collection[str],
         *,
         in_order: bool = False,
     ) -> None:
         super().__init__(session, inputs)
         self._names = {name.lower(): name for name in inputs}
         self._event_time = event_time
+        self._changing = changing
         self._in_order = in_order
         self.ordering = False
         self._operations: dict[int, str] = {}
@@ -166,6 +175,10 @@ class _Maker(Follower):
     def input(self, view: Any, at: int, vocab: DatasetVocabulary) -> Part:
         part = super().input(view, at, vocab)
         name = self._names[view.desc().identifier().table().lower()]
+        if name not in self._changing:
+            appended = self.alias(self.literal(int(Op.APPEND)), OPERATION)
+            plan = self.project([*items(view.output()), part.origin[0], appended], part.plan)
+            part = part._replace(plan=plan, origin=[part.origin[0], appended.toAttribute()])
         for column in items(view.output()):
             if column.name() == vocab.operation_type_column:
                 self._operations[id_of(column)] = name

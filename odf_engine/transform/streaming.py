@@ -87,11 +87,11 @@ class Streaming:
 
     def _run(self) -> Result:
         request = self._request
-        query = self._query()
+        slices = read_slices(request.query_inputs)
+        query = self._query({request.query_inputs[each.at].query_alias for each in slices if each.changes})
         about = self._before()
         own = pa.schema([field for field in arrow_schema(query.frame.schema) if field.name != ROWS])
         contract = Contract(own, request.vocab, self._declared)
-        slices = read_slices(request.query_inputs)
         self._check(query, slices)
         marks = Marks(about.watermarks)
         emitted = None
@@ -114,14 +114,14 @@ class Streaming:
 
     # --- The query and its state --------------------------------------------------------------
 
-    def _query(self) -> Stateful:
+    def _query(self, changing: set[str]) -> Stateful:
         views: dict[str, DataFrame] = {}
         for at, each in enumerate(self._request.query_inputs):
             schema = plain_schema(pq.read_schema(each.schema_file), each.vocab)
             views[each.query_alias] = self._streams.view(at, schema, each.vocab)
         frame = run_query(self._session, views, self._request.transform.queries or [])
         inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
-        return stateful(self._session, frame, inputs, self._request.vocab.event_time_column)
+        return stateful(self._session, frame, inputs, self._request.vocab.event_time_column, changing)
 
     def _before(self) -> About:
         """The state after the transaction before, unpacked."""
