@@ -203,8 +203,8 @@ class _Maker(Follower):
         if all(part.origin for part in parts):
             return super().union(plan)
         self._settle(plan, "UNION with rows that were grouped or joined")
-        return Part(self.rebuilt(plan, [self._bare(part, child) for part, child in _pairs(parts, plan)]),
-                    [], frozenset())  # fmt: skip
+        rows = list(map(self._bare, parts, items(plan.children())))
+        return Part(self.rebuilt(plan, rows), [], frozenset())
 
     def join(self, plan: Any, condition: Any = None) -> Part:
         if not (plan.left().isStreaming() and plan.right().isStreaming()):
@@ -390,10 +390,6 @@ class _Maker(Follower):
     def _bare(self, part: Part, child: Any) -> Any:
         """A branch without the origin of its rows."""
         return self.project(items(child.output()), part.plan) if part.origin else part.plan
-
-
-def _pairs(parts: list[Part], plan: Any) -> list[tuple[Part, Any]]:
-    return list(zip(parts, items(plan.children()), strict=True))
 
 
 def _place_of(grouping: Any, columns: list[Any]) -> int:
