@@ -29,7 +29,11 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
 
     folder = tmp_path_factory.mktemp("spark")
     spark = SparkRuntime(
-        SparkOptions(master="local[2]", driver_memory="768m"), folder / "spark.log", folder / "cache"
+        SparkOptions(master="local[2]", driver_memory="768m"),
+        folder / "spark.log",
+        folder / "cache",
+        # Tests are over before the thorough compiler pays for itself.
+        java_flags=["-XX:TieredStopAtLevel=1"],
     )
     spark.start()
     yield spark
