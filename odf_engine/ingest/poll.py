@@ -48,6 +48,17 @@ class PullResult:
     blocks: int
     records: int
 
+    @classmethod
+    def between(cls, before: ChainState, after: ChainState) -> PullResult:
+        """What happened between two states of a chain."""
+        return cls(
+            status="up-to-date" if after.head == before.head else "updated",
+            old_head=before.head,
+            new_head=after.head,
+            blocks=after.blocks - before.blocks,
+            records=after.records - before.records,
+        )
+
 
 def pull(
     workspace: Workspace,
@@ -92,14 +103,7 @@ def pull(
         Trust(workspace).check(entry)
         if _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
             _poll(workspace, entry, runtime, reporter, environment, force=force, strict=strict)
-    after = dataset.state()
-    return PullResult(
-        status="up-to-date" if after.head == before.head else "updated",
-        old_head=before.head,
-        new_head=after.head,
-        blocks=after.blocks - before.blocks,
-        records=after.records - before.records,
-    )
+    return PullResult.between(before, dataset.state())
 
 
 def _has_news(

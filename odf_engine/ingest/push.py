@@ -103,14 +103,7 @@ def push(
                 raise
             done.append(path.name)
             reporter.check()
-    after = entry.dataset.state()
-    return PullResult(
-        status="up-to-date" if after.head == before.head else "updated",
-        old_head=before.head,
-        new_head=after.head,
-        blocks=after.blocks - before.blocks,
-        records=after.records - before.records,
-    )
+    return PullResult.between(before, entry.dataset.state())
 
 
 def _unchanged(entry: DatasetEntry, source: AddPushSource, path: Path) -> ChainState:

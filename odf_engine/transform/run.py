@@ -10,13 +10,12 @@ from pathlib import Path
 from time import monotonic
 from typing import Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.errors import InvalidQuery, Unsupported
+from odf_engine.errors import InvalidQuery
 from odf_engine.ingest.poll import PullResult
+from odf_engine.ingest.shape import declared_schema
 from odf_engine.metadata.model import (
     DataSlice,
     ExecuteTransform,
@@ -57,14 +56,7 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
             break
         with _job_folder(workspace.odf / "cache") as folder:
             _Step(workspace, transaction, engine, folder, reporter).run()
-    after = entry.dataset.state()
-    return PullResult(
-        status="up-to-date" if after.head == before.head else "updated",
-        old_head=before.head,
-        new_head=after.head,
-        blocks=after.blocks - before.blocks,
-        records=after.records - before.records,
-    )
+    return PullResult.between(before, entry.dataset.state())
 
 
 class _Step:
@@ -144,22 +136,6 @@ class _Step:
         rows = written.rows if written is not None else 0
         reporter.line(f"block {head}, {rows:,} rows")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
-
-
-def declared_schema(state: ChainState) -> pa.Schema | None:
-    """The schema that the dataset's slices have; None before the first.
-
-    Raises:
-        Unsupported: it is only there in the terms of a newer specification.
-    """
-    if state.schema is not None:
-        return decode_schema(state.schema)
-    if state.has_schema:
-        raise Unsupported(
-            "the dataset's schema is written in terms of a newer specification",
-            hint="its data can be read and verified, but not added to",
-        )
-    return None
 
 
 def make_request(

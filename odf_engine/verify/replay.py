@@ -14,12 +14,13 @@ import pyarrow as pa
 from odf_engine.chain.state import ChainState
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import Cancelled, NotFound, OdfError
+from odf_engine.ingest.shape import declared_schema
 from odf_engine.metadata.model import DataSlice, ExecuteTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.transform.contract import Engine
 from odf_engine.transform.plan import Diverged, Transaction, recorded_transaction
-from odf_engine.transform.run import declared_schema, make_request
+from odf_engine.transform.run import make_request
 from odf_engine.verify.content import Problem
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
