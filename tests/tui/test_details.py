@@ -59,10 +59,10 @@ async def test_nothing_of_others_runs_before_it_was_shown(source: FakeSource) ->
         await drive.until(lambda: len(source.link.submitted) == 7)
         assert TIDES not in [request.dataset for request in source.link.submitted]
         assert "1 not trusted" in drive.hint()
+        drive.bench.query_one(HintLine).clear()  # a notice that time would take away
+        await drive.until(lambda: "1 not trusted" not in drive.text())
         await drive.pilot.press("p")
         await drive.until(lambda: isinstance(drive.app.screen, Oath))
-        await drive.settle()
-        drive.bench.query_one(HintLine).clear()  # a notice that time would take away
         await drive.settle()
         compare(drive, "80x24-trust")
         assert "SELECT 19" not in drive.text()
