@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import Sql, SqlQueryStep, Transform
+from odf_engine.metadata.quoting import quoting
 from odf_engine.spark.query import run_query
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def preprocess(session: SparkSession, frame: DataFrame, step: Transform | None) 
             where="preprocess",
             hint=f"engines: {', '.join(ENGINES)}. Set engine: spark and write the query in Spark SQL",
         )
-    return run_query(session, {INPUT: frame}, steps_of(step))
+    steps = steps_of(step)
+    with quoting(steps):
+        return run_query(session, {INPUT: frame}, steps)
 
 
 def steps_of(step: Sql) -> list[SqlQueryStep]:

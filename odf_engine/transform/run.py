@@ -24,6 +24,7 @@ from odf_engine.metadata.model import (
     TransformRequest,
     TransformRequestInput,
 )
+from odf_engine.metadata.quoting import quoting
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.transform.contract import Engine, Result
@@ -94,7 +95,8 @@ class _Step:
                 self._reporter.line(_said(each))
             self._reporter.phase("query")
             request = make_request(self._transaction, self._folder, staged, self._system_time)
-            result = self._engine.execute(request, declared_schema(self._state), self._reporter)
+            with quoting(request.transform.queries or []):
+                result = self._engine.execute(request, declared_schema(self._state), self._reporter)
             self._commit(result, staged)
         finally:
             staged.unlink(missing_ok=True)
