@@ -7,6 +7,7 @@ by their hashes, ``refs/head`` names the newest block, ``info/`` is ours (alias,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
@@ -34,6 +35,7 @@ __all__ = ["BlockRow", "Dataset", "SliceRow", "StoredBlock"]
 T = TypeVar("T")
 _ATTEMPTS: Final = 5
 _DAY: Final = 86_400.0
+_BEFORE_RESET: Final = "before-reset-"
 
 
 class _New(NamedTuple):
@@ -151,6 +153,17 @@ class Dataset:
             yield stored
             at = stored.block.prev_block_hash
 
+    def holds(self, block: Multihash) -> bool:
+        """Whether the block is part of the chain as it is now."""
+        if self.head() is None:
+            return False
+
+        def ask(index: ChainIndex, at: Position) -> bool:
+            found = index.position(block)
+            return found is not None and found.chain == at.chain and found.sequence <= at.sequence
+
+        return self._indexed(ask)
+
     def slices(self, first_offset: int | None = None, last_offset: int | None = None) -> list[SliceRow]:
         """The slices with records of these offsets, both inclusive, oldest first."""
         if self.head() is None:
@@ -194,7 +207,7 @@ class Dataset:
         """
         if not events:
             raise UsageError("a commit needs at least one event")
-        try:
+        with self._told_of_the_disk():
             if expected_head is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
             with self._refs.locked():
@@ -202,16 +215,40 @@ class Dataset:
                 new = self._prepare(state, events, system_time, block_version)
                 self._store(new, data, checkpoint)
                 self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
-        except FileNotFoundError as error:
-            raise NotFound(f"{error.filename} is not there (any more)", where=str(self.folder)) from error
-        except OSError as error:
-            raise OdfError(
-                f"the dataset cannot be written: {error.strerror or error}",
-                where=str(error.filename or self.folder),
-                hint="nothing was committed; free some space or check the permissions, then try again",
-            ) from error
         self._newest = new[-1].folded.state
         self._remember(state, new)
+        return self._newest.head
+
+    def begin_anew(
+        self,
+        events: Sequence[MetadataEvent],
+        *,
+        system_time: Timestamp,
+        expected_head: Multihash,
+        block_version: int = 3,
+    ) -> Multihash:
+        """Lets one block an event follow the first block, in place of all others; returns the new head.
+
+        Nothing is lost: the reference ``refs/before-reset-…``, named after the end of its hash, keeps the
+        old head.
+
+        Raises:
+            Conflict: the head is not ``expected_head``.
+            ChainRuleViolated: an event may not follow what is there.
+        """
+        if not events:
+            raise UsageError("a dataset that begins anew needs at least one event")
+        with self._refs.locked(), self._told_of_the_disk():
+            before = self._expect(expected_head)
+            first = self.block(0)
+            new = self._prepare(fold(None, first.block, first.hash), events, system_time, block_version)
+            self._store(new, None, None)
+            kept = f"{_BEFORE_RESET}{expected_head.short}"
+            if self._refs.get(kept) is None:
+                self._refs.compare_and_set(kept, None, expected_head)
+            self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
+        self._newest = new[-1].folded.state
+        self._remember(before, new, keep=0)
         return self._newest.head
 
     def sweep(self, untouched_for: float = _DAY) -> int:
@@ -223,6 +260,19 @@ class Dataset:
         with self._refs.locked():
             folders = ("blocks", "refs", *self._objects)
             return sum(sweep_folder(self.folder / name, untouched_for) for name in folders)
+
+    @contextmanager
+    def _told_of_the_disk(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise NotFound(f"{error.filename} is not there (any more)", where=str(self.folder)) from error
+        except OSError as error:
+            raise OdfError(
+                f"the dataset cannot be written: {error.strerror or error}",
+                where=str(error.filename or self.folder),
+                hint="nothing was committed; free some space or check the permissions, then try again",
+            ) from error
 
     def _expect(self, expected: Multihash | None) -> ChainState | None:
         head = self.head()
@@ -288,9 +338,12 @@ class Dataset:
         if staged is not None:
             raise BadData("no event says what the staged file is", where=str(staged))
 
-    def _remember(self, before: ChainState | None, new: Sequence[_New]) -> None:
+    def _remember(self, before: ChainState | None, new: Sequence[_New], keep: int | None = None) -> None:
+        """Indexes new blocks, which follow all blocks before them or those up to number ``keep``."""
         # What is not indexed now, for whatever reason, is caught up with by the next reader.
-        base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
+        base = None if before is None else before.head
+        if keep is None:
+            keep = -1 if before is None else before.sequence_number
         self._index.extend(base, keep, [item.folded for item in new], new[-1].folded.state)
 
     # --- Inside -------------------------------------------------------------------------------

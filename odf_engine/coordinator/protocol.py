@@ -40,7 +40,8 @@ class Pull(msgspec.Struct, frozen=True, tag="pull"):
     """Brings a dataset up to date; ``dataset`` is an id.
 
     A root dataset's source is polled until it has no more, a derivative one takes in what its inputs
-    have. It waits for jobs of the datasets ``after`` that were entered before it.
+    have. It waits for jobs of the datasets ``after`` that were entered before it. With
+    ``reset_on_divergence`` a derivative one begins anew where an input was reset or replaced.
     """
 
     dataset: str
@@ -49,6 +50,7 @@ class Pull(msgspec.Struct, frozen=True, tag="pull"):
     set_watermark: str | None = None
     force: bool = False
     strict: bool = False
+    reset_on_divergence: bool = False
 
 
 class Ingest(msgspec.Struct, frozen=True, tag="ingest"):

@@ -277,7 +277,8 @@ def _place(dataset: Dataset, alias: str, block: Multihash | None, offset: int | 
         raise Diverged(
             f"the history of input '{alias}' is not the one that this dataset was made from",
             where=f"block {block} of {alias}",
-            hint="the input was reset or replaced; make this dataset anew from it",
+            hint="the input was reset or replaced, or what is here is older; to make this dataset anew "
+            "from what is here: odf pull NAME --reset-on-divergence",
         )
     return _End(block, number, offset, _data_at(dataset, number)[1])
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
@@ -14,7 +15,7 @@ from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
-from odf_engine.metadata.model import DatasetKind
+from odf_engine.metadata.model import DatasetKind, ExecuteTransformInput
 from odf_engine.metadata.timestamp import Timestamp
 
 
@@ -32,7 +33,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ``last_pulled`` is when the newest data block was made; ``size`` is in bytes of data;
     ``polls`` says whether it has a polling source, ``push_sources`` names those that take what is pushed;
     ``problem`` says why a damaged dataset cannot be read (the rest is then empty, its kind Root);
-    ``last_offset`` is that of the newest record, ``consumed`` those up to which the inputs were taken in.
+    ``last_offset`` is that of the newest record, ``consumed`` those up to which the inputs were taken in,
+    and ``taken`` their blocks; ``diverged`` are inputs whose chains no longer hold these blocks: they were
+    reset or replaced, and the dataset has to be made anew (see :mod:`odf_engine.workspace.resetting`).
+    ``compared`` are the heads of the inputs with which that was found.
     """
 
     id: DatasetId
@@ -51,6 +55,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     last_offset: int | None = None
     consumed: list[int | None] = []
+    taken: list[Multihash | None] = []
+    diverged: list[DatasetId] = []
+    compared: list[Multihash | None] | None = None
 
 
 def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
@@ -65,14 +72,22 @@ def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
     return len(marks) == len(inputs) and (summary.watermark is None or min(marks) > summary.watermark)
 
 
-def _consumed(state: ChainState) -> list[int | None]:
-    """Up to which offset each input was taken in."""
+def _last_inputs(state: ChainState) -> list[ExecuteTransformInput | None]:
+    """What the last transaction says of each input of the query as it is now."""
     last = {item.dataset_id: item for item in state.last_inputs or ()}
-    found = [last.get(each) for each in state.inputs()]
-    return [
-        None if each is None else each.prev_offset if each.new_offset is None else each.new_offset
-        for each in found
-    ]
+    return [last.get(each) for each in state.inputs()]
+
+
+def _consumed(item: ExecuteTransformInput | None) -> int | None:
+    """Up to which offset an input was taken in."""
+    if item is None:
+        return None
+    return item.prev_offset if item.new_offset is None else item.new_offset
+
+
+def _taken(item: ExecuteTransformInput | None) -> Multihash | None:
+    """Up to which block an input was taken in."""
+    return None if item is None else item.new_block_hash or item.prev_block_hash
 
 
 def summarise(
@@ -93,7 +108,36 @@ def summarise(
     states = index.states(wanted) if wanted else {}
     for entry in changed:
         known[entry.id] = _summary(entry, heads[entry.id], states)
+    datasets = {entry.id: entry.dataset for entry in entries}
+    for entry in entries:
+        if known[entry.id].inputs:
+            known[entry.id] = _compared(known[entry.id], datasets, heads)
     return [known[entry.id] for entry in entries]
+
+
+def _compared(
+    summary: Summary,
+    datasets: Mapping[DatasetId, Dataset],
+    heads: Mapping[DatasetId, Multihash | OdfError | None],
+) -> Summary:
+    """The summary with what is true of its inputs as they are now."""
+    found = [heads.get(each) for each in summary.inputs]
+    now = [head if isinstance(head, Multihash) else None for head in found]
+    if now == summary.compared:
+        return summary
+    diverged = [
+        source
+        for source, head, block in zip(summary.inputs, now, summary.taken, strict=True)
+        if head is not None and block is not None and not _holds(datasets[source], block)
+    ]
+    return replace(summary, diverged=diverged, compared=now)
+
+
+def _holds(dataset: Dataset, block: Multihash) -> bool:
+    try:
+        return dataset.holds(block)
+    except OdfError:
+        return True  # a damaged input is told of by itself
 
 
 def _serves(old: Summary | None, entry: DatasetEntry, head: object) -> bool:
@@ -111,6 +155,7 @@ def _summary(
         state = (states.get(head) if head else None) or entry.dataset.state()
     except OdfError as error:
         problem = str(error)
+    last = _last_inputs(state) if state else []
     return Summary(
         id=entry.id,
         name=str(entry.alias),
@@ -127,5 +172,6 @@ def _summary(
         push_sources=list(state.push_sources) if state else [],
         problem=problem,
         last_offset=state.last_offset if state else None,
-        consumed=_consumed(state) if state else [],
+        consumed=list(map(_consumed, last)),
+        taken=list(map(_taken, last)),
     )
