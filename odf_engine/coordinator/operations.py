@@ -6,6 +6,7 @@ The floors below are imported when the first job needs them, so that the worker 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -74,8 +75,8 @@ def warm_up() -> None:
     """Imports what the first pull needs. Only once Spark has started: its modules import each other in
     circles, which two threads must not do at the same time."""
     import odf_engine.ingest.push
-    import odf_engine.transform.run
-    import odf_engine.transform.spark_engine  # noqa: F401
+    import odf_engine.transform.engines
+    import odf_engine.transform.run  # noqa: F401
 
 
 def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]:
@@ -90,10 +91,11 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
         Trust(workspace).check(entry)  # pulling does it too: here it spares the wait for Spark
     runtime = context.host.spark(reporter)
     if entry.dataset.state().kind is DatasetKind.Derivative:
+        from odf_engine.transform.engines import engines_for
         from odf_engine.transform.run import transform
-        from odf_engine.transform.spark_engine import SparkEngine
 
-        return _pulled(entry, transform(workspace, entry, SparkEngine(runtime), reporter))
+        with engines_for(workspace, entry, runtime) as engine:
+            return _pulled(entry, transform(workspace, entry, engine, reporter))
 
     from odf_engine.ingest.poll import pull  # after Spark has started, see warm_up
 
@@ -165,14 +167,16 @@ def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, 
 
     workspace = Workspace.find(explicit=context.host.folder)
     entry = workspace.resolve(request.dataset)
-    replay = None
-    if entry.dataset.state().kind is DatasetKind.Derivative and not request.integrity:
-        runtime = context.host.spark(reporter)
-        from odf_engine.transform.spark_engine import SparkEngine
-        from odf_engine.verify.replay import Replay
+    with ExitStack() as stack:
+        replay = None
+        if entry.dataset.state().kind is DatasetKind.Derivative and not request.integrity:
+            runtime = context.host.spark(reporter)
+            from odf_engine.transform.engines import engines_for
+            from odf_engine.verify.replay import Replay
 
-        replay = Replay(workspace, entry, SparkEngine(runtime), reporter)
-    report = verify(entry.dataset, reporter, request.first, request.last, replay)
+            engine = stack.enter_context(engines_for(workspace, entry, runtime))
+            replay = Replay(workspace, entry, engine, reporter)
+        report = verify(entry.dataset, reporter, request.first, request.last, replay)
     return {
         "name": str(entry.alias),
         "valid": report.valid,

@@ -13,7 +13,6 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.errors import InvalidQuery
 from odf_engine.ingest.poll import PullResult
 from odf_engine.ingest.shape import declared_schema
 from odf_engine.metadata.model import (
@@ -33,7 +32,6 @@ from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 MAX_ROWS: Final = 50_000_000
 CHECKPOINT: Final = "checkpoint"
-ENGINES: Final = ("spark",)
 
 
 def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> PullResult:
@@ -82,13 +80,6 @@ class _Step:
 
     def run(self) -> None:
         begun = monotonic()
-        name = self._transaction.transform.transform.engine
-        if name.lower() not in ENGINES:
-            raise InvalidQuery(
-                f"the query is for the engine '{name}', which is not here",
-                where="transform",
-                hint=f"engines: {', '.join(ENGINES)}",
-            )
         staged = self._dataset.staging_path("data")
         try:
             for each in self._transaction.inputs:

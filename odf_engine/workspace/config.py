@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
 
 import msgspec
 from msgspec import Meta
@@ -93,6 +93,33 @@ class PrepareConfig(Settings, frozen=True):
     ] = 250
 
 
+class TransformConfig(Settings, frozen=True):
+    """How derivative datasets are made."""
+
+    most_rows: Annotated[
+        int, Meta(ge=1, description="so many new rows of an input go into one transaction, and one commit")
+    ] = 50_000_000
+
+
+class SandboxConfig(Settings, frozen=True):
+    """Where queries of datasets run that are somebody else's and not trusted."""
+
+    program: Annotated[
+        Literal["auto", "bwrap", "unshare"],
+        Meta(description="what shuts the engine in: bwrap, unshare, or auto for whichever works here"),
+    ] = "auto"
+    allow_without: Annotated[
+        bool, Meta(description="run such queries like one's own where no sandbox can be had")
+    ] = False
+    memory: Annotated[
+        str,
+        Meta(pattern=r"^[1-9][0-9]*[mMgG]$", description="memory of the engine in the sandbox, such as 2g"),
+    ] = "1g"
+    minutes: Annotated[float, Meta(gt=0, description="a transaction in the sandbox ends after this long")] = (
+        60
+    )
+
+
 class UiConfig(Settings, frozen=True):
     """The workstation's looks."""
 
@@ -100,6 +127,7 @@ class UiConfig(Settings, frozen=True):
 
 
 Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+EngineAddress = Annotated[str, Meta(pattern=r"^grpc://[^/?#]+:\d+(\?.+)?$")]
 
 
 class Config(Settings, frozen=True):
@@ -113,9 +141,15 @@ class Config(Settings, frozen=True):
     worker: WorkerConfig = WorkerConfig()
     fetch: FetchConfig = FetchConfig()
     prepare: PrepareConfig = PrepareConfig()
+    transform: TransformConfig = TransformConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     allowed_env: Annotated[
         dict[str, list[Variable]],
         Meta(description="environment variables that the source of a dataset, by name or id, may read"),
+    ] = {}
+    engines: Annotated[
+        dict[str, EngineAddress],
+        Meta(description="engines elsewhere, by the name that queries give, such as flink: grpc://HOST:2884"),
     ] = {}
     ui: UiConfig = UiConfig()
 

@@ -1,0 +1,73 @@
+"""The engines that run queries: Spark within this process, and those that the configuration names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from odf_engine.errors import InvalidQuery
+from odf_engine.metadata.model import TransformRequest
+from odf_engine.progress import Reporter
+from odf_engine.transform.contract import Engine, Result
+from odf_engine.transform.grpc_engine import GrpcEngine
+from odf_engine.transform.spark_engine import SparkEngine
+from odf_engine.workspace.config import Config
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.spark.session import SparkRuntime
+
+SPARK: Final = "spark"
+"""The engine that is always here; the configuration may put another one in its place."""
+
+
+class Engines:
+    """All engines of a workspace, asked as if they were one: each query goes to the engine that it is for.
+
+    Args:
+        config: names engines elsewhere, and their addresses (``engines``).
+        spark: runs queries for ``spark``.
+    """
+
+    def __init__(self, config: Config, spark: Engine) -> None:
+        self._addresses = {name.lower(): address for name, address in config.engines.items()}
+        self._known: dict[str, Engine] = {} if SPARK in self._addresses else {SPARK: spark}
+
+    def named(self, name: str) -> Engine:
+        """The engine of this name, whatever its case.
+
+        Raises:
+            InvalidQuery: there is none.
+            InvalidManifest: its address in the configuration is none.
+        """
+        key = name.lower()
+        if key not in self._known:
+            if key not in self._addresses:
+                here = ", ".join(sorted({SPARK, *self._addresses}))
+                raise InvalidQuery(
+                    f"the query is for the engine '{name}', which is not here",
+                    where="transform",
+                    hint=f"engines: {here}; tell where another one is: "
+                    f"odf config set engines.{key} grpc://HOST:PORT",
+                )
+            self._known[key] = GrpcEngine(self._addresses[key])
+        return self._known[key]
+
+    def execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        return self.named(request.transform.engine).execute(request, declared, reporter)
+
+
+@contextmanager
+def engines_for(workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime) -> Iterator[Engines]:
+    """The engines for the queries of a dataset, for as long as one job needs them.
+
+    Args:
+        workspace: says in its configuration which engines there are.
+        entry: a derivative dataset.
+        runtime: the Spark of this process.
+    """
+    yield Engines(workspace.config, SparkEngine(runtime))
