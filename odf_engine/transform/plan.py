@@ -243,7 +243,9 @@ def _explicit(dataset: Dataset, begin: _End | None, end: _End) -> list[Watermark
     after = -1 if begin is None else begin.sequence_number
     found: list[Watermark] = []
     number = end.sequence_number + 1
-    while rows := dataset.page(_MOST_AT_ONCE, before=number, kinds=_DATA_KINDS):
+    while number - after > 1:
+        # No more than the blocks in between: a long chain before them costs nothing.
+        rows = dataset.page(min(_MOST_AT_ONCE, number - after - 1), before=number, kinds=_DATA_KINDS)
         for row in rows:
             if row.sequence_number <= after:
                 break
@@ -251,9 +253,7 @@ def _explicit(dataset: Dataset, begin: _End | None, end: _End) -> list[Watermark
             assert isinstance(event, AddData | ExecuteTransform)
             if event.new_watermark is not None:
                 found.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
-        number = rows[-1].sequence_number
-        if number <= after:
-            break
+        number = rows[-1].sequence_number if rows else after
     found.reverse()
     marks = [before, *(mark.event_time for mark in found)]
     return [mark for mark, last in zip(found, marks, strict=False) if mark.event_time != last]
