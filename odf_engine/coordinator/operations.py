@@ -91,11 +91,13 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
         Trust(workspace).check(entry)  # pulling does it too: here it spares the wait for Spark
     runtime = context.host.spark(reporter)
     if entry.dataset.state().kind is DatasetKind.Derivative:
+        from odf_engine.transform.anew import transform_or_begin_anew
         from odf_engine.transform.engines import engines_for
         from odf_engine.transform.run import transform
 
+        run = transform_or_begin_anew if request.reset_on_divergence else transform
         with engines_for(workspace, entry, runtime) as engine:
-            return _pulled(entry, transform(workspace, entry, engine, reporter))
+            return _pulled(entry, run(workspace, entry, engine, reporter))
 
     from odf_engine.ingest.poll import pull  # after Spark has started, see warm_up
 

@@ -24,6 +24,11 @@ from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
 @click.option("--set-watermark", metavar="TIME", help="Only say how far event time is complete (RFC 3339).")
 @click.option("--force", is_flag=True, help="Fetch even if the source says that nothing changed.")
 @click.option("--strict", is_flag=True, help="Rows that a ledger has with other values are an error.")
+@click.option(
+    "--reset-on-divergence",
+    is_flag=True,
+    help="Derivative datasets whose inputs were reset or replaced begin anew.",
+)
 def pull_verb(
     names: tuple[str, ...],
     everything: bool,
@@ -32,6 +37,7 @@ def pull_verb(
     set_watermark: str | None,
     force: bool,
     strict: bool,
+    reset_on_divergence: bool,
 ) -> None:
     """Polls the sources of datasets until they have no more; derivative ones take in what is new."""
     workspace = open_workspace()
@@ -47,6 +53,7 @@ def pull_verb(
                 set_watermark=watermark,
                 force=force,
                 strict=strict,
+                reset_on_divergence=reset_on_divergence,
             ),
             str(entry.alias),
         )

@@ -1,0 +1,77 @@
+"""Derivative datasets whose inputs were reset or replaced: told, and made anew on demand."""
+
+from __future__ import annotations
+
+import pytest
+
+from odf_engine.errors import UsageError
+from odf_engine.metadata.model import SetInfo
+from odf_engine.progress import Reporter
+from odf_engine.transform.anew import transform_or_begin_anew
+from odf_engine.transform.plan import Diverged
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.replay import Replay
+from odf_engine.workspace.resetting import reset
+from odf_engine.workspace.workspace import DatasetEntry
+from tests.transform.deriving import Deriving
+
+WINDOWS = """SELECT window.start AS event_time, count(*) AS n, sum(y) AS s FROM rows
+GROUP BY window(event_time, '1 day')"""
+
+
+def begin_again(deriving: Deriving, root: DatasetEntry) -> None:
+    """Sets a root back to its schema, and gives it other rows."""
+    blocks = list(root.dataset.blocks(newest_first=False))
+    (root.dataset.folder / "refs" / "head").write_text(str(blocks[1].hash))
+    deriving.rows(root, (1, "a", 7), (3, "b", 8))
+
+
+def diverged(deriving: Deriving) -> list[str]:
+    return [each.name for each in deriving.workspace.summaries() if each.diverged]
+
+
+def test_datasets_downstream_of_a_reset_one(deriving: Deriving) -> None:
+    root = deriving.root()
+    first = deriving.derivative("SELECT event_time, city, x * 10 AS y FROM input", name="rows")
+    second = deriving.derivative(WINDOWS, "rows", name="windows")
+    deriving.commit(second, [SetInfo("sums by day", ["sums"])])
+    for day in (1, 2):
+        deriving.rows(root, (day, "a", day))
+        deriving.run(first)
+        deriving.run(second)
+    assert diverged(deriving) == []
+
+    begin_again(deriving, root)
+    assert diverged(deriving) == ["rows"]
+    old = {entry.id: entry.dataset.state() for entry in (first, second)}
+    with pytest.raises(Diverged) as caught:
+        deriving.run(first)
+    assert caught.value.exit_code == 4 and "--reset-on-divergence" in (caught.value.hint or "")
+    assert first.dataset.head() == old[first.id].head
+
+    result = anew(deriving, first)
+    assert (result.status, result.old_head, result.records) == ("updated", old[first.id].head, 2)
+    assert deriving.result(first, "offset", "y") == [(0, 70), (1, 80)]
+    assert diverged(deriving) == ["windows"]
+    anew(deriving, second)
+    assert diverged(deriving) == []
+    assert deriving.result(second, "offset", "n", "s") == [(0, 1, 70)]
+
+    for entry in (first, second):
+        state, before = entry.dataset.state(), old[entry.id]
+        assert (state.dataset_id, state.transform, state.info) == (entry.id, before.transform, before.info)
+        kept = entry.dataset.folder / "refs" / f"before-reset-{before.head.short}"
+        assert kept.read_text() == str(before.head)
+        assert entry.dataset.block(before.head).block.sequence_number == before.sequence_number
+        replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
+        report = verify(entry.dataset, Reporter(), replay=replay)
+        assert (report.findings, report.transforms) == ([], 1)
+        # What did not diverge goes on as ever.
+        assert anew(deriving, entry).status == "up-to-date"
+    assert deriving.run(second) == 0
+    with pytest.raises(UsageError):
+        reset(deriving.workspace, root)
+
+
+def anew(deriving: Deriving, entry: DatasetEntry):
+    return transform_or_begin_anew(deriving.workspace, entry, deriving.engine, Reporter())
