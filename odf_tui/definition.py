@@ -9,7 +9,7 @@ from typing import Any, Final
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata import model
 from odf_tui.humane import count, moment
-from odf_tui.state import Fact, Section
+from odf_tui.state import Fact, Section, Sql
 
 _READS: Final = {
     model.Csv: "CSV",
@@ -90,7 +90,7 @@ def _push(name: str, source: model.AddPushSource, state: ChainState, alias: str)
 def _reading(source: model.SetPollingSource | model.AddPushSource) -> Iterator[Fact]:
     yield "read", read_words(source.read)
     if source.preprocess is not None:
-        yield from _query(source.preprocess)
+        yield from query_facts(source.preprocess)
     yield "merge", merge_words(source.merge)
 
 
@@ -191,16 +191,19 @@ def _transform(transform: model.SetTransform, names: dict[str, str]) -> Iterator
         name = names.get(each.dataset_ref, each.dataset_ref)
         inputs.append(f"{name} as {each.alias}" if each.alias and each.alias != name else name)
     yield "inputs", "\n".join(inputs)
-    yield from _query(transform.transform)
+    yield from query_facts(transform.transform)
 
 
-def _query(transform: Any) -> Iterator[Fact]:
+def query_facts(transform: Any) -> Iterator[Fact]:
+    """Engine, steps, and what the query reads as tables that change over time."""
     version = f" {transform.version}" if getattr(transform, "version", None) else ""
     yield "engine", f"{getattr(transform, 'engine', type(transform).__name__)}{version}"
     if getattr(transform, "query", None):
-        yield "query", transform.query.strip()
+        yield "query", Sql(transform.query.strip())
     for step in getattr(transform, "queries", None) or ():
-        yield step.alias or "query", step.query.strip()
+        yield step.alias or "query", Sql(step.query.strip())
+    for table in getattr(transform, "temporal_tables", None) or ():
+        yield "as of", f"{table.name}: the newest version of each {', '.join(table.primary_key)}"
 
 
 def _time(state: ChainState) -> Iterator[Fact]:

@@ -83,8 +83,16 @@ def _identity(entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
 def _amounts(state: ChainState) -> Iterator[Fact]:
     yield "records", count(state.records)
     yield "data", f"{size(state.data_size)} in {count(state.slices)} slice{'' if state.slices == 1 else 's'}"
+    if state.transform is not None and state.has_data_block:
+        yield "state", _kept(state)
     yield "blocks", count(state.blocks)
     yield "pulled", _moment(state.last_data_time) or "never"
+
+
+def _kept(state: ChainState) -> str:
+    """What the query keeps between transactions."""
+    checkpoint = state.last_checkpoint
+    return "none: the query needs none" if checkpoint is None else f"{size(checkpoint.size)} in a checkpoint"
 
 
 def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Iterator[Fact]:

@@ -26,7 +26,7 @@ from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Summary, Workspace
 from odf_tui.humane import count
 from odf_tui.source import Link, RowWindow
-from odf_tui.state import BlockLine, Change, DatasetRow, Detail, Execution, Standing
+from odf_tui.state import BlockLine, BlockText, Change, DatasetRow, Detail, Execution, Standing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -121,15 +121,18 @@ class WorkspaceSource:
             return []
         return [_line(row) for row in chain.page(1, number + 1)]
 
-    def block_text(self, dataset: str, sequence_number: int) -> str:
+    def block(self, dataset: str, sequence_number: int) -> BlockText:
         """A block as its YAML manifest; what comes from a newer specification is named above it."""
         from odf_engine.metadata.yaml import block_to_yaml
+        from odf_tui.transactions import transaction_of
 
-        stored = self._entry(dataset).dataset.block(sequence_number)
+        entry = self._entry(dataset)
+        stored = entry.dataset.block(sequence_number)
         head = f"# {stored.hash}\n# {count(stored.size)} bytes\n"
         if stored.unknown:
             head += "# from a newer specification: " + ", ".join(stored.unknown) + "\n"
-        return head + block_to_yaml(stored.block, stored.version)
+        text = head + block_to_yaml(stored.block, stored.version)
+        return BlockText(text, transaction_of(self._workspace, entry, stored))
 
     def rows(self, dataset: str) -> RowWindow:
         """The rows of a dataset."""

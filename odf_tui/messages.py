@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent
-from odf_tui.state import BlockLine, DatasetRow, Detail
+from odf_tui.state import BlockLine, BlockText, DatasetRow, Detail
 
 if TYPE_CHECKING:
     from odf_tui.widgets.rows import Opened
@@ -82,11 +82,11 @@ class JobsRead(Message):
 
 @dataclass
 class BlockRead(Message):
-    """A block was read as text."""
+    """A block was read."""
 
     dataset: str
     sequence_number: int
-    text: str
+    block: BlockText | None
     error: str = ""
 
 

@@ -88,12 +88,12 @@ class Reads:
             lambda opened, error: RowsOpened(dataset, opened, error),
         )
 
-    def block_text(self, dataset: str, sequence_number: int) -> None:
-        """A block as YAML."""
+    def block(self, dataset: str, sequence_number: int) -> None:
+        """A block in full."""
         self._start(
             "text",
-            lambda: self._source.block_text(dataset, sequence_number),
-            lambda text, error: BlockRead(dataset, sequence_number, text or "", error),
+            lambda: self._source.block(dataset, sequence_number),
+            lambda block, error: BlockRead(dataset, sequence_number, block, error),
         )
 
     def log(self, job: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, WorkerStatus
-from odf_tui.state import BlockLine, Change, DatasetRow, Detail, Standing
+from odf_tui.state import BlockLine, BlockText, Change, DatasetRow, Detail, Standing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -90,8 +90,8 @@ class Source(Protocol):
         """Blocks before a sequence number, newest first; only those that match ``text`` when given."""
         ...
 
-    def block_text(self, dataset: str, sequence_number: int) -> str:
-        """A block as YAML."""
+    def block(self, dataset: str, sequence_number: int) -> BlockText:
+        """A block in full."""
         ...
 
     def rows(self, dataset: str) -> RowWindow:

@@ -68,8 +68,12 @@ class BlockLine(msgspec.Struct, frozen=True):
     summary: str
 
 
+class Sql(str):
+    """The text of a query."""
+
+
 Fact = tuple[str, str]
-"""A name and what there is to say; that may have several lines."""
+"""A name and what there is to say; that may have several lines, and be a query (:class:`Sql`)."""
 
 
 class Section(msgspec.Struct, frozen=True):
@@ -85,6 +89,56 @@ class Detail(msgspec.Struct, frozen=True):
     facts: tuple[Fact, ...]
     sections: tuple[Section, ...]
     text: str
+
+
+class Part(msgspec.Struct, frozen=True):
+    """What an input brought to a transaction.
+
+    ``rows`` are offsets, both inclusive, or None when there were no new ones; ``block`` is the number of the
+    block up to which the input was read, ``after`` that of the one before the first that was new. A
+    block that the input's chain does not hold (any more) has the number None. ``here``: the input is in this
+    workspace.
+    """
+
+    dataset: str
+    name: str
+    alias: str
+    rows: tuple[int, int] | None
+    block: int | None
+    after: int | None
+    here: bool = True
+
+
+class Transaction(msgspec.Struct, frozen=True):
+    """A transaction of a derivative dataset.
+
+    ``rows`` are the offsets that it made, both inclusive, ``size`` their bytes;
+    ``state`` is the size of the query's state after it in bytes, None when there is none, and ``kept``
+    whether that is the state from before. ``query`` is what was in force.
+    """
+
+    parts: tuple[Part, ...]
+    rows: tuple[int, int] | None
+    size: int
+    watermark: str | None
+    state: int | None
+    kept: bool
+    query: tuple[Fact, ...]
+
+
+class BlockText(msgspec.Struct, frozen=True):
+    """A block as YAML; one that is a transaction also in words."""
+
+    yaml: str
+    transaction: Transaction | None = None
+
+
+class Target(msgspec.Struct, frozen=True):
+    """A place to go to: a block by its number, or a row by its number from 0."""
+
+    dataset: str
+    pane: Literal["blocks", "data"]
+    at: int
 
 
 class Change(msgspec.Struct, frozen=True):

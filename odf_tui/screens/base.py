@@ -1,7 +1,8 @@
 """What the workbench is made of: four panes, two lines below them, and which of them can be seen.
 
 The screen is put together from this file, ``hearing.py`` (what it learns), ``verbs.py`` (what it does),
-``editing.py`` (the definitions it lets a person write) and ``trusting.py`` (what others may run here).
+``places.py`` (where it goes), ``editing.py`` (the definitions it lets a person write) and ``trusting.py``
+(what others may run here).
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from textual.binding import Binding, BindingType
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import elapsed, moment, plain
-from odf_tui.screens.dialogs import Reader, yaml_spans
-from odf_tui.state import DatasetRow, Detail, Health, Section
+from odf_tui.screens.dialogs import Reader
+from odf_tui.screens.texts import sql_spans, yaml_spans
+from odf_tui.state import DatasetRow, Detail, Health, Section, Sql
 from odf_tui.widgets.graph import UNTRUSTED
 from odf_tui.widgets.jobs import doing, failure_spans, outcome, seconds_of
 from odf_tui.widgets.lines import Paragraphs, Span
@@ -60,18 +61,26 @@ def detail_lines(row: DatasetRow, health: Health, detail: Detail, job: Job | Non
         lines[0].append((f"  {UNTRUSTED} not trusted", "warn"))
     lines += _last_job(row, job)
     for section in detail.sections:
-        lines += _section(section)
+        lines += [[], *fact_lines(section)]
     return lines
 
 
-def _section(section: Section) -> Text:
+def fact_lines(section: Section) -> Text:
+    """A title, and the facts under it."""
     width = min(max([_NAMES, *(len(plain(name)) for name, _ in section.facts)]), _WIDEST_NAME)
-    lines: Text = [[], [(f" {plain(section.title)}", "title")]]
+    lines: Text = [[(f" {plain(section.title)}", "title")]]
     for name, value in section.facts:
-        for at, line in enumerate(value.splitlines() or [""]):
+        for at, spans in enumerate(value_lines(value)):
             shown = plain(name)[:width] if not at else ""
-            lines.append([(f"   {shown:<{width}}  ", "muted"), (plain(line), "")])
+            lines.append([(f"   {shown:<{width}}  ", "muted"), *spans])
     return lines
+
+
+def value_lines(value: str) -> Text:
+    """What there is to say of a fact, line by line."""
+    if isinstance(value, Sql):
+        return sql_spans(value)
+    return [[(plain(line), "")] for line in value.splitlines() or [""]]
 
 
 def _last_job(row: DatasetRow, job: Job | None) -> Text:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final
 
@@ -20,7 +19,6 @@ from odf_tui.humane import clip, plain
 from odf_tui.widgets.lines import LineScroll, LineView, Paragraphs, Span
 
 _SHOWN_KEYS: Final = {"enter": "⏎", "escape": "esc"}
-_YAML: Final = re.compile(r"^(\s*(?:- )*)([\w$./-]+:)( .*|)$")
 
 
 class Choice(msgspec.Struct, frozen=True):
@@ -338,30 +336,3 @@ class Reader(ModalScreen[str]):
         """The text before or after this one."""
         if self._step is not None:
             self._step(by)
-
-
-def yaml_spans(text: str) -> list[list[Span]]:
-    """YAML with its keys told apart."""
-    lines: list[list[Span]] = []
-    for line in text.splitlines():
-        safe = plain(line)
-        if safe.lstrip().startswith("#"):
-            lines.append([(safe, "muted")])
-        elif match := _YAML.match(safe):
-            lines.append([(match[1], ""), (match[2], "name"), (match[3], "")])
-        else:
-            lines.append([(safe, "")])
-    return lines
-
-
-def record_spans(record: Sequence[tuple[str, str, str]]) -> list[list[Span]]:
-    """A row, a line for each column."""
-    names = max((len(name) for name, _, _ in record), default=0)
-    types = min(max((len(kind) for _, kind, _ in record), default=0), 24)
-    lines: list[list[Span]] = []
-    for name, kind, text in record:
-        first, *rest = text.splitlines() or [""]
-        head: list[Span] = [(f" {plain(name):<{names}}  ", "name"), (f"{clip(kind, types)}  ", "muted")]
-        lines.append([*head, (plain(first), "")])
-        lines += [[(" " * (names + types + 5), ""), (plain(line), "")] for line in rest]
-    return lines

@@ -23,7 +23,8 @@ from odf_tui.messages import (
     ThemeSaved,
     WorkerChanged,
 )
-from odf_tui.screens.base import Early, Parts
+from odf_tui.screens.base import Early
+from odf_tui.screens.places import Places
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow, Detail, Health, healths
 from odf_tui.widgets.jobs import JobsView, doing, outcome
@@ -36,7 +37,7 @@ REOPEN_SECONDS: Final = 2.0
 READ_SECONDS: Final = 1.0
 
 
-class Hearing(Parts):
+class Hearing(Places):
     """The part of the workbench that listens.
 
     Attributes:
@@ -105,6 +106,7 @@ class Hearing(Parts):
             self.data_pane.say(row.id, [(f" {why}", "warn")])
             return
         self.blocks_pane.view.open(row.id, row.blocks)
+        self.arrive()
         self.reads.detail(row.id)
         self.reads.rows(row.id)
 
@@ -153,6 +155,7 @@ class Hearing(Parts):
             return
         if message.opened is not None:
             self.data_pane.show(row.id, message.opened)
+            self.arrive()
         elif message.error:
             self.data_pane.say(row.id, [(f" {message.error}", "bad")])
         else:

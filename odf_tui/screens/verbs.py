@@ -15,7 +15,8 @@ from odf_engine.errors import OdfError
 from odf_tui import actions
 from odf_tui.actions import PANES, Action, key_name
 from odf_tui.humane import count
-from odf_tui.messages import BlockRead, Notice
+from odf_tui.messages import Notice
+from odf_tui.screens.places import Places
 from odf_tui.screens.trusting import Trusting
 from odf_tui.state import Detail, Health, inputs_first
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from odf_tui.screens.dialogs import Choice
 
 
-class Verbs(Trusting):
+class Verbs(Trusting, Places):
     """The part of the workbench that acts."""
 
     # --- From keys to actions ---
@@ -223,36 +224,13 @@ class Verbs(Trusting):
         reader = DetailReader(row.name, lines, detail.text, partial(self.copy_text, "text"))
         self.app.push_screen(reader, self._picked)
 
-    def do_open_block(self) -> None:
-        """A block as YAML."""
-        view = self.blocks_pane.view
-        if view.block is not None:
-            self.reads.block_text(view.dataset, view.block.sequence_number)
-
-    def show_block(self, message: BlockRead) -> None:
-        """Shows a block that was read; in the same dialog when one is open."""
-        from odf_tui.screens.dialogs import Reader, yaml_spans
-
-        name = next((row.name for row in self.rows if row.id == message.dataset), message.dataset)
-        title = f"{name} · block {message.sequence_number}"
-        lines = yaml_spans(message.text)
-        if isinstance(self.app.screen, Reader):
-            self.app.screen.show(title, lines)
-            return
-        self.app.push_screen(Reader(title, lines, partial(self.copy_text, "text"), self._step_block))
-
-    def _step_block(self, by: int) -> None:
-        """The next newer (1) or older (-1) block."""
-        view = self.blocks_pane.view
-        view.go(view.cursor - by)
-        self.do_open_block()
-
     def do_open_row(self) -> None:
         """A row, a line for each column."""
         view = self.data_pane.view
         if (record := view.record()) is None:
             return
-        from odf_tui.screens.dialogs import Reader, record_spans
+        from odf_tui.screens.dialogs import Reader
+        from odf_tui.screens.texts import record_spans
 
         title = f"row {count(view.cursor + 1)}"
         self.app.push_screen(Reader(title, record_spans(record), partial(self.copy_text, "row")))
@@ -274,14 +252,6 @@ class Verbs(Trusting):
         if job is not None:
             self.select_dataset(job.dataset)
 
-    def select_dataset(self, dataset: str) -> None:
-        """Selects a dataset, and shows it even if the filter hid it."""
-        pane = self.datasets_pane
-        if pane.filter and all(row.id != dataset for row in pane.shown):
-            pane.set_filter("")
-        self.go_to(PANES[0])
-        pane.view.select(dataset)
-
     # --- Copying, finding, helping ---
 
     def do_copy(self) -> None:
@@ -291,10 +261,6 @@ class Verbs(Trusting):
             self.notify_line("nothing is selected here", "warn")
         else:
             self.copy_text(*found)
-
-    def copy_text(self, what: str, text: str) -> None:
-        """Copies, and says by which way."""
-        self.notify_line(f"{what}: {self.station.copy(text)}")
 
     def do_palette(self) -> None:
         """Finds an action or a dataset."""

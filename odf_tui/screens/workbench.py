@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 
 from odf_tui import actions
 from odf_tui.actions import PANES
-from odf_tui.messages import BlockRead, DetailRead
+from odf_tui.messages import DetailRead
 from odf_tui.screens.editing import Editing
 from odf_tui.screens.hearing import Hearing
 from odf_tui.screens.trusting import Trusting
@@ -53,13 +53,6 @@ class Workbench(Verbs, Editing, Trusting, Hearing, inherit_bindings=False):
     def _begin(self) -> None:
         self.station.painted()
         self.run_worker(self.follower.run(), group="worker", name="worker")
-
-    @on(BlockRead)
-    def _block_read(self, message: BlockRead) -> None:
-        if message.error:
-            self.notify_line(message.error, "bad")
-        else:
-            self.show_block(message)
 
     @on(DetailRead)
     def _detail_wanted(self, message: DetailRead) -> None:

@@ -72,6 +72,10 @@ class DataPane(Pane):
         else:
             self._show_all(opened, stay=stay)
 
+    def shows(self, dataset: str) -> bool:
+        """Whether all rows of this dataset are in the table."""
+        return dataset == self.dataset and self._opened is not None and self.view.opened is self._opened
+
     def _show_all(self, opened: Opened, *, stay: bool) -> None:
         self.retitle(f"{count(opened.window.row_count)} rows")
         self.view.open(opened, stay=stay)

@@ -251,22 +251,37 @@ class Paragraphs(LineScroll):
 
 
 def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
-    """A line in pieces of at most ``width`` cells; its last span is broken, best between words.
+    """A line in pieces of at most ``width`` cells, broken between words where that is possible.
 
-    The pieces after the first begin where the second span does, or under the first word of the only one.
+    The first of several spans stays whole. Further pieces begin under the first word after it, or under
+    that of the only span.
     """
     if sum(cell_len(text) for text, _ in line) <= width:
         return [list(line)]
-    *head, (text, style) = line
+    head, rest = (list(line[:1]), line[1:]) if len(line) > 1 else ([], line)
+    text = "".join(part for part, _ in rest)
     blank = len(text) - len(text.lstrip())
-    indent = min(cell_len(head[0][0]) if head else blank, width // 2)
-    room = max(width - sum(cell_len(each) for each, _ in head), 1)
+    indent = min(sum(cell_len(part) for part, _ in head) + blank, width // 2)
+    room = max(width - sum(cell_len(part) for part, _ in head), 1)
     pieces: list[list[Span]] = []
-    while text and len(pieces) < _MOST_PIECES:
-        cut = len(text) if cell_len(text) <= room else text.rfind(" ", blank + 1, room + 1) + 1 or room
-        pieces.append([*head, (text[:cut], style)])
-        text, head, room, blank = text[cut:], [(" " * indent, "")], width - indent, 0
+    start = 0
+    while start < len(text) and len(pieces) < _MOST_PIECES:
+        left = text[start:]
+        cut = len(left) if cell_len(left) <= room else left.rfind(" ", blank + 1, room + 1) + 1 or room
+        pieces.append([*head, *_between(rest, start, start + cut)])
+        start, head, room, blank = start + cut, [(" " * indent, "")], width - indent, 0
     return pieces
+
+
+def _between(spans: Sequence[Span], start: int, end: int) -> list[Span]:
+    """Characters ``start`` to ``end`` of spans."""
+    found: list[Span] = []
+    at = 0
+    for text, style in spans:
+        if part := text[max(start - at, 0) : max(end - at, 0)]:
+            found.append((part, style))
+        at += len(text)
+    return found
 
 
 def right(text: str, width: int) -> str:

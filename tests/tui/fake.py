@@ -24,7 +24,17 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.errors import InvalidManifest, OdfError
-from odf_tui.state import BlockLine, Change, DatasetRow, Detail, Execution, Section, Standing
+from odf_tui.state import (
+    BlockLine,
+    BlockText,
+    Change,
+    DatasetRow,
+    Detail,
+    Execution,
+    Section,
+    Standing,
+    Transaction,
+)
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
@@ -155,6 +165,7 @@ class FakeSource:
         self.connecting: list[OdfError] = []
         self.windows: dict[str, Rows] = {}
         self.saved: list[str] = []
+        self.transactions: dict[tuple[str, int], Transaction] = {}
         self.asked: list[tuple[str, int, int | None, str]] = []
 
     @property
@@ -200,9 +211,10 @@ class FakeSource:
         minute = f"2024-03-{number % 27 + 1:02d}T08:{number % 60:02d}:00Z"
         return BlockLine(number, f"f1620{number:060x}", minute, event, rows, what)
 
-    def block_text(self, dataset: str, sequence_number: int) -> str:
-        """Some YAML."""
-        return f"kind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: {sequence_number}\n"
+    def block(self, dataset: str, sequence_number: int) -> BlockText:
+        """Some YAML; what the test says of transactions."""
+        yaml = f"kind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: {sequence_number}\n"
+        return BlockText(yaml, self.transactions.get((dataset, sequence_number)))
 
     def rows(self, dataset: str) -> Rows:
         """The rows."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from odf_tui.fuzzy import ranked, score
 from odf_tui.screens.adding import AddDialog, manifest_files
-from odf_tui.screens.dialogs import yaml_spans
+from odf_tui.screens.texts import yaml_spans
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 
