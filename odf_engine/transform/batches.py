@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +20,9 @@ import pyarrow.parquet as pq
 from odf_engine.data.kernels import pc
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequestInput
+
+END_OF_TIME: Final = 253_402_300_799_000
+"""A watermark in milliseconds behind which there are no rows: the end of the year 9999."""
 
 
 @dataclass(frozen=True)

@@ -50,12 +50,12 @@ class Emitted:
         Raises:
             BadData: it is damaged, or has other columns.
         """
-        if not path.exists():
+        before = read_emitted(path)
+        if before is None:
             return
         try:
-            with ipc.open_file(str(path)) as file:
-                self._rows = file.read_all().cast(self._rows.schema)
-        except (pa.ArrowException, OSError, ValueError) as error:
+            self._rows = before.cast(self._rows.schema)
+        except (pa.ArrowException, ValueError) as error:
             raise BadData(f"the checkpoint is damaged: {error}", where=path.name) from error
 
     def save(self, path: Path) -> None:
@@ -103,6 +103,47 @@ class Emitted:
         self._rows = left.take(pa.array(self._sorted(left), pa.int64()))
         return both.take(pa.array(places, pa.int64())), operations
 
+    def instead_of(self, before: pa.Table | None) -> tuple[pa.Table, list[int]]:
+        """What turns the rows of another query into the rows of these groups.
+
+        Args:
+            before: the newest rows of its groups; columns that it did not have are null. None when
+                it was not such a query.
+
+        Returns:
+            As for :meth:`changes`.
+
+        Raises:
+            BadData: its columns are of other types.
+        """
+        rows, old = self._rows, self._aligned(before)
+        both = pa.concat_tables([old, rows])
+        if not self._tells_apart(old):
+            order = [self._sorted(old), [old.num_rows + at for at in self._sorted(rows)]]
+            operations = [int(Op.RETRACT)] * old.num_rows + [int(Op.APPEND)] * rows.num_rows
+            return both.take(pa.array([*order[0], *order[1]], pa.int64())), operations
+        gone = self._matched(both, old.num_rows)[2]
+        named = pa.concat_tables([rows, old.take(pa.array(gone, pa.int64()))])
+        self._rows = old
+        return self.changes(named, [True] * rows.num_rows + [False] * len(gone))
+
+    def _aligned(self, before: pa.Table | None) -> pa.Table:
+        schema = self._rows.schema
+        if before is None:
+            return schema.empty_table()
+        nulls = {field.name: pa.nulls(before.num_rows, field.type) for field in schema}
+        have = {**nulls, **dict(zip(before.column_names, before.columns, strict=True))}
+        try:
+            return pa.table({name: have[name] for name in schema.names}).cast(schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise BadData(f"the rows of the old query are no rows of the new one: {error}") from error
+
+    def _tells_apart(self, rows: pa.Table) -> bool:
+        """Whether these rows are one for each group."""
+        if not self._keys:
+            return rows.num_rows <= 1
+        return rows.group_by(self._keys).aggregate([]).num_rows == rows.num_rows
+
     def _matched(self, both: pa.Table, count: int) -> tuple[list[int | None], list[int], list[int]]:
         """Of each group with a new row the places of its old and its new row; and the other old rows."""
         places = pa.array(range(both.num_rows), pa.int64())
@@ -125,6 +166,21 @@ class Emitted:
         names = [str(at) for at in range(len(columns))]
         keys = [(name, "ascending") for name in names]
         return pc.sort_indices(pa.table(columns, names=names), sort_keys=keys).to_pylist()
+
+
+def read_emitted(path: Path) -> pa.Table | None:
+    """The rows of a file that :meth:`Emitted.save` wrote; None where there is none.
+
+    Raises:
+        BadData: it is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        with ipc.open_file(str(path)) as file:
+            return file.read_all()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BadData(f"the checkpoint is damaged: {error}", where=path.name) from error
 
 
 def _same_rows(both: pa.Table, before: Sequence[int | None], after: Sequence[int]) -> list[bool]:

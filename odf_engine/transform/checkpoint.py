@@ -36,6 +36,7 @@ class About(msgspec.Struct, kw_only=True, rename="camel"):
         format: of the file.
         engine: that wrote it.
         query: a hash of the query and its inputs, whose state it is.
+        state: what the state depends on: another query of the same may go on from it.
         watermarks: of each input in milliseconds, by the alias in the query.
         watermark: the least of them, when all inputs have one.
     """
@@ -45,6 +46,7 @@ class About(msgspec.Struct, kw_only=True, rename="camel"):
     query: str
     watermarks: dict[str, int]
     watermark: int | None
+    state: str | None = None
 
 
 class _Head(msgspec.Struct):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
 
 from odf_engine.data.slices import WrittenSlice
-from odf_engine.metadata.model import Checkpoint, TransformRequest
+from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, Sql, TransformRequest
 from odf_engine.progress import Reporter
 
 
@@ -28,8 +29,91 @@ class Result:
     checkpoint: Checkpoint | None = None
 
 
+@dataclass(frozen=True)
+class QueryInput:
+    """An input as a query sees it, without any rows.
+
+    Attributes:
+        alias: what the query calls it.
+        schema: of its slices, system columns included.
+        vocab: its column names.
+    """
+
+    alias: str
+    schema: pa.Schema
+    vocab: DatasetVocabulary
+
+
+@dataclass(frozen=True)
+class Validated:
+    """A query that can be run.
+
+    Attributes:
+        schema: of the slices that it makes.
+        state: what the state that it keeps depends on, as a fingerprint: a query of the same one may
+            go on from the same checkpoint. None when it keeps no state.
+    """
+
+    schema: pa.Schema
+    state: str | None
+
+
 class Engine(Protocol):
     """Runs queries of derivative datasets."""
+
+    def validate(
+        self,
+        transform: Sql,
+        inputs: Sequence[QueryInput],
+        vocab: DatasetVocabulary,
+        declared: pa.Schema | None,
+    ) -> Validated:
+        """Looks whether a query can be run, without any data (specification: Validate Query).
+
+        Args:
+            transform: the query.
+            inputs: what it reads, in the order of declaration.
+            vocab: the column names of the dataset that is made.
+            declared: the schema which the result has to have; None where it may be any.
+
+        Raises:
+            InvalidQuery: the query is wrong, or its result breaks the output contract.
+            Unsupported: the query needs what this engine cannot do, or the engine cannot look.
+        """
+        ...
+
+    def finish(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """Ends the state of a query that another one takes the place of (specification: Migrate Query).
+
+        The result has the rows that were still to come, such as those of windows that are open. There
+        is no state afterwards.
+
+        Args:
+            request: the old query with the state to end; its inputs bring nothing.
+            declared: as for :meth:`execute`.
+            reporter: as for :meth:`execute`.
+
+        Raises:
+            OdfError: as for :meth:`execute`; Unsupported when the engine cannot do it.
+        """
+        ...
+
+    def rebuild(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """Makes the state that a query would have, had it been there from the start (Migrate Query).
+
+        Rows that the query would have given until then are dropped. A grouping without a window gives
+        what turns the rows of the old query, whose state the request names, into its own.
+
+        Args:
+            request: the new query, with everything that its inputs have up to now, and the state of
+                the old query.
+            declared: as for :meth:`execute`.
+            reporter: as for :meth:`execute`.
+
+        Raises:
+            OdfError: as for :meth:`execute`; Unsupported when the engine cannot do it.
+        """
+        ...
 
     def execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
         """Runs one transaction.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -10,23 +10,26 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.slices import WrittenSlice, write_slice
+from odf_engine.errors import InvalidQuery
 from odf_engine.ingest.ordering import Order, OutOfOrder, Step, in_order
-from odf_engine.metadata.model import TransformRequest
+from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.spark.origins import OPERATION, POSITION, Followed, NeedsState, check_repeatable, follow
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import slices_frame
 from odf_engine.spark.types import arrow_schema
-from odf_engine.transform.contract import Result
+from odf_engine.transform.contract import QueryInput, Result, Validated
 from odf_engine.transform.output import Contract
 from odf_engine.transform.pairs import torn, whole_pairs
 from odf_engine.transform.streaming import Streaming, goes_on
+from odf_engine.transform.validate import state_of, validated
 
 if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
     from odf_engine.spark.session import SparkRuntime, SparkSession
 
 _ORIGIN: Final = (POSITION, OPERATION)
+_ANY_TIME: Final = "1970-01-01T00:00:00+00:00"
 
 
 class SparkEngine:
@@ -37,11 +40,12 @@ class SparkEngine:
 
     def execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
         """See :class:`odf_engine.transform.contract.Engine`."""
-        session = self._runtime.session()
-        define_system_time(session, request.system_time.to_datetime().isoformat())
-        followed = None if goes_on(request) else self._query(session, request)
+        session = self._session(request)
+        about = goes_on(request)
+        followed = None if about is not None else self._query(session, request)
         if followed is None:
-            return Streaming(session, request, declared, reporter).run()
+            state = None if about is None else about.state
+            return Streaming(session, request, declared, reporter, state or self._state(request)).run()
         output = _Output(followed, request, declared)
         sort = False
         while True:
@@ -49,6 +53,48 @@ class SparkEngine:
                 return Result(self._write(output, request, reporter, sort=sort), output.schema)
             except OutOfOrder:
                 sort = True
+
+    def validate(
+        self,
+        transform: Sql,
+        inputs: Sequence[QueryInput],
+        vocab: DatasetVocabulary,
+        declared: pa.Schema | None,
+    ) -> Validated:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        session = self._runtime.session()
+        define_system_time(session, _ANY_TIME)
+        return validated(session, transform, inputs, vocab, declared)
+
+    def finish(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        state = self._state(request)
+        return Streaming(self._session(request), request, declared, reporter, state).finish()
+
+    def rebuild(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        state = self._state(request)
+        return Streaming(self._session(request), request, declared, reporter, state).rebuild()
+
+    def _session(self, request: TransformRequest) -> SparkSession:
+        session = self._runtime.session()
+        define_system_time(session, request.system_time.to_datetime().isoformat())
+        return session
+
+    def _state(self, request: TransformRequest) -> str:
+        """What the state of the query depends on.
+
+        Raises:
+            InvalidQuery: it keeps none.
+        """
+        inputs = [
+            QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
+            for each in request.query_inputs
+        ]
+        state = self.validate(request.transform, inputs, request.vocab, None).state
+        if state is None:
+            raise InvalidQuery("the query goes row by row: it has no state", where="query")
+        return state_of(state, [str(each.dataset_id) for each in request.query_inputs])
 
     def _query(self, session: SparkSession, request: TransformRequest) -> Followed | None:
         """The result of a query that goes row by row; None when it needs state."""

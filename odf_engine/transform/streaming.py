@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -29,8 +30,8 @@ from odf_engine.spark.slices import plain_schema, plain_slice
 from odf_engine.spark.stateful import ROWS, Stateful, stateful
 from odf_engine.spark.streams import Streams, is_plain
 from odf_engine.spark.types import arrow_schema, spark_schema
-from odf_engine.transform.batches import Batch, Marks, Slice, batches, read_slices
-from odf_engine.transform.changes import Emitted
+from odf_engine.transform.batches import END_OF_TIME, Batch, Marks, Slice, batches, read_slices
+from odf_engine.transform.changes import Emitted, read_emitted
 from odf_engine.transform.checkpoint import (
     ENGINE,
     FORMAT,
@@ -49,6 +50,15 @@ if TYPE_CHECKING:
 _EMITTED: Final = "emitted.arrow"
 
 
+class _Ready(NamedTuple):
+    """A query that is about to run: over which slices, and of a grouping without a window what it gave."""
+
+    query: Stateful
+    contract: Contract
+    slices: list[Slice]
+    emitted: Emitted | None
+
+
 class Streaming:
     """One transaction.
 
@@ -57,13 +67,20 @@ class Streaming:
         request: what to run; its checkpoints' folder is used for temporary files.
         declared: the schema of the dataset; None before it has one.
         reporter: hears of amounts and late rows, and is asked whether to stop.
+        state: what the query's state depends on (:attr:`Validated.state`).
     """
 
     def __init__(
-        self, session: SparkSession, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+        self,
+        session: SparkSession,
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
+        state: str,
     ) -> None:
         self._session = session
         self._request = request
+        self._depends = state
         self._declared = declared
         self._reporter = reporter
         self._new_checkpoint = Path(request.new_checkpoint_path)
@@ -80,37 +97,88 @@ class Streaming:
             InvalidQuery, Unsupported: the query; BadData: a value, a slice or the checkpoint.
             Cancelled: nothing is left.
         """
+        return self._cleared(self._run)
+
+    def finish(self) -> Result:
+        """Writes the rows that were still to come, and no checkpoint; the request brings nothing.
+
+        Raises:
+            OdfError: as for :meth:`run`.
+        """
+        return self._cleared(self._finish)
+
+    def rebuild(self) -> Result:
+        """Writes the state after everything that the request brings, begun from nothing.
+
+        The rows until then are dropped. Of a grouping without a window the slice has what turns the rows
+        of the query whose checkpoint the request names into its own.
+
+        Raises:
+            OdfError: as for :meth:`run`.
+        """
+        return self._cleared(self._rebuild)
+
+    def _cleared(self, work: Callable[[], Result]) -> Result:
         try:
-            return self._run()
+            return work()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def _run(self) -> Result:
-        request = self._request
-        slices = read_slices(request.query_inputs)
-        query = self._query({request.query_inputs[each.at].query_alias for each in slices if each.changes})
         about = self._before()
-        own = pa.schema([field for field in arrow_schema(query.frame.schema) if field.name != ROWS])
-        contract = Contract(own, request.vocab, self._declared)
-        self._check(query, slices)
+        ready = self._ready()
         marks = Marks(about.watermarks)
-        emitted = None
-        if query.mode == "update":
-            emitted = Emitted(own, query.keys, contract.event_time)
-            emitted.load(self._kept / _EMITTED)
-        results: list[Iterator[pa.RecordBatch]] = []
-        todo = list(batches(slices, request.query_inputs, marks, each=query.mode == "update"))
-        for number, batch in enumerate(todo):
-            rows = self._batch(query, contract, batch, number)
-            results.append(rows if emitted is None else _changed(emitted, rows))
-        written = self._write(chain.from_iterable(results), contract)
-        after = marks.after(request.query_inputs, None)
+        if ready.emitted is not None:
+            ready.emitted.load(self._kept / _EMITTED)
+        todo = self._batches(ready, marks)
+        written = self._write(chain.from_iterable(self._results(ready, todo)), ready.contract)
+        after = marks.after(self._request.query_inputs, None)
         checkpoint = None
-        if todo or after != marks or request.prev_checkpoint_path is None:
-            if emitted is not None:
-                emitted.save(self._kept / _EMITTED)
-            checkpoint = self._save(after)
-        return Result(written, contract.schema, checkpoint)
+        if todo or after != marks or self._request.prev_checkpoint_path is None:
+            checkpoint = self._save(ready, after)
+        return Result(written, ready.contract.schema, checkpoint)
+
+    def _finish(self) -> Result:
+        self._before()
+        ready = self._ready()
+        # Groups without a window are in the dataset as they are: nothing is to come of them.
+        todo = [Batch([], END_OF_TIME)] if ready.emitted is None else []
+        written = self._write(chain.from_iterable(self._results(ready, todo)), ready.contract)
+        return Result(written, ready.contract.schema)
+
+    def _rebuild(self) -> Result:
+        ready, nothing = self._ready(), Marks({})
+        todo = self._batches(ready, nothing)
+        for rows in self._results(ready, todo):
+            deque(rows, maxlen=0)
+        written = None
+        if ready.emitted is not None:
+            changes = _with_operations(*ready.emitted.instead_of(self._emitted_before()))
+            written = self._write(iter(changes), ready.contract)
+        checkpoint = self._save(ready, nothing.after(self._request.query_inputs, None))
+        return Result(written, ready.contract.schema, checkpoint)
+
+    def _ready(self) -> _Ready:
+        slices = read_slices(self._request.query_inputs)
+        aliases = {self._request.query_inputs[each.at].query_alias for each in slices if each.changes}
+        query = self._query(aliases)
+        own = pa.schema([field for field in arrow_schema(query.frame.schema) if field.name != ROWS])
+        contract = Contract(own, self._request.vocab, self._declared)
+        self._check(query, slices)
+        emitted = Emitted(own, query.keys, contract.event_time) if query.mode == "update" else None
+        return _Ready(query, contract, slices, emitted)
+
+    def _batches(self, ready: _Ready, marks: Marks) -> list[Batch]:
+        each = ready.emitted is not None
+        return list(batches(ready.slices, self._request.query_inputs, marks, each=each))
+
+    def _results(self, ready: _Ready, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
+        """Runs batches; the rows of each in order."""
+        results: list[Iterator[pa.RecordBatch]] = []
+        for number, batch in enumerate(todo):
+            rows = self._batch(ready.query, ready.contract, batch, number)
+            results.append(rows if ready.emitted is None else _changed(ready.emitted, rows))
+        return results
 
     # --- The query and its state --------------------------------------------------------------
 
@@ -131,7 +199,7 @@ class Streaming:
                 format=FORMAT, engine=ENGINE, query=_hash(self._request), watermarks={}, watermark=None
             )
         about = read_checkpoint(Path(path), self._kept)
-        if about.query != _hash(self._request):
+        if about.query != _hash(self._request) and about.state != self._depends:
             raise Unsupported(
                 "the checkpoint holds the state of another query or of other inputs",
                 where=path,
@@ -139,12 +207,24 @@ class Streaming:
             )
         return about
 
-    def _save(self, marks: Marks) -> Checkpoint:
+    def _emitted_before(self) -> pa.Table | None:
+        """The newest rows of the groups of the query before, where it had such."""
+        path, folder = self._request.prev_checkpoint_path, self._scratch / "before"
+        if path is None:
+            return None
+        folder.mkdir()
+        read_checkpoint(Path(path), folder)
+        return read_emitted(folder / _EMITTED)
+
+    def _save(self, ready: _Ready, marks: Marks) -> Checkpoint:
+        if ready.emitted is not None:
+            ready.emitted.save(self._kept / _EMITTED)
         aliases = [each.query_alias for each in self._request.query_inputs]
         about = About(
             format=FORMAT,
             engine=ENGINE,
             query=_hash(self._request),
+            state=self._depends,
             watermarks=dict(marks.known),
             watermark=marks.least(aliases),
         )
@@ -226,14 +306,15 @@ class Streaming:
         )
 
 
-def goes_on(request: TransformRequest) -> bool:
-    """Whether the transaction goes on from a state of the same query.
+def goes_on(request: TransformRequest) -> About | None:
+    """The state that the transaction goes on from, where it is that of the very same query.
 
     Raises:
         BadData, Unsupported: the checkpoint cannot be read.
     """
     path = request.prev_checkpoint_path
-    return path is not None and read_about(Path(path)).query == _hash(request)
+    about = None if path is None else read_about(Path(path))
+    return about if about is not None and about.query == _hash(request) else None
 
 
 def _hash(request: TransformRequest) -> str:
@@ -269,6 +350,9 @@ def _changed(emitted: Emitted, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.Re
         return iter(())
     table = pa.Table.from_batches(found)
     alive = [count > 0 for count in table.column(ROWS).to_pylist()]
-    changes, operations = emitted.changes(table, alive)
+    return iter(_with_operations(*emitted.changes(table, alive)))
+
+
+def _with_operations(changes: pa.Table, operations: Sequence[int]) -> list[pa.RecordBatch]:
     made = changes.append_column(_OPERATION, pa.array(operations, pa.int32()))
-    return iter(made.to_batches(max_chunksize=1 << 16))
+    return made.to_batches(max_chunksize=1 << 16)
