@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError
 from odf_engine.progress import Reporter
 from odf_engine.spark.causes import Cause, causes_of
-from odf_engine.spark.launch import SparkFailed
+from odf_engine.spark.launch import SparkFailed, ended
 
 MARK: Final = "odf:bad-value"
 """Begins the message by which a job reports a value (see :mod:`odf_engine.spark.casts`)."""
@@ -23,8 +23,13 @@ SEPARATOR: Final = "\x1f"
 _CODE: Final = re.compile(r"^\s*\[[A-Z_0-9.]+\]\s*")
 _TAIL: Final = re.compile(r"\s*(SQLSTATE: \w+|== (SQL|DataFrame)|Parse Mode:|; line \d+ pos).*", re.DOTALL)
 _ADVICE: Final = re.compile(
-    r"\s*(If necessary,? set .*?bypass this error|Search path: .*?\]|Verify the .*?)\.", re.DOTALL
+    r"\s*(If necessary,? set .*?bypass this error|Search path: .*?\]|Verify the .*?"
+    r"|Please,? refer to .*? for a fix)\.",
+    re.DOTALL,
 )
+_ENDED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")
+_OUT_OF_MEMORY: Final = 52
+"""What Spark's process exits with when a task of its own has no memory left."""
 _WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
 
 
@@ -102,19 +107,35 @@ def translated(reporter: Reporter | None = None) -> Iterator[None]:
 def explain(error: BaseException) -> OdfError:
     """The error that people see for an exception of Spark."""
     causes = causes_of(error)
+    if any(_ENDED.search(cause.message) for cause in causes):
+        return _lost(ended(10, kill=True))
+    if not causes:
+        return _lost(ended(2, kill=False))
     for cause in reversed(causes):
         for rule in (_bad_row, _bad_query, _bad_value, _exhausted, _stopped):
             if (known := rule(cause)) is not None:
                 return known
-    if not causes:
-        return SparkFailed(
-            "Spark's process died or cannot be reached",
-            hint="try again: Spark is started afresh; its log is `.odf/spark.log`",
-        )
     deepest = causes[-1]
     return SparkFailed(
         f"Spark failed: {clean(deepest.message) or deepest.kind.rpartition('.')[2]}",
         hint="the whole story is in its log `.odf/spark.log`",
+    )
+
+
+def _lost(exit_code: int | None) -> SparkFailed:
+    """Spark does not answer any more: why, where its process says so."""
+    if exit_code == _OUT_OF_MEMORY:
+        return _out_of_memory()
+    return SparkFailed(
+        "Spark's process died or cannot be reached",
+        hint="try again: Spark is started afresh; its log is `.odf/spark.log`",
+    )
+
+
+def _out_of_memory() -> SparkFailed:
+    return SparkFailed(
+        "Spark ran out of memory",
+        hint="raise it: `odf config set spark.driverMemory 4g` and `odf worker stop`, then pull again",
     )
 
 
@@ -131,8 +152,8 @@ def shortened(text: str, longest: int = 300) -> str:
 
 
 def lowered(sentence: str) -> str:
-    """A sentence as it stands after a colon."""
-    return sentence[:1].lower() + sentence[1:]
+    """A sentence as it stands after a colon; words in capitals stay."""
+    return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 
 def plain_name(text: str) -> str:
@@ -197,6 +218,11 @@ def _article(kind: str) -> str:
 
 
 def _bad_query(cause: Cause) -> OdfError | None:
+    if "Intervals greater than a month" in cause.message:
+        return QueryError(
+            "a window has to have a fixed length, and months have not",
+            hint="take days or weeks, or GROUP BY date_trunc('MONTH', event_time) without a window",
+        )
     pattern = cause.condition.startswith(("INVALID_DATETIME_PATTERN", "INCONSISTENT_BEHAVIOR"))
     if not (pattern or cause.state.startswith(("42", "0A", "21")) or "ParseException" in cause.kind):
         return None
@@ -219,12 +245,35 @@ def _bad_query(cause: Cause) -> OdfError | None:
 def _query_message(cause: Cause) -> tuple[str, str | None]:
     found = cause.parameters
     match cause.condition:
+        case "PARSE_SYNTAX_ERROR" if found["error"] == "';'":
+            return "only one statement is allowed, and a second one begins after ';'", (
+                "write what builds on each other as steps under `queries:`"
+            )
         case "PARSE_SYNTAX_ERROR":
             return f"syntax error at or near {found['error']}{found['hint']}", None
         case "UNRESOLVED_COLUMN.WITH_SUGGESTION":
             return f"there is no column {found['objectName']}", f"did you mean {found['proposal']}?"
         case "UNRESOLVED_COLUMN.WITHOUT_SUGGESTION":
-            return f"there is no column {found['objectName']}", None
+            return f"there is no column {found['objectName']}", "the query has no FROM as Spark reads it"
+        case "AMBIGUOUS_REFERENCE":
+            which = found["referenceNames"].strip("[]").replace(", ", " or ")
+            return f"column {found['name']} is ambiguous", f"say which one is meant: {which}"
+        case "AGGREGATE_FUNCTION_WITH_NONDETERMINISTIC_EXPRESSION":
+            expression = plain_name(found["sqlExpr"])
+            return f"{expression} gives another value each time, so nobody could check the result", (
+                "system_time() is the time of the transaction; take everything else from the inputs"
+            )
+        case "MISSING_AGGREGATION":
+            expression = plain_name(found["expression"])
+            return f"{expression} is neither grouped by nor aggregated", (
+                f"add it to GROUP BY, or aggregate it, such as max({expression})"
+            )
+        case "UNRESOLVABLE_TABLE_VALUED_FUNCTION":
+            return f"there is no table function {found['name']}", "a query reads its inputs, by their aliases"
+        case "INVALID_SUBQUERY_EXPRESSION.STREAMING_QUERY":
+            return "a query cannot look at an input from within an expression", (
+                "join it in a bound of time, or aggregate it in a dataset of its own"
+            )
         case "UNRESOLVED_FIELD.WITH_SUGGESTION":
             return f"there is no field {found['fieldName']}", f"did you mean {found['proposal']}?"
         case "FIELD_NOT_FOUND":
@@ -255,6 +304,9 @@ def _bad_value(cause: Cause) -> OdfError | None:
     else:
         first, *more = clean(cause.message).split(". ")
         error = RejectedRow(lowered(first))
+        if cause.condition.startswith("INVALID_INTERVAL_FORMAT"):
+            error.hint = "write it like '1 day' or '15 minutes'"
+            return error
         error.hint = next((lowered(advice) for advice in more if advice.startswith("Use ")), None)
     if fragment is not None:
         error.where = f"query, line {fragment.line}, column {fragment.column}"
@@ -264,10 +316,7 @@ def _bad_value(cause: Cause) -> OdfError | None:
 
 def _exhausted(cause: Cause) -> OdfError | None:
     if cause.kind == "java.lang.OutOfMemoryError" or "OutOfMemory" in cause.condition:
-        return SparkFailed(
-            "Spark ran out of memory",
-            hint="raise it: `odf config set spark.driverMemory 4g`, then pull again",
-        )
+        return _out_of_memory()
     if "No space left on device" in cause.message:
         return SparkFailed("the disk is full", hint="make room and try again")
     return None

@@ -101,6 +101,30 @@ class Gateway:
             self.process.stdin.close()
 
 
+_started: list[subprocess.Popen[bytes]] = []
+"""The newest process alone: pyspark, too, knows one Spark."""
+
+
+def ended(patience: float, *, kill: bool) -> int | None:
+    """How the Spark that was started last has ended, which it does within ``patience`` seconds.
+
+    Args:
+        patience: for a process that is about to end.
+        kill: whether one that still runs after that is of no use any more.
+
+    Returns: its exit code; None when it runs on, or none was started.
+    """
+    if not _started:
+        return None
+    try:
+        return _started[0].wait(patience)
+    except subprocess.TimeoutExpired:
+        if not kill:
+            return None
+        _started[0].kill()
+        return _started[0].wait()
+
+
 @cache
 def spark_home() -> Path:
     """The folder of the installed pyspark package."""
@@ -166,14 +190,17 @@ def launch(
     ]
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
-        return subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            env={**_environment(folder / "gateway"), **(environment or {})},
-            process_group=0,
-        )
+        _started[:] = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={**_environment(folder / "gateway"), **(environment or {})},
+                process_group=0,
+            )
+        ]
+    return _started[0]
 
 
 def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gateway:
