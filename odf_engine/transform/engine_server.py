@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import queue
+import resource
 import signal
 import sys
 import tempfile
@@ -11,13 +11,16 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
+import pyarrow as pa
 
-from odf_engine.errors import InvalidQuery, MalformedBlock, OdfError
+from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.errors import OdfError
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
+    OffsetInterval,
     RawQueryInternalError,
     RawQueryInvalidQuery,
     RawQueryProgress,
@@ -32,8 +35,33 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkConfig
-from odf_engine.transform.grpc_wire import LARGEST_MESSAGE, RAW_QUERY, SERVICE, TRANSFORM, unwrap, wrap
+from odf_engine.spark.settings import SparkConfig, SparkOptions
+from odf_engine.transform.contract import Engine, QueryInput, Result
+from odf_engine.transform.grpc_answers import Alone, Beside, answers
+from odf_engine.transform.grpc_documents import (
+    DeriveProvenance,
+    Further,
+    Migrated,
+    MigrateQuery,
+    NotYet,
+    Valid,
+    ValidateQuery,
+    decode,
+    encode,
+)
+from odf_engine.transform.grpc_wire import (
+    FURTHER,
+    LARGEST_MESSAGE,
+    MIGRATE,
+    OWN_SERVICE,
+    PROVENANCE,
+    RAW_QUERY,
+    SERVICE,
+    TRANSFORM,
+    VALIDATE,
+    unwrap,
+    wrap,
+)
 from odf_engine.transform.raw_query import raw_query
 from odf_engine.transform.spark_engine import SparkEngine
 
@@ -42,7 +70,6 @@ _OPTIONS: Final = [
     ("grpc.max_send_message_length", LARGEST_MESSAGE),
     ("grpc.so_reuseport", 0),
 ]
-_PROGRESS_SECONDS: Final = 1.0
 _AT_ONCE: Final = 4
 
 
@@ -51,7 +78,7 @@ class EngineServer:
 
     Args:
         runtime: the Spark.
-        address: host and port; port 0 takes a free one, which :attr:`port` names.
+        address: host and port; port 0 takes a free one, which :attr:`port` names. Or ``unix:`` and a path.
 
     Raises:
         OdfError: the address cannot be had.
@@ -59,16 +86,11 @@ class EngineServer:
 
     def __init__(self, runtime: SparkRuntime, address: str) -> None:
         self._runtime = runtime
-        self._engine = SparkEngine(runtime)
+        self._engine: Engine = SparkEngine(runtime)
         self._server = grpc.server(ThreadPoolExecutor(2 * _AT_ONCE, "grpc"), options=_OPTIONS)
-        methods = {TRANSFORM: self._transform, RAW_QUERY: self._raw_query}
-        handlers = {
-            name: grpc.unary_stream_rpc_method_handler(
-                method, request_deserializer=unwrap, response_serializer=wrap
-            )
-            for name, method in methods.items()
-        }
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        self._handle(SERVICE, {TRANSFORM: self._transform, RAW_QUERY: self._raw_query})
+        own = {VALIDATE: self._validate, MIGRATE: self._migrate, PROVENANCE: self._provenance}
+        self._handle(OWN_SERVICE, own)
         try:
             self.port = self._server.add_insecure_port(address)
         except RuntimeError as error:
@@ -82,21 +104,65 @@ class EngineServer:
         """Ends running requests and stops."""
         self._server.stop(grace=1).wait()
 
+    def _handle(self, service: str, methods: dict[str, Callable[..., Iterator[bytes]]]) -> None:
+        handlers = {name: grpc.unary_stream_rpc_method_handler(each) for name, each in methods.items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    # --- engine.Engine --------------------------------------------------------------------------
+
     def _transform(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            request = decode_table(message, TransformRequest)
-            result = self._engine.execute(request, None, reporter)
-            interval = None if result.written is None else result.written.offset_interval
-            return encode_table(TransformSuccess(interval, _watermark(request)))
+            request = decode_table(unwrap(message), TransformRequest)
+            further = decode(unwrap(message, FURTHER) or b"{}", Further)
+            result = self._engine.execute(request, _schema(further.declared), reporter)
+            return wrap(encode_table(TransformSuccess(_interval(result), _watermark(request))))
 
-        return _answers(work, context, TransformProgress(), TransformInvalidQuery, TransformInternalError)
+        progress, wrong = TransformProgress(), (TransformInvalidQuery, TransformInternalError)
+        return answers(work, context, Beside(progress, *wrong))
 
     def _raw_query(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            request = decode_table(message, RawQueryRequest)
-            return encode_table(RawQuerySuccess(raw_query(self._runtime.session(), request, reporter)))
+            request = decode_table(unwrap(message), RawQueryRequest)
+            return wrap(encode_table(RawQuerySuccess(raw_query(self._runtime.session(), request, reporter))))
 
-        return _answers(work, context, RawQueryProgress(), RawQueryInvalidQuery, RawQueryInternalError)
+        progress, wrong = RawQueryProgress(), (RawQueryInvalidQuery, RawQueryInternalError)
+        return answers(work, context, Beside(progress, *wrong))
+
+    # --- odf.engine.v1.Engine -------------------------------------------------------------------
+
+    def _validate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            query = decode(unwrap(message), ValidateQuery)
+            inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in query.inputs]
+            valid = self._engine.validate(query.transform, inputs, query.vocab, _schema(query.declared))
+            return wrap(encode(Valid(encode_schema(valid.schema), valid.state)))
+
+        return answers(work, context, Alone())
+
+    def _migrate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            query = decode(unwrap(message), MigrateQuery)
+            request = decode_table(query.request, TransformRequest)
+            migrate = self._engine.finish if query.how == "finish" else self._engine.rebuild
+            result = migrate(request, _schema(query.declared), reporter)
+            return wrap(encode(Migrated(_interval(result))))
+
+        return answers(work, context, Alone())
+
+    def _provenance(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            decode_table(decode(unwrap(message), DeriveProvenance).request, TransformRequest)
+            return wrap(encode(NotYet("this version of the engine cannot derive provenance yet")))
+
+        return answers(work, context, Alone())
+
+
+def _interval(result: Result) -> OffsetInterval | None:
+    return None if result.written is None else result.written.offset_interval
+
+
+def _schema(data: bytes | None) -> pa.Schema | None:
+    return None if data is None else decode_schema(data)
 
 
 def _watermark(request: TransformRequest) -> Timestamp | None:
@@ -107,57 +173,33 @@ def _watermark(request: TransformRequest) -> Timestamp | None:
     return min(known) if len(known) == len(newest) and known else None
 
 
-def _answers(
-    work: Callable[[Reporter], bytes],
-    context: grpc.ServicerContext,
-    progress: Any,
-    invalid: Callable[[str], Any],
-    failed: Callable[[str], Any],
-) -> Iterator[bytes]:
-    """Progress while the work runs, then what came of it. A client that goes away stops the work."""
-    reporter = Reporter()
-    done: queue.Queue[bytes] = queue.Queue()
+def serve(
+    config: SparkConfig,
+    address: str,
+    said: Callable[[str], None],
+    stopped: threading.Event,
+    scratch: Path | None,
+) -> None:
+    """Serves until it is stopped.
 
-    def run() -> None:
-        try:
-            done.put(work(reporter))
-        except InvalidQuery as error:
-            done.put(encode_table(invalid(_text(error))))
-        except (OdfError, MalformedBlock) as error:
-            done.put(encode_table(failed(_text(error))))
-        except Exception as error:
-            done.put(encode_table(failed(f"{type(error).__name__}: {error}")))
-
-    context.add_callback(reporter.cancel)
-    threading.Thread(target=run, name="engine-request", daemon=True).start()
-    while True:
-        try:
-            yield done.get(timeout=_PROGRESS_SECONDS)
-            return
-        except queue.Empty:
-            yield encode_table(progress)
-
-
-def _text(error: OdfError) -> str:
-    return f"{error} ({error.hint})" if error.hint else str(error)
-
-
-def serve(config: SparkConfig, address: str, said: Callable[[str], None]) -> None:
-    """Serves until it is interrupted.
+    Args:
+        config: how Spark runs.
+        address: see :class:`EngineServer`.
+        said: is told when and where the engine listens.
+        stopped: set to end it.
+        scratch: a folder for temporary files; by default one of the machine's own.
 
     Raises:
         OdfError: Spark does not start, or the address cannot be had.
     """
-    stopped = threading.Event()
-    for name in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(name, lambda *_: stopped.set())
-    with tempfile.TemporaryDirectory(prefix="odf-engine-") as folder:
+    with tempfile.TemporaryDirectory(prefix="odf-engine-", dir=scratch) as folder:
         runtime = SparkRuntime(config, Path(folder) / "spark.log", Path(folder))
         runtime.start()
         try:
             server = EngineServer(runtime, address)
             server.start()
-            said(f"{runtime.detail}\nthe engine listens at grpc://{address.rpartition(':')[0]}:{server.port}")
+            place = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{server.port}"
+            said(f"{runtime.detail}\nthe engine listens at grpc://{place}")
             stopped.wait()
             server.stop()
         finally:
@@ -165,22 +207,49 @@ def serve(config: SparkConfig, address: str, said: Callable[[str], None]) -> Non
 
 
 def main() -> int:
-    """The program: options as ``odf engine serve`` gives them."""
-    from odf_engine.workspace.config import Config, load
-
-    parser = argparse.ArgumentParser(prog="odf engine serve")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=5544)
-    parser.add_argument("--config", type=Path)
-    given = parser.parse_args()
+    """The program: options as ``odf engine serve`` gives them, and those of a sandbox."""
+    given = _arguments()
+    stopped = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stopped.set())
     try:
-        config = load(given.config) if given.config else Config()
-        serve(config.spark, f"{given.host}:{given.port}", lambda text: print(text, flush=True))
+        if given.socket is None:
+            config, address = _configured(given.config), f"{given.host}:{given.port}"
+        else:
+            config = SparkOptions("local[*]", driver_memory=given.memory)
+            address = f"unix:{given.socket}"
+            resource.setrlimit(resource.RLIMIT_DATA, (given.most_bytes, given.most_bytes))
+            threading.Thread(target=_until_closed, args=(stopped,), daemon=True).start()
+        serve(config, address, lambda text: print(text, flush=True), stopped, given.scratch)
     except OdfError as error:
         hint = f"\n  hint: {error.hint}" if error.hint else ""
         sys.stderr.write(f"error: {error}{hint}\n")
         return error.exit_code
     return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="odf engine serve")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=5544)
+    parser.add_argument("--config", type=Path, help="settings of a workspace")
+    sandbox = parser.add_argument_group("in a sandbox, until standard input is closed")
+    sandbox.add_argument("--socket", type=Path, help="listen there instead")
+    sandbox.add_argument("--scratch", type=Path, help="folder for temporary files")
+    sandbox.add_argument("--memory", default="1g", help="of Spark")
+    sandbox.add_argument("--most-bytes", type=int, default=-1, help="memory of each process")
+    return parser.parse_args()
+
+
+def _configured(path: Path | None) -> SparkConfig:
+    from odf_engine.workspace.config import Config, load
+
+    return (load(path) if path else Config()).spark
+
+
+def _until_closed(stopped: threading.Event) -> None:
+    sys.stdin.read()
+    stopped.set()
 
 
 if __name__ == "__main__":

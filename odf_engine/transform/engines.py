@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from odf_engine.errors import InvalidQuery
-from odf_engine.metadata.model import TransformRequest
+from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.transform.contract import Engine, Result
+from odf_engine.transform.contract import Engine, QueryInput, Result, Validated
 from odf_engine.transform.grpc_engine import GrpcEngine
 from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.workspace.config import Config
@@ -59,6 +59,24 @@ class Engines:
     def execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
         """See :class:`odf_engine.transform.contract.Engine`."""
         return self.named(request.transform.engine).execute(request, declared, reporter)
+
+    def finish(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        return self.named(request.transform.engine).finish(request, declared, reporter)
+
+    def rebuild(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        return self.named(request.transform.engine).rebuild(request, declared, reporter)
+
+    def validate(
+        self,
+        transform: Sql,
+        inputs: Sequence[QueryInput],
+        vocab: DatasetVocabulary,
+        declared: pa.Schema | None,
+    ) -> Validated:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        return self.named(transform.engine).validate(transform, inputs, vocab, declared)
 
 
 @contextmanager

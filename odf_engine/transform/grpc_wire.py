@@ -1,54 +1,76 @@
-"""The engine protocol on the wire: gRPC messages of one field that holds a FlatBuffer.
+"""The engine protocol on the wire: gRPC messages of fields that hold bytes.
 
 There is one service with two methods, each of one request and a stream of responses: any number of
 progress messages and then a last one. Without generated code: a message is its tag, a length, bytes.
+
+For what the FlatBuffers have no place for, our messages have a second field, a JSON document
+(:mod:`odf_engine.transform.grpc_documents`). Peers that do not know it pass over it, and messages
+without it are understood. The service ``odf.engine.v1.Engine`` is our own, for the operations that the
+specification names and gives no wire: its messages have the first field alone, with a JSON document.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 SERVICE: Final = "engine.Engine"
 RAW_QUERY: Final = "ExecuteRawQuery"
 TRANSFORM: Final = "ExecuteTransform"
+OWN_SERVICE: Final = "odf.engine.v1.Engine"
+VALIDATE: Final = "ValidateQuery"
+MIGRATE: Final = "MigrateQuery"
+PROVENANCE: Final = "DeriveProvenance"
 LARGEST_MESSAGE: Final = 256 << 20
 """A request names every slice of an increment, so it may well be larger than gRPC's usual 4 MB."""
 
-_TAG: Final = 0x0A  # field 1, length-delimited
+CONTENT: Final = 1
+FURTHER: Final = 2
+"""Numbers of the fields of a message."""
+
 _LENGTH_DELIMITED: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 
 
-def wrap(data: bytes) -> bytes:
-    """A message that holds these bytes; none for none, as protobuf leaves out defaults."""
-    return bytes([_TAG]) + _varint(len(data)) + data if data else b""
+def wrap(data: bytes, further: bytes = b"") -> bytes:
+    """A message of these fields; an empty one is left out, as protobuf leaves out defaults."""
+    return _field(CONTENT, data) + _field(FURTHER, further)
 
 
-def unwrap(message: bytes) -> bytes:
-    """The bytes that a message holds; other fields are passed over.
+def unwrap(message: bytes, field: int = CONTENT) -> bytes:
+    """The bytes that a field of a message holds; none when it is not there. Other fields are passed over.
 
     Raises:
         ValueError: this is no protobuf message.
     """
-    found, at = b"", 0
+    found = b""
+    for tag, data in _fields(message):
+        found = data if tag == field << 3 | _LENGTH_DELIMITED else found
+    return found
+
+
+def _field(number: int, data: bytes) -> bytes:
+    return bytes([number << 3 | _LENGTH_DELIMITED]) + _varint(len(data)) + data if data else b""
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
+    """Tags and bytes; none for numbers."""
+    at = 0
     while at < len(message):
         tag, at = _read_varint(message, at)
-        kind = tag & 7
+        begin, kind = at, tag & 7
         if kind == _LENGTH_DELIMITED:
-            length, at = _read_varint(message, at)
-            if at + length > len(message):
-                raise ValueError("a field is longer than its message")
-            found = message[at : at + length] if tag == _TAG else found
-            at += length
+            length, begin = _read_varint(message, at)
+            at = begin + length
         elif kind == 0:
             _, at = _read_varint(message, at)
         elif kind in _FIXED:
             at += _FIXED[kind]
         else:
             raise ValueError(f"a field of the unknown wire type {kind}")
-    if at != len(message):
-        raise ValueError("a field is longer than its message")
-    return found
+        if at > len(message):
+            raise ValueError("a field is longer than its message")
+        yield tag, message[begin:at] if kind == _LENGTH_DELIMITED else b""
 
 
 def _varint(value: int) -> bytes:

@@ -82,10 +82,9 @@ def test_raw_query(served: str, tmp_path: Path) -> None:
             output_data_path=str(tmp_path / "out.parquet"),
         )
         with grpc.insecure_channel(served.removeprefix("grpc://")) as channel:
-            method = channel.unary_stream(
-                f"/{SERVICE}/{RAW_QUERY}", request_serializer=wrap, response_deserializer=unwrap
-            )
-            answers = [decode_table(each, RawQueryResponse) for each in method(encode_table(request))]
+            method = channel.unary_stream(f"/{SERVICE}/{RAW_QUERY}")
+            found = method(wrap(encode_table(request)))
+            answers = [decode_table(unwrap(each), RawQueryResponse) for each in found]
         assert all(isinstance(each, RawQueryProgress) for each in answers[:-1])
         return answers[-1]
 
