@@ -22,10 +22,11 @@ import pyarrow as pa
 from odf_engine.data.digest import physical_hash
 from odf_engine.errors import BadData, Unsupported
 from odf_engine.metadata.model import Checkpoint
+from odf_engine.workspace.versions import SPARK_VERSION
 
 FORMAT: Final = 1
-ENGINE: Final = "4.3.0+odf1"
-"""The engine that writes state: Spark's version and the revision of the rules of transformations."""
+ENGINE: Final = SPARK_VERSION
+"""The engine that writes state."""
 _ABOUT: Final = "checkpoint.json"
 
 

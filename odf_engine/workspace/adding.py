@@ -21,6 +21,7 @@ from odf_engine.errors import AlreadyExists, InvalidManifest, InvalidSchema, Not
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.refs import DatasetAlias, DatasetRef, parse_ref
 from odf_engine.metadata import model
+from odf_engine.workspace.versions import versioned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -193,7 +194,7 @@ def _plan(each: Draft, dataset_id: DatasetId, known: Mapping[DatasetAlias, Datas
     events: list[model.MetadataEvent] = [model.Seed(dataset_id, each.kind)]
     for event in each.events:
         if isinstance(event, model.SetTransform):
-            event = resolved(event, known)
+            event = versioned(resolved(event, known))
         elif isinstance(event, model.SetDataSchema) and event.ddl is not None:
             event = _schema_of(event.ddl, each.vocabulary)
         events.append(event)

@@ -15,6 +15,7 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DatasetSnapshot, MetadataEvent, kind_of
 from odf_engine.workspace.summary import DatasetEntry
+from odf_engine.workspace.versions import unversioned
 
 Names = Mapping[DatasetId, str]
 
@@ -50,7 +51,7 @@ def snapshot_of(entry: DatasetEntry, names: Names | None = None) -> DatasetSnaps
         events.append(state.polling_source)
     events += state.push_sources.values()
     if state.transform is not None:
-        events.append(state.transform)
+        events.append(unversioned(state.transform))
     schema = _schema(state)
     events += [] if schema is None else [schema]
     events += [event for event in (state.license, state.info) if event is not None]

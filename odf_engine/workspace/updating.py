@@ -40,6 +40,7 @@ from odf_engine.workspace.adding import (
 from odf_engine.workspace.definitions import Change, Names, change_of, snapshot_of
 from odf_engine.workspace.migration import Reading, Source, next_schema
 from odf_engine.workspace.summary import DatasetEntry
+from odf_engine.workspace.versions import unversioned, versioned
 
 __all__ = ["Change", "Planned", "Update", "plan_updates", "snapshot_of"]
 
@@ -216,9 +217,9 @@ def _steps(each: Draft, state: ChainState, known: Mapping[DatasetAlias, DatasetI
     if schema is not None:
         yield _Step(schema, None if state.schema is None else model.SetDataSchema(state.schema))
     yield from (_Step(each.source, each.before) for each in sources if each.changed)
-    if transform := said.get(model.SetTransform):
-        transform = resolved(transform, known)
-        if state.transform is None or normal(state.transform) != transform:
+    if (said_transform := said.get(model.SetTransform)) is not None:
+        transform = _changed_transform(resolved(said_transform, known), state.transform)
+        if transform is not None:
             yield _Step(transform, state.transform)
     attachments = None if state.attachments is None else model.SetAttachments(state.attachments)
     for event, before in (
@@ -231,6 +232,22 @@ def _steps(each: Draft, state: ChainState, known: Mapping[DatasetAlias, DatasetI
         if isinstance(event, model.SetAttachments):
             check_attachments(event.attachments)
         yield _Step(event, before)
+
+
+def _changed_transform(
+    said: model.SetTransform, before: model.SetTransform | None
+) -> model.SetTransform | None:
+    """The transform to append, with its version; None where it is the one of the chain already.
+
+    A definition that says no version leaves the one of the chain as it is.
+    """
+    if before is not None:
+        there = normal(before)
+        if said.transform.version is None:
+            there = unversioned(there)
+        if said == there:
+            return None
+    return versioned(said)
 
 
 def _goes(
