@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from msgspec import to_builtins
+
 from odf_engine.coordinator.protocol import Ingest, Pull, Request, Verify
 from odf_engine.progress import Reporter
 
@@ -163,15 +165,16 @@ def _pulled(entry: DatasetEntry, result: PullResult) -> dict[str, Any]:
 
 
 def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, Any]:
-    from odf_engine.metadata.model import DatasetKind
     from odf_engine.verify.integrity import verify
+    from odf_engine.verify.origins import origins
+    from odf_engine.verify.walk import is_derivative
     from odf_engine.workspace.workspace import Workspace
 
     workspace = Workspace.find(explicit=context.host.folder)
     entry = workspace.resolve(request.dataset)
     with ExitStack() as stack:
         replay = None
-        if entry.dataset.state().kind is DatasetKind.Derivative and not request.integrity:
+        if not request.integrity and is_derivative(entry.dataset):
             runtime = context.host.spark(reporter)
             from odf_engine.transform.engines import engines_for
             from odf_engine.verify.replay import Replay
@@ -179,17 +182,8 @@ def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, 
             engine = stack.enter_context(engines_for(workspace, entry, runtime))
             replay = Replay(workspace, entry, engine, reporter)
         report = verify(entry.dataset, reporter, request.first, request.last, replay)
-    return {
-        "name": str(entry.alias),
-        "valid": report.valid,
-        "blocks": report.blocks,
-        "slices": report.slices,
-        "transforms": report.transforms,
-        "findings": [
-            {"kind": finding.kind, "block": _text(finding.block), "message": finding.message}
-            for finding in report.findings
-        ],
-    }
+    found = origins(workspace, entry, request.last)
+    return {"name": str(entry.alias), **to_builtins(report), "origins": to_builtins(found)}
 
 
 def tidy(folder: Path, datasets: Sequence[str]) -> None:

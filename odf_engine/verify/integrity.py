@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
 from odf_engine.chain import rules
 from odf_engine.chain.chain import Dataset
-from odf_engine.chain.state import ChainState, fold
+from odf_engine.chain.state import ChainState, count, fold
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import (
     ChainRuleViolated,
@@ -42,10 +41,13 @@ from odf_engine.metadata.model import (
 from odf_engine.progress import Reporter
 from odf_engine.storage.objects import LocalObjects, find_name
 from odf_engine.verify.content import Expected, Problem, check_object, check_rows, hash_bytes
+from odf_engine.verify.report import Finding, Report
 from odf_engine.verify.walk import Blocks
 
 if TYPE_CHECKING:
     from odf_engine.verify.replay import Replay
+
+__all__ = ["Finding", "Report", "verify"]
 
 _REPORT_SECONDS: Final = 0.1
 
@@ -72,31 +74,6 @@ _FROM_SETTINGS: Final = frozenset(
         "source-there",
     }
 )
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """Something that is wrong.
-
-    Attributes:
-        kind: stable name in kebab case: the broken append rule, or ``block-…``, ``slice-…``,
-            ``checkpoint-…``, ``head-…``, ``chain-incomplete``, ``identity``.
-        block: hash of the block that says otherwise, or ``head``.
-        message: what is wrong, as a person reads it.
-    """
-
-    kind: str
-    block: str
-    message: str
-
-
-class Report(msgspec.Struct, frozen=True):
-    """What was checked, and everything that was found; ``transforms`` counts replayed ones."""
-
-    valid: bool
-    blocks: int
-    slices: int
-    transforms: int
-    findings: list[Finding]
 
 
 def verify(
@@ -144,6 +121,7 @@ class _Integrity:
         self._good_checkpoints: set[tuple[Multihash, int]] = set()
         self._progress = _Progress(reporter)
         self._findings: list[Finding] = []
+        self._unchecked: list[Finding] = []
         self._checked = self._slices = 0
         self._state: ChainState | None = None
         self._lost_settings = self._lost_data = False
@@ -165,20 +143,55 @@ class _Integrity:
             self._block(block_hash, number)
             self._progress.block()
         self._progress.tell()
-        self._replay_transactions()
-        transforms = len(self._transactions)
-        return Report(not self._findings, self._checked, self._slices, transforms, self._findings)
+        transforms = self._replay_transactions()
+        return Report(
+            valid=not self._findings,
+            blocks=self._checked,
+            slices=self._slices,
+            transforms=transforms,
+            findings=self._findings,
+            unchecked=self._unchecked,
+            engines=[] if self._replay is None else self._replay.engines,
+        )
 
-    def _replay_transactions(self) -> None:
+    def _replay_transactions(self) -> int:
+        """Runs them again; how many of them."""
         if self._replay is None or not self._transactions:
-            return
+            return 0
         self._reporter.phase("replay")
-        for number, (block_hash, state, block) in enumerate(self._transactions, 1):
-            self._reporter.check()
-            self._reporter.amount(files=number, total_files=len(self._transactions))
-            self._reporter.line(f"block {block.sequence_number}: the transaction is run again", "debug")
-            assert isinstance(block.event, ExecuteTransform)
-            self._found(block_hash, self._replay.problems(state, block.event, block.system_time))
+        total = len(self._transactions)
+        done = 0
+        with self._replay.running():
+            for number, (block_hash, state, block) in enumerate(self._transactions, 1):
+                self._reporter.check()
+                self._reporter.amount(files=number, total_files=total)
+                assert isinstance(block.event, ExecuteTransform)
+                self._reporter.line(
+                    f"transaction {number} of {total}: block {block.sequence_number}, "
+                    f"{count(block.event.new_data):,} records",
+                    "debug",
+                )
+                done += self._replay_one(self._replay, block_hash, state, block)
+        return done
+
+    def _replay_one(
+        self, replay: Replay, block_hash: Multihash, state: ChainState, block: MetadataBlock
+    ) -> bool:
+        from odf_engine.verify.replay import NotReplayed
+
+        assert isinstance(block.event, ExecuteTransform)
+        try:
+            self._found(block_hash, replay.problems(state, block.event, block.system_time))
+        except NotReplayed as reason:
+            self._leave(block_hash, reason.kind, reason.message)
+            return False
+        return True
+
+    def _leave(self, block_hash: Multihash, kind: str, message: str) -> None:
+        """Notes that a transaction is not run again; the reason is logged once for all of them."""
+        if message not in (each.message for each in self._unchecked):
+            self._reporter.line(f"not run again: {message}", "warning")
+        self._unchecked.append(Finding(kind, str(block_hash), message))
 
     def _find(self, block: str, kind: str, message: str) -> None:
         self._findings.append(Finding(kind, block, message))
@@ -212,10 +225,7 @@ class _Integrity:
 
     def _transaction(self, block_hash: Multihash, block: MetadataBlock) -> None:
         if self._state is None or self._lost_settings or self._lost_data:
-            self._reporter.line(
-                f"block {block.sequence_number}: what came before is lost, so it cannot be run again",
-                "warning",
-            )
+            self._leave(block_hash, "before-lost", "blocks before it are lost or damaged")
         else:
             self._transactions.append((block_hash, self._state, block))
 

@@ -1,5 +1,10 @@
 """Whether a derivative dataset's rows are what its query makes of its inputs: every transaction is run
-again as its block says, and compared by logical hash (specification: Derivative Data Verification)."""
+again as its block says, and compared by logical hash (specification: Derivative Data Verification).
+
+A transaction goes on from the state that running the one before it again has given. Checkpoints that
+are stored serve where there is none, at the beginning of a range. So a checkpoint that was replaced, with
+all blocks after it made to agree, shows in the rows that were made with it.
+"""
 
 from __future__ import annotations
 
@@ -8,25 +13,41 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from odf_engine.chain.state import ChainState
 from odf_engine.data.slices import WrittenSlice, read_batches
-from odf_engine.errors import Cancelled, NotFound, OdfError
+from odf_engine.errors import Cancelled, NotFound, OdfError, SourceUnavailable, Unsupported
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.shape import declared_schema
-from odf_engine.metadata.model import DataSlice, ExecuteTransform
+from odf_engine.metadata.model import DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.transform.contract import Engine
+from odf_engine.transform.checkpoint import ENGINE
+from odf_engine.transform.contract import Engine, Result
 from odf_engine.transform.plan import Diverged, Transaction, recorded_transaction
 from odf_engine.transform.run import make_request
 from odf_engine.verify.content import Problem
+from odf_engine.verify.report import EngineUse
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+_SPARK: Final = "spark"
+_CARRIED: Final = "carried"
+
+
+class NotReplayed(Exception):
+    """A transaction cannot be run again, and that says nothing against it: ``kind`` and ``message``."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind, self.message = kind, message
 
 
 class Replay:
-    """Runs transactions of one dataset again.
+    """Runs transactions of one dataset again, oldest first.
 
     Args:
         workspace: where the inputs are.
@@ -40,6 +61,26 @@ class Replay:
         self._entry = entry
         self._engine = engine
         self._reporter = reporter
+        self._folder: Path | None = None
+        self._carried: Multihash | None = None  # the stored checkpoint in whose place the one made again is
+        self._uses: dict[tuple[str, str | None], EngineUse] = {}
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Around all calls of :meth:`problems`: holds the files that they hand to each other."""
+        cache = self._workspace.odf / "cache"
+        cache.mkdir(parents=True, exist_ok=True)
+        self._folder = Path(tempfile.mkdtemp(prefix="replay-", dir=cache))
+        try:
+            yield
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder = self._carried = None
+
+    @property
+    def engines(self) -> list[EngineUse]:
+        """Which engines ran what until now."""
+        return list(self._uses.values())
 
     def problems(
         self, state: ChainState, event: ExecuteTransform, system_time: Timestamp
@@ -53,12 +94,20 @@ class Replay:
 
         Raises:
             Cancelled: somebody asked to stop.
+            NotReplayed: an input, the engine or a newer version would be needed.
         """
+        if state.transform and len(read := state.transform.inputs) != len(event.query_inputs):
+            yield (
+                "input-interval",
+                f"its block names {len(event.query_inputs)} inputs, and the query has {len(read)}",
+            )
+            return
         try:
             transaction = recorded_transaction(self._workspace, self._entry, state, event)
         except NotFound as error:
-            yield ("input-missing", f"it cannot be run again: {error}")
-            return
+            raise NotReplayed("input-missing", str(error)) from error
+        except Unsupported as error:
+            raise NotReplayed("engine-missing", str(error)) from error
         except Diverged as error:
             yield ("input-diverged", str(error))
             return
@@ -71,7 +120,7 @@ class Replay:
                 f"its watermark is {event.new_watermark or 'none'}, and that of its inputs "
                 f"{transaction.watermark or 'none'}",
             )
-        with self._folder() as folder:
+        with self._job_folder() as folder:
             yield from self._compared(transaction, event, system_time, folder)
 
     def _compared(
@@ -79,13 +128,17 @@ class Replay:
     ) -> Iterator[Problem]:
         staged = folder / "data"
         try:
-            request = make_request(transaction, folder, staged, system_time)
-            result = self._engine.execute(request, declared_schema(transaction.state), self._reporter)
+            result = self._run(transaction, system_time, folder, staged)
         except Cancelled:
             raise
+        except (SourceUnavailable, Unsupported) as error:
+            raise NotReplayed("engine-missing", str(error)) from error
         except OdfError as error:
+            self._reporter.check()  # what was stopped may fail in any way
             yield ("transform-failed", f"it cannot be run again: {error}")
             return
+        self._note(transaction.transform, result)
+        yield from self._checkpoint(transaction, event, result, folder)
         written, data = result.written, event.new_data
         if written is None and data is None:
             return
@@ -94,13 +147,49 @@ class Replay:
             yield ("transform-data", f"its block has {recorded:,} records; run again there are {made:,}")
         elif written.logical_hash != data.logical_hash:
             path = self._entry.dataset.slice_path(data.physical_hash)
-            yield ("transform-data", _difference(path, data, staged, written))
+            yield ("transform-data", _difference(path, data, staged, written, self._reporter))
+
+    def _run(self, transaction: Transaction, system_time: Timestamp, folder: Path, staged: Path) -> Result:
+        request = make_request(transaction, folder, staged, system_time)
+        last = transaction.state.last_checkpoint
+        if last is not None and last.physical_hash == self._carried:
+            request = replace(request, prev_checkpoint_path=str(self._carried_path))
+        return self._engine.execute(request, declared_schema(transaction.state), self._reporter)
+
+    def _checkpoint(
+        self, transaction: Transaction, event: ExecuteTransform, result: Result, folder: Path
+    ) -> Iterator[Problem]:
+        """Whether there is a checkpoint where there should be; keeps the one that was made."""
+        recorded, last = event.new_checkpoint, transaction.state.last_checkpoint
+        made = result.checkpoint
+        if (recorded is None) != (made is None and last is None):
+            has, there = ("has none", "is one") if recorded is None else ("has one", "is none")
+            yield ("transform-checkpoint", f"its block {has}: run again there {there}")
+        if made is not None and recorded is not None:
+            (folder / "checkpoint").replace(self._carried_path)
+            self._carried = recorded.physical_hash
+
+    def _note(self, transform: SetTransform, result: Result) -> None:
+        sql = transform.transform
+        use = self._uses.get((sql.engine, sql.version))
+        if use is None:
+            present = ENGINE if sql.engine.lower() == _SPARK else None
+            use = EngineUse(sql.engine, sql.version, present, 0, 0)
+            if None not in (sql.version, present) and sql.version != present:
+                self._reporter.line(f"made by {sql.engine} {sql.version}, run again by {present}", "warning")
+        rows = 0 if result.written is None else result.written.rows
+        self._uses[sql.engine, sql.version] = replace(
+            use, transactions=use.transactions + 1, records=use.records + rows
+        )
+
+    @property
+    def _carried_path(self) -> Path:
+        assert self._folder is not None  # within `running`
+        return self._folder / _CARRIED
 
     @contextmanager
-    def _folder(self) -> Iterator[Path]:
-        cache = self._workspace.odf / "cache"
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="replay-", dir=cache))
+    def _job_folder(self) -> Iterator[Path]:
+        folder = Path(tempfile.mkdtemp(dir=self._folder))
         try:
             yield folder
         finally:
@@ -111,10 +200,12 @@ def _rows(data: DataSlice | WrittenSlice) -> int:
     return data.offset_interval.end - data.offset_interval.start + 1
 
 
-def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice) -> str:
+def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice, reporter: Reporter) -> str:
     """The first row that is another one when the transaction is run again."""
     try:
-        found = first_difference(read_batches(path), read_batches(staged))
+        found = first_difference(_heeding(read_batches(path), reporter), read_batches(staged))
+    except Cancelled:
+        raise
     except OdfError as error:
         return f"run again it gives other data; its own cannot be compared: {error}"
     counts = f"{_rows(data):,} records, run again {_rows(written):,}"
@@ -122,6 +213,12 @@ def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice
         return f"run again it gives another logical hash ({counts}), with the same values in other types"
     row, stored, made = found
     return f"record {data.offset_interval.start + row} is {_shown(stored)}; run again it is {_shown(made)}"
+
+
+def _heeding(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        reporter.check()
+        yield batch
 
 
 def _shown(row: dict[str, object] | None) -> str:

@@ -8,6 +8,7 @@ from odf_engine.chain.chain import Dataset
 from odf_engine.errors import MalformedBlock, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import DecodedBlock, decode_block
+from odf_engine.metadata.model import DatasetKind, ExecuteTransform, Seed, SetTransform
 from odf_engine.progress import Reporter
 from odf_engine.storage.objects import LocalObjects, find_name
 from odf_engine.verify.content import hash_bytes
@@ -102,3 +103,19 @@ class Blocks:
     def _only(self, number: int) -> Multihash | None:
         found = self._numbers().get(number, [])
         return found[0] if len(found) == 1 else None
+
+
+def is_derivative(dataset: Dataset) -> bool:
+    """Whether a dataset is a derivative one, as far as that can be told where blocks are damaged."""
+    try:
+        return dataset.state().kind is DatasetKind.Derivative
+    except OdfError:
+        blocks = Blocks(dataset)
+        found = (blocks.sound(each) for each in blocks.walk(Reporter()).hashes)
+        return any(decoded is not None and _only_derivative(decoded.block.event) for decoded in found)
+
+
+def _only_derivative(event: object) -> bool:
+    if isinstance(event, Seed):
+        return event.dataset_kind is DatasetKind.Derivative
+    return isinstance(event, SetTransform | ExecuteTransform)

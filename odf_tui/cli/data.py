@@ -1,4 +1,4 @@
-"""Verbs that make the worker work: pull, verify."""
+"""The verb that brings datasets up to date: pull; and what it shares with others that wait for jobs."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
+from odf_engine.coordinator.protocol import Job, JobState, Pull, Request
 from odf_engine.errors import UsageError
 from odf_engine.workspace.lineage import Graph
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui.cli.follow import follow
-from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
+from odf_tui.cli.output import open_workspace, options_of, print_json, verb
 
 
 @verb("pull", example="odf pull port-haven.stations", json=True)
@@ -43,7 +43,7 @@ def pull_verb(
     workspace = open_workspace()
     watermark = moment("--set-watermark", set_watermark)
     graph = Graph(workspace.summaries())
-    entries = _chosen(workspace, names, everything, recursive)
+    entries = chosen(workspace, names, everything, recursive)
     requests: list[tuple[Request, str]] = [
         (
             Pull(
@@ -84,7 +84,7 @@ def moment(option: str, text: str | None) -> str | None:
         raise UsageError(f"{option}: {error}") from None
 
 
-def _chosen(
+def chosen(
     workspace: Workspace, names: tuple[str, ...], everything: bool, recursive: bool
 ) -> list[DatasetEntry]:
     """The datasets that the arguments name, inputs before what is made from them."""
@@ -121,7 +121,7 @@ def say_pull(job: Job) -> None:
     """The same for people."""
     entry = pull_entry(job)
     if job.state is not JobState.done:
-        _say_failure(job)
+        say_failure(job)
     elif entry["status"] == "updated":
         blocks = "block" if entry["blocks"] == 1 else "blocks"
         sys.stdout.write(f"{job.target}: {entry['records']} records in {entry['blocks']} {blocks}\n")
@@ -129,7 +129,8 @@ def say_pull(job: Job) -> None:
         sys.stdout.write(f"{job.target}: up to date\n")
 
 
-def _say_failure(job: Job) -> None:
+def say_failure(job: Job) -> None:
+    """Why a job did not end well, on stderr."""
     error = job.error
     if error is None:
         sys.stderr.write(f"{job.target}: {job.state.value}\n")
@@ -151,66 +152,3 @@ def exit_code(jobs: list[Job]) -> int:
         (1 if job.error is None else job.error.exit_code for job in jobs if job.state is not JobState.done),
         default=0,
     )
-
-
-@verb("verify", example="odf verify --all", json=True)
-@click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
-@click.option("-r", "--recursive", is_flag=True, help="Verify inputs too.")
-@click.option("--integrity", is_flag=True, help="Only chain and files; no replay of transformations.")
-@click.option(
-    "--range", "span", metavar="FROM..TO", help="Only blocks FROM to TO: sequence numbers or hashes."
-)
-def verify_verb(
-    names: tuple[str, ...], everything: bool, recursive: bool, integrity: bool, span: str | None
-) -> None:
-    """Checks chain rules, block and slice hashes, sizes, offsets, logical hashes and checkpoints."""
-    workspace = open_workspace()
-    entries = _chosen(workspace, names, everything, recursive)
-    requests: list[tuple[Request, str]] = []
-    for entry in entries:
-        first, last = _range(entry, span)
-        request = Verify(dataset=str(entry.id), integrity=integrity, first=first, last=last)
-        requests.append((request, str(entry.alias)))
-    jobs = follow(workspace, requests)
-    reports = [json.loads(job.result) for job in jobs if job.state is JobState.done and job.result]
-    failed = [job for job in jobs if job.state is not JobState.done]
-    valid = not failed and all(report["valid"] for report in reports)
-    for job in failed:
-        _say_failure(job)
-    if options_of().json:
-        print_json({"valid": valid, "datasets": reports})
-    else:
-        for report in reports:
-            _say_report(report)
-    sys.exit(exit_code(jobs) if failed else 0 if valid else 3)
-
-
-def _range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | None]:
-    if span is None:
-        return None, None
-    first, dots, last = span.partition("..")
-    if not dots:
-        raise UsageError(f"--range {span}: it reads FROM..TO", hint="either may be left out, as in 10..")
-
-    def number(text: str) -> int | None:
-        if not text:
-            return None
-        if text.isdecimal() and len(text) < 8:
-            return int(text)
-        return entry.dataset.block(entry.dataset.find_block(text)).block.sequence_number
-
-    return number(first), number(last)
-
-
-def _say_report(report: dict[str, Any]) -> None:
-    counts = f"{report['blocks']} blocks, {report['slices']} slices"
-    if report["valid"]:
-        sys.stdout.write(f"{report['name']}: valid ({counts})\n")
-        return
-    findings = report["findings"]
-    sys.stdout.write(f"{report['name']}: NOT VALID ({counts}): {len(findings)} findings\n")
-    for finding in findings:
-        block = f"block {finding['block']}: " if finding["block"] else ""
-        sys.stdout.write(f"  {finding['kind']}: {block}{finding['message']}\n")
-    say("  what is not valid was changed or damaged after it was committed; get it again from its publisher")

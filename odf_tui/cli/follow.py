@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 SECONDS_BETWEEN_LINES: Final = 5.0
+_COUNTED: Final = {"verify": ("", " blocks"), "replay": ("transaction ", "")}  # where they are no files
 
 
 def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> list[Job]:
@@ -58,7 +59,8 @@ def describe(progress: Progress) -> str:
         parts.append(humane.size(progress.bytes) + total)
     if progress.files is not None:
         total = f" of {progress.total_files}" if progress.total_files else ""
-        parts.append(f"{progress.files}{total} files")
+        before, after = _COUNTED.get(progress.phase, ("", " files"))
+        parts.append(f"{before}{progress.files}{total}{after}")
     return "  ".join(part for part in parts if part)
 
 

@@ -28,7 +28,7 @@ VERBS: Final = {
     "ingest": "ingest",
     "trust": "trust",
     "untrust": "trust",
-    "verify": "data",
+    "verify": "verifying",
     "demo": "demo",
     "jobs": "jobs",
     "cancel": "jobs",

@@ -60,13 +60,19 @@ def test_verifying_a_sound_dataset(entry, context):
     found = execute(Verify(str(entry.id)), context, Reporter())
     blocks = found.pop("blocks")
     assert blocks == entry.dataset.state().blocks
-    assert found == {"name": "harbour/ports", "valid": True, "slices": 0, "transforms": 0, "findings": []}
+    (origin,) = found.pop("origins")
+    assert [each["place"] for each in origin["sources"]] == ["ports/*.csv"]
+    assert found == {
+        "name": "harbour/ports", "valid": True, "slices": 0, "transforms": 0,
+        "findings": [], "unchecked": [], "engines": [],
+    }  # fmt: skip
 
 
 def test_verifying_a_damaged_dataset(entry, context):
     head = entry.dataset.head()
     path = entry.dataset.folder / "blocks" / str(head)
     path.write_bytes(path.read_bytes()[:-4] + b"oops")
+    (context.host.folder / ".odf" / "index.sqlite").unlink()  # nothing remembers what it was
     found = execute(Verify(str(entry.id)), context, Reporter())
     assert not found["valid"]
     assert set(found["findings"][0]) == {"kind", "block", "message"}

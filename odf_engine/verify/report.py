@@ -1,0 +1,61 @@
+"""What a verification says."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """Something that is wrong.
+
+    Attributes:
+        kind: stable name in kebab case: the broken append rule, or ``block-…``, ``slice-…``,
+            ``checkpoint-…``, ``head-…``, ``chain-incomplete``, ``identity``, and from running
+            transactions again ``input-…`` and ``transform-…``.
+        block: hash of the block that says otherwise, or ``head``.
+        message: what is wrong, as a person reads it.
+    """
+
+    kind: str
+    block: str
+    message: str
+
+
+class EngineUse(msgspec.Struct, frozen=True):
+    """An engine that ran transactions again.
+
+    Attributes:
+        engine: its name in the query.
+        made_by: the version that the chain says made the rows; None where it does not say.
+        version: the version that ran them again; None where it is not known.
+        transactions: how many.
+        records: how many rows they had.
+    """
+
+    engine: str
+    made_by: str | None
+    version: str | None
+    transactions: int
+    records: int
+
+
+class Report(msgspec.Struct, frozen=True):
+    """What was checked, and everything that was found.
+
+    Attributes:
+        valid: nothing was found; what is in ``unchecked`` does not count.
+        blocks, slices: how many were checked.
+        transforms: how many transactions were run again.
+        findings: all of them, in the order of the chain; those of transactions come last.
+        unchecked: transactions that could not be run again for a reason that says nothing against
+            them: ``input-missing``, ``engine-missing``, ``before-lost``.
+        engines: which engines ran them.
+    """
+
+    valid: bool
+    blocks: int
+    slices: int
+    transforms: int
+    findings: list[Finding]
+    unchecked: list[Finding] = []
+    engines: list[EngineUse] = []
