@@ -77,6 +77,8 @@ def _pull(situation: Situation) -> str | None:
     row = situation.dataset
     if (why := _readable(situation)) or row is None:
         return why
+    if row.diverged:
+        return f"its input {row.diverged[0]} was reset or replaced: D makes {row.name} anew"
     if not (row.polls or row.derivative) and row.push_sources:
         return f"there is nothing to poll: data is pushed with odf ingest {row.name} FILE"
     if not (row.polls or row.derivative):
@@ -84,6 +86,15 @@ def _pull(situation: Situation) -> str | None:
     if situation.dataset_job is not None and situation.dataset_job.kind == "pull":
         return f"{row.name} is being pulled already"
     return None
+
+
+def _begin_anew(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (why := _readable(situation)) or row is None:
+        return why
+    if not row.diverged:
+        return f"{row.name} has not diverged from its inputs: nothing is to be made anew"
+    return f"{row.name} is being worked on already" if situation.dataset_job else None
 
 
 def _trust(situation: Situation) -> str | None:
@@ -138,6 +149,13 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action("edit", ("e",), "edit the dataset's definition in your editor", hint="edit", guard=_readable),
     Action("trust", ("t",), "show what somebody else's dataset would run, and trust it", guard=_trust),
     Action("untrust", ("U",), "take back that the dataset is trusted", guard=_untrust),
+    Action(
+        "begin_anew",
+        ("D",),
+        "make a diverged dataset anew from its inputs",
+        hint="make anew",
+        guard=_begin_anew,
+    ),
     Action("cancel", ("x",), "cancel the running job", hint="cancel", guard=_cancel),
     Action("open_dataset", ("enter",), "show everything about the dataset", "datasets", "details", _dataset),
     Action(

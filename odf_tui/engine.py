@@ -5,7 +5,7 @@ What is heavy (Arrow, the YAML writer) is imported when it is first needed, in a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, cast
 
@@ -15,6 +15,7 @@ from odf_engine.chain.rows import BlockRow
 from odf_engine.coordinator.client import Client, read_journal
 from odf_engine.coordinator.protocol import Job, JournalEvent
 from odf_engine.errors import Conflict, InvalidManifest, NotFound, OdfError
+from odf_engine.identity.did import DatasetId
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
@@ -259,10 +260,10 @@ def _shown(runs: Sequence[trust.Execution]) -> tuple[Execution, ...]:
 def dataset_rows(summaries: Sequence[Summary]) -> list[DatasetRow]:
     """Datasets as lists and graphs show them."""
     by_id = {summary.id: summary for summary in summaries}
-    return [_dataset_row(summary, is_behind(summary, by_id)) for summary in summaries]
+    return [_dataset_row(summary, by_id) for summary in summaries]
 
 
-def _dataset_row(summary: Summary, behind: bool) -> DatasetRow:
+def _dataset_row(summary: Summary, others: Mapping[DatasetId, Summary]) -> DatasetRow:
     return DatasetRow(
         id=str(summary.id),
         name=summary.name,
@@ -277,7 +278,8 @@ def _dataset_row(summary: Summary, behind: bool) -> DatasetRow:
         polls=summary.polls,
         push_sources=tuple(summary.push_sources),
         problem=summary.problem,
-        behind=behind,
+        behind=is_behind(summary, others),
+        diverged=tuple(others[each].name if each in others else str(each) for each in summary.diverged),
     )
 
 

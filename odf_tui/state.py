@@ -31,7 +31,8 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     ``head`` changes with every commit. ``polls``: there is a source to poll; ``push_sources``: the names of
     those that take what is pushed. ``standing``: own, trusted or not trusted, see
     ``odf_engine.workspace.trust``. ``missing``: others read it, and it is not in this workspace.
-    ``behind``: its inputs have more than it has taken in.
+    ``behind``: its inputs have more than it has taken in. ``diverged``: the names of inputs that were reset
+    or replaced since it was made from them.
     """
 
     id: str
@@ -50,6 +51,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     problem: str | None = None
     missing: bool = False
     behind: bool = False
+    diverged: tuple[str, ...] = ()
 
     @property
     def untrusted(self) -> bool:
@@ -173,6 +175,7 @@ class Health(Enum):
     queued = ("queued", "◦", "busy")
     running = ("running", "▸", "busy")
     failed = ("failed", "✗", "bad")
+    diverged = ("diverged", "÷", "bad")
     invalid = ("not valid", "≠", "bad")
     damaged = ("damaged", "!", "bad")
     missing = ("not here", "?", "warn")
@@ -359,6 +362,8 @@ def _health(
         return Health.damaged
     if opened is not None:
         return Health.running if opened.state is JobState.running else Health.queued
+    if row.diverged:
+        return Health.diverged
     pull, verify = pulls.get(row.id), verifies.get(row.id)
     if verify is not None and found_invalid(verify):
         return Health.invalid

@@ -20,7 +20,8 @@ _WORDS: Final = {Health.queued: "running", Health.invalid: "failed", Health.dama
 
 @dataclass(frozen=True)
 class Status:
-    """``state`` is new, current, stale, running or failed; the verification is the newest that ended."""
+    """``state`` is new, current, stale, diverged, running or failed; the verification is the newest that
+    ended."""
 
     state: str
     last_verification: dict[str, Any] | None = None

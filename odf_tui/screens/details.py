@@ -30,6 +30,7 @@ class DetailReader(Reader):
         Binding("tab", "turn", show=False),
         Binding("p", "dismiss('pull')", show=False),
         Binding("e", "dismiss('edit')", show=False),
+        Binding("D", "dismiss('begin_anew')", show=False),
     ]
 
     def __init__(self, title: str, words: Text, yaml: str, copy: Callable[[str], None]) -> None:
@@ -59,6 +60,10 @@ def detail_lines(row: DatasetRow, health: Health, detail: Detail, job: Job | Non
     lines: Text = [[(f" {kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)]]
     if row.untrusted:
         lines[0].append((f"  {UNTRUSTED} not trusted", "warn"))
+    if row.diverged:
+        names = plain(", ".join(row.diverged))
+        lines += [[], [_name("why"), (f"{names}, which it was made from, was reset or replaced", "bad")]]
+        lines.append([_name("next"), ("D makes it anew", "good")])
     lines += _last_job(row, job)
     for section in detail.sections:
         lines += [[], *fact_lines(section)]

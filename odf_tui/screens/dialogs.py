@@ -233,6 +233,7 @@ class Oath(ModalScreen[bool]):
 
     Args:
         words: those that say yes.
+        asks: what stands in the line before something is typed.
     """
 
     AUTO_FOCUS = "Input"
@@ -245,9 +246,9 @@ class Oath(ModalScreen[bool]):
         Binding("pageup", "move('page_up')", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, lines: Sequence[Sequence[Span]], words: Sequence[str]) -> None:
+    def __init__(self, title: str, lines: Sequence[Sequence[Span]], words: Sequence[str], asks: str) -> None:
         super().__init__()
-        self._title, self._lines, self._words = title, lines, words
+        self._title, self._lines, self._words, self._asks = title, lines, words, asks
 
     def compose(self) -> ComposeResult:
         """What it is about, and a line to type in."""
@@ -255,7 +256,7 @@ class Oath(ModalScreen[bool]):
             box.border_title = Content(plain(self._title))
             box.border_subtitle = Content("⏎ decides · ↑↓ scroll · esc closes")
             yield Paragraphs(self._lines)
-            line = Input(placeholder=f"type {self._words[0]} to allow exactly this", compact=True)
+            line = Input(placeholder=self._asks, compact=True)
             line.cursor_blink = False
             yield line
 

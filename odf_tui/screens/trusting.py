@@ -42,7 +42,8 @@ class Trusting(Parts):
         standing = await asyncio.to_thread(self.source.standing, row.id)
         words = ("yes", row.name)
         title = f"May {row.name} run this here?"
-        if not await self.app.push_screen_wait(Oath(title, standing_lines(row, standing), words)):
+        asks = "type yes to allow exactly this"
+        if not await self.app.push_screen_wait(Oath(title, standing_lines(row, standing), words, asks)):
             self.notify_line(f"{row.name} is not trusted: nothing of it ran", "warn")
             return
         await asyncio.to_thread(self.source.trust, row.id, standing)

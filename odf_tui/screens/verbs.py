@@ -17,14 +17,14 @@ from odf_tui.actions import PANES, Action, key_name
 from odf_tui.humane import count
 from odf_tui.messages import Notice
 from odf_tui.screens.places import Places
-from odf_tui.screens.trusting import Trusting
+from odf_tui.screens.resetting import Resetting
 from odf_tui.state import Detail, Health, inputs_first
 
 if TYPE_CHECKING:
     from odf_tui.screens.dialogs import Choice
 
 
-class Verbs(Trusting, Places):
+class Verbs(Resetting, Places):
     """The part of the workbench that acts."""
 
     # --- From keys to actions ---
@@ -164,14 +164,17 @@ class Verbs(Trusting, Places):
             self.submit([(self.pull_of(row), row.name)])
 
     def do_pull_all(self) -> None:
-        """Pulls all datasets that are not being pulled, and that may run here, inputs first."""
+        """Pulls all datasets that may run here, did not diverge and are not being pulled, inputs first."""
         busy = {job.dataset for job in self.book.open() if job.kind == "pull"}
         by_id = {row.id: row for row in self.rows if row.polls or (row.derivative and not row.missing)}
         order = inputs_first(self.rows, by_id)
         wanted = [by_id[dataset] for dataset in order if dataset in by_id and dataset not in busy]
         refused = sum(row.untrusted for row in wanted)
+        diverged = sum(bool(row.diverged) for row in wanted)
         remark = f"; {count(refused)} not trusted" if refused else ""
-        self.submit([(self.pull_of(row), row.name) for row in wanted if not row.untrusted], remark)
+        remark += f"; {count(diverged)} diverged: D makes them anew" if diverged else ""
+        wanted = [row for row in wanted if not (row.untrusted or row.diverged)]
+        self.submit([(self.pull_of(row), row.name) for row in wanted], remark)
 
     def do_verify(self) -> None:
         """Verifies the selected dataset."""

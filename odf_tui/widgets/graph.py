@@ -301,6 +301,13 @@ class Card(Paragraphs):
             ]
             if row.untrusted:
                 lines.append([(f"{UNTRUSTED} ", "warn"), ("not trusted: p shows what would run", "warn")])
+            if row.diverged:
+                names = plain(", ".join(row.diverged))
+                lines.append(
+                    [("why  ", "bad"), (f"{names}, which it was made from, was reset or replaced", "bad")]
+                )
+                lines.append([("try  ", "muted"), ("D makes it anew", "good")])
+                self.why = f"{health.glyph} {names} was reset or replaced: D makes it anew"
             if health is Health.failed and job is not None and job.error is not None:
                 lines += self._failure(job.error)
             lines.append([])

@@ -1,0 +1,226 @@
+"""Derivative datasets on the screen: their queries, transactions, state, and what happens to their inputs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.coordinator.protocol import Failure, JobState, Pull
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import Checkpoint, ExecuteTransform, ExecuteTransformInput, SetInfo
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui.screens.blocks import transaction_lines
+from odf_tui.screens.details import value_lines
+from odf_tui.screens.dialogs import Oath
+from odf_tui.screens.texts import sql_spans, yaml_spans
+from odf_tui.state import Health, JobBook, Part, Sql, Target, Transaction, healths
+from odf_tui.workstation import Workstation
+from tests.tui.conftest import Driven, driven
+from tests.tui.fake import FakeSource, dataset
+from tests.tui.test_engine import MANIFEST, LonelySource, add_rows
+
+AIR, DAYS = "did:odf:port-haven.air-readings", "did:odf:air-by-day"
+QUERY = "SELECT count(*) AS n, -- all\n  'it''s' AS `from`\nFROM air WHERE x > 1.5"
+
+
+def test_queries_have_colours_wherever_they_stand() -> None:
+    lines = sql_spans(QUERY)
+    assert ("SELECT", "key") in lines[0]
+    assert ("count", "name") in lines[0]
+    assert lines[0][-1] == ("-- all", "muted")
+    assert ("'it''s'", "good") in lines[1]
+    assert ("`from`", "key") not in lines[1]
+    assert lines[2][-1] == ("1.5", "title")
+    assert ["".join(text for text, _ in line) for line in lines] == QUERY.splitlines()
+    assert value_lines(Sql(QUERY)) == lines
+    assert value_lines(QUERY)[0] == [(QUERY.splitlines()[0], "")]
+    # In YAML, with what follows; and nothing drives the terminal.
+    text = "transform:\n  query: |\n    SELECT 1\n\n    FROM x\x1b\n  engine: spark\nquery: SELECT 2\n"
+    yaml = yaml_spans(text)
+    assert len(yaml) == len(text.splitlines())
+    assert yaml[2] == [("    ", ""), ("SELECT", "key"), (" ", ""), ("1", "title")]
+    assert "\x1b" not in str(yaml[4])
+    assert yaml[5][1] == ("engine:", "name")
+    assert ("SELECT", "key") in yaml[6]
+
+
+def test_a_transaction_says_what_it_could_not_show() -> None:
+    parts = (
+        Part("a", "air", "air", (0, 0), 4, None),
+        Part("b", "boats", "b", None, 7, 7),
+        Part("c", "clouds", "clouds", (5, 9), None, None),
+        Part("d", "did:odf:d", "dew", (5, 9), None, None, here=False),
+    )
+    made = Transaction(parts, None, 0, None, 4096, True, (("query", Sql("SELECT 1")),))
+    lines, links = transaction_lines("out", made)
+    texts = ["".join(text for text, _ in line) for line in lines]
+    assert list(links.values()) == [
+        Target("a", "blocks", 4),
+        Target("a", "data", 0),
+        Target("b", "blocks", 7),
+    ]
+    text = "\n".join(texts)
+    assert "4.1 kB in a checkpoint, as before" in text
+    assert "up to 4 →" in text
+    assert "1, offset 0 →" in text
+    assert "boats as b" in text
+    assert "no new ones after 7" in text
+    assert "its chain does not hold the blocks that were read" in text
+    assert "it is not in this workspace" in text
+    assert texts[-1].endswith("SELECT 1")
+
+
+async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource) -> None:
+    parts = (
+        Part(AIR, "port-haven.air-readings", "air", (1200, 2399), 6, 4),
+        Part("did:odf:port-haven.stations", "port-haven.stations", "stations", None, 4, 4),
+    )
+    query = (("engine", "spark"), ("query", Sql(QUERY)))
+    made = Transaction(parts, (120, 239), 4440, "2024-03-10T00:00:00Z", None, False, query)
+    source.transactions[DAYS, 4] = made
+    async with driven(source, (80, 24)) as drive:
+        bench = drive.bench
+        await drive.press("slash", "=air-by-day", "enter", "2", "enter")
+        text = drive.text()
+        assert "120, offsets 120 to 239, 4.4 kB →" in text
+        assert "none: the query needs none" in text
+        assert "tab as YAML" in text
+        await drive.press("j", "enter")  # the block of the first input
+        assert drive.app.screen is bench
+        assert bench.pane == "blocks"
+        assert bench.graph.selected == AIR
+        assert bench.blocks_pane.view.block is not None
+        assert bench.blocks_pane.view.block.sequence_number == 6
+        assert bench.datasets_pane.filter == ""  # it would have hidden the input
+        await drive.press("1", "colon", "=go to air-by-day", "enter", "2", "enter", "j", "j", "enter")
+        await drive.until(lambda: bench.data_pane.view.cursor == 1200)
+        assert (bench.pane, bench.graph.selected) == ("data", AIR)
+        assert "row 1 201 of 7 200" in drive.text()
+        # The rows that it made are a link as well; a page without links closes with the same key.
+        await drive.press("1", "colon", "=go to air-by-day", "enter", "2", "enter", "k", "enter")
+        await drive.until(lambda: bench.data_pane.view.cursor == 120)
+        await drive.press("2", "enter", "tab")
+        assert "sequenceNumber: 4" in drive.text()
+        await drive.press("left_square_bracket")
+        assert "sequenceNumber: 3" in drive.text()
+        await drive.press("enter")
+        assert drive.app.screen is bench
+
+
+async def test_a_diverged_dataset_is_made_anew_after_its_name_was_typed(source: FakeSource) -> None:
+    rows = [
+        replace(row, diverged=("port-haven.stations",)) if row.id == DAYS else row for row in source.rows_
+    ]
+    source.rows_ = rows
+    async with driven(source, (80, 24)) as drive:
+        await drive.press("D")
+        assert "port-haven.air-readings has not diverged" in drive.hint()
+        await drive.press("l")
+        assert "◆ air-by-day ÷" in drive.text()
+        assert "÷ port-haven.stations was reset or replaced: D makes it anew" in drive.text()
+        await drive.press("p")
+        assert "D makes air-by-day anew" in drive.hint()
+        await drive.press("P")
+        assert "1 diverged: D makes them anew" in drive.hint()
+        assert DAYS not in [request.dataset for request in source.link.submitted]
+        source.link.submitted.clear()
+        await drive.pilot.press("D")
+        await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.settle()
+        assert "type air-by-day to make it anew" in drive.text()
+        assert "240 records in 5 blocks" in drive.text()
+        assert "the same has to be done with smoke-and-breath" in drive.text()
+        await drive.press("=yes", "enter")
+        assert "air-by-day stays as it is" in drive.hint()
+        assert source.link.submitted == []
+        await drive.press("enter")  # from its details
+        assert "D makes it anew" in drive.text()
+        await drive.pilot.press("D")
+        await drive.until(lambda: isinstance(drive.app.screen, Oath))
+        await drive.press("=air-by-day", "enter")
+        (request,) = source.link.submitted
+        assert isinstance(request, Pull)
+        assert (request.dataset, request.reset_on_divergence) == (DAYS, True)
+        assert AIR in request.after
+
+
+def test_a_derivative_is_stale_runs_and_is_current(source: FakeSource) -> None:
+    book = JobBook()
+
+    def health(**more: object) -> Health:
+        return healths([dataset("days", "air", records=3, **more)], book)["did:odf:days"]
+
+    assert health() is Health.current
+    assert health(behind=True) is Health.stale
+    job = source.job(JobState.running, "days")
+    book.jobs[job.id] = job
+    assert health(behind=True) is Health.running
+    book.jobs[job.id] = replace(job, state=JobState.failed, error=Failure("division by zero"))
+    assert health(behind=True) is Health.failed
+    assert health(diverged=("air",)) is Health.diverged
+    book.jobs[job.id] = replace(job, state=JobState.done)
+    assert health() is Health.current
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """Boats with six rows, and long boats that were made from them by one transaction."""
+    made = Workspace.init(tmp_path / "harbour")
+    made.add(read_manifests(MANIFEST, "test"))
+    boats, long = made.resolve("boats"), made.resolve("long-boats")
+    add_rows(boats, batches=2, rows=3)
+    _transact(long, boats)
+    return made
+
+
+def _transact(long: DatasetEntry, boats: DatasetEntry) -> None:
+    state, staged = long.dataset.state(), long.dataset.staging_path("checkpoints")
+    staged.write_bytes(b"what a query keeps" * 100)
+    first = boats.dataset.slices()[0]
+    event = ExecuteTransform(
+        query_inputs=[
+            ExecuteTransformInput(
+                boats.id,
+                new_block_hash=boats.dataset.page(1, first.sequence_number + 1)[0].hash,
+                new_offset=2,
+            )
+        ],
+        new_checkpoint=Checkpoint(Multihash.sha3_256(staged.read_bytes()), staged.stat().st_size),
+        new_watermark=Timestamp.parse("2024-03-10T00:00:00Z"),
+    )
+    long.dataset.commit([event], system_time=Timestamp.now(), expected_head=state.head, checkpoint=staged)
+
+
+async def test_transactions_of_a_workspace(workspace: Workspace) -> None:
+    app = Workstation(LonelySource(workspace))
+    async with app.run_test(size=(100, 40)) as pilot:
+        drive = Driven(app, pilot, None)  # type: ignore[arg-type]
+        await drive.settle()
+        assert "◇ boats ✓ ──◆ long-boats ~" in drive.text()  # the second slice was not taken in yet
+        await drive.press("l", "enter")
+        text = drive.text()
+        assert "state         1.8 kB in a checkpoint" in text
+        assert "SELECT * FROM boats" in text
+        await drive.press("escape", "2", "enter")
+        text = drive.text()
+        assert "rows          3, offsets 0 to 2 →" in text
+        assert "watermark     2024-03-10" in text
+        assert "1.8 kB in a checkpoint" in text
+        await drive.press("j", "enter")
+        assert drive.bench.data_pane.dataset.endswith(str(workspace.resolve("boats").id)[-12:])
+        assert drive.bench.data_pane.view.cursor == 0
+        # The input begins anew: what was made from it says so.
+        boats = workspace.resolve("boats").dataset
+        boats.begin_anew(
+            [SetInfo(description="other boats")],
+            system_time=Timestamp.now(),
+            expected_head=boats.state().head,
+        )
+        await drive.press("1", "r")
+        await drive.until(lambda: "◆ long-boats ÷" in drive.text())
+        await drive.press("l", "2", "enter")
+        assert "its chain does not hold the blocks that were read" in drive.text()
