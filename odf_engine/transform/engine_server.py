@@ -216,7 +216,7 @@ def main() -> int:
         if given.socket is None:
             config, address = _configured(given.config), f"{given.host}:{given.port}"
         else:
-            config = SparkOptions("local[*]", driver_memory=given.memory)
+            config = SparkOptions(given.master, driver_memory=given.memory)
             address = f"unix:{given.socket}"
             resource.setrlimit(resource.RLIMIT_DATA, (given.most_bytes, given.most_bytes))
             threading.Thread(target=_until_closed, args=(stopped,), daemon=True).start()
@@ -236,6 +236,7 @@ def _arguments() -> argparse.Namespace:
     sandbox = parser.add_argument_group("in a sandbox, until standard input is closed")
     sandbox.add_argument("--socket", type=Path, help="listen there instead")
     sandbox.add_argument("--scratch", type=Path, help="folder for temporary files")
+    sandbox.add_argument("--master", default="local[*]", help="where Spark runs")
     sandbox.add_argument("--memory", default="1g", help="of Spark")
     sandbox.add_argument("--most-bytes", type=int, default=-1, help="memory of each process")
     return parser.parse_args()

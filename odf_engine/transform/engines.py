@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -13,8 +13,10 @@ from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.transform.contract import Engine, QueryInput, Result, Validated
 from odf_engine.transform.grpc_engine import GrpcEngine
+from odf_engine.transform.sandbox import Sandbox
 from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.workspace.config import Config
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 if TYPE_CHECKING:
@@ -83,9 +85,19 @@ class Engines:
 def engines_for(workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime) -> Iterator[Engines]:
     """The engines for the queries of a dataset, for as long as one job needs them.
 
+    Spark runs queries of somebody else, which nobody here trusts, in a sandbox. The engines elsewhere are
+    what their owners made of them.
+
     Args:
         workspace: says in its configuration which engines there are.
         entry: a derivative dataset.
         runtime: the Spark of this process.
     """
-    yield Engines(workspace.config, SparkEngine(runtime))
+    config, spark = workspace.config, SparkEngine(runtime)
+    if Trust(workspace).is_trusted(entry):
+        yield Engines(config, spark)
+        return
+    odf = workspace.odf
+    sandbox = Sandbox(config, odf / "cache", odf / "sandbox.log", str(entry.alias), without=spark)
+    with closing(sandbox):
+        yield Engines(config, sandbox)

@@ -7,7 +7,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath
 
 from msgspec.structs import replace
 
@@ -18,18 +18,18 @@ _CHUNK = 1 << 20
 
 
 class Exchange:
-    """Folders for the files of a transaction, one to be read by the engine and one to be written.
+    """Folders for the files of a transaction: read by the engine, written by it, and for its own use.
 
     Args:
-        folder: here; ``in`` and ``out`` are made within.
+        folder: here; ``in``, ``out`` and ``scratch`` are made within.
         seen_as: what the engine calls it; by default the same.
     """
 
-    def __init__(self, folder: Path, seen_as: PurePosixPath | None = None) -> None:
-        self._folder = folder
-        self._seen_as = PurePosixPath(folder) if seen_as is None else seen_as
-        self.inputs, self.outputs = folder / "in", folder / "out"
-        for each in (self.inputs, self.outputs):
+    def __init__(self, folder: Path, seen_as: PurePath | None = None) -> None:
+        self.folder = folder
+        self._seen_as = folder if seen_as is None else seen_as
+        self.inputs, self.outputs, self.scratch = (folder / name for name in ("in", "out", "scratch"))
+        for each in (self.inputs, self.outputs, self.scratch):
             each.mkdir(parents=True, exist_ok=True)
 
     @contextmanager

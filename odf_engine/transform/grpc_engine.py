@@ -78,6 +78,10 @@ T = TypeVar("T")
 Rows = OffsetInterval | None
 
 
+class TookTooLong(OdfError):
+    """The engine did not answer within the time that it has."""
+
+
 class GrpcEngine:
     """An engine at an address.
 
@@ -85,6 +89,7 @@ class GrpcEngine:
         address: such as ``grpc://127.0.0.1:2884`` or ``unix:/run/engine.sock``. The engine sees the same
             files under the same paths. One that sees only a folder has it after a question mark, and what
             it calls it: ``grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine``.
+        name: what errors call it; by default its address.
         seconds: how long a request may take; by default as long as it takes.
         exchange: the folder that it sees, in place of the one of the address.
 
@@ -93,9 +98,14 @@ class GrpcEngine:
     """
 
     def __init__(
-        self, address: str, *, seconds: float | None = None, exchange: Exchange | None = None
+        self,
+        address: str,
+        *,
+        name: str | None = None,
+        seconds: float | None = None,
+        exchange: Exchange | None = None,
     ) -> None:
-        self._address = address.partition("?")[0]
+        self._address = name or address.partition("?")[0]
         self._target, given = _target(address)
         self._seconds = seconds
         self._exchange = exchange or given
@@ -234,7 +244,7 @@ class GrpcEngine:
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return Unsupported("the engine cannot do this: it can only run queries", where=self._address)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return OdfError(f"the query ran longer than {self._seconds:,.0f} s", where=self._address)
+            return TookTooLong(f"the query ran longer than {self._seconds:,.0f} s", where=self._address)
         details = error.details() if isinstance(error, grpc.Call) else str(error)
         return SourceUnavailable(f"the engine broke off: {details}", where=self._address)
 

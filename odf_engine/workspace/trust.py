@@ -5,6 +5,8 @@ wrote a dataset cannot be told from its chain, so a dataset is one's own only if
 in this workspace and its definition did not come from elsewhere. For all others a person allows what
 the active sources run, as they are: the grant names their blocks, so that a later block that changes a
 source takes it back. Grants are in ``.odf/trust/``, never in a dataset's folder, which may be foreign.
+
+The query of a derivative dataset needs no permission: one that is not trusted runs in a sandbox.
 """
 
 from __future__ import annotations
@@ -174,6 +176,8 @@ class Trust:
         """
         if self.is_trusted(entry) or not (runs := self.what_runs(entry)):
             return
+        if entry.dataset.state().kind is model.DatasetKind.Derivative:
+            return  # it runs all the same, in a sandbox
         hint = f"look at what it runs, and allow it if you want that: odf trust {entry.alias}"
         grant = self.grant_of(entry)
         if grant is None:
@@ -190,6 +194,9 @@ class Trust:
         return self._folder / f"{entry.id.multibase}.json"
 
     def _of_source(self, event: Any) -> Iterator[tuple[str, str]]:
+        if isinstance(event, model.SetTransform):
+            yield from _queries(event.transform)
+            return
         if isinstance(event, model.AddPushSource):
             yield "push", event.source_name
         else:
@@ -197,9 +204,7 @@ class Trust:
             for step in event.prepare or ():
                 if isinstance(step, model.Pipe):
                     yield "pipe", shlex.join(step.command)
-        if isinstance(event.preprocess, model.Sql):
-            queries = event.preprocess.queries or [model.SqlQueryStep(query=event.preprocess.query or "")]
-            yield from (("query", step.query) for step in queries)
+        yield from _queries(event.preprocess)
 
     def _of_fetch(self, fetch: Any) -> Iterator[tuple[str, str]]:
         match fetch:
@@ -224,10 +229,11 @@ class Trust:
 
 
 def _sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
-    """The active sources with the blocks that introduced them."""
+    """The active sources, or the query, with the blocks that introduced them."""
     dataset, found = entry.dataset, []
-    for row in dataset.page(1, kinds={"SetPollingSource", "DisablePollingSource"}):
-        if row.kind == "SetPollingSource":
+    newest = dataset.page(1, kinds={"SetPollingSource", "DisablePollingSource"})
+    for row in newest + dataset.page(1, kinds={"SetTransform"}):
+        if row.kind != "DisablePollingSource":
             found.append((row.hash, dataset.block(row.hash).block.event))
     names: set[str] = set()
     for row in dataset.page(_MANY, kinds={"AddPushSource", "DisablePushSource"}):
@@ -236,6 +242,12 @@ def _sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
             found.append((row.hash, event))
         names.add(event.source_name)
     return found
+
+
+def _queries(sql: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(sql, model.Sql):
+        queries = sql.queries or [model.SqlQueryStep(query=sql.query or "")]
+        yield from (("query", step.query) for step in queries)
 
 
 def _variables(texts: Iterable[str]) -> Iterator[tuple[str, str]]:

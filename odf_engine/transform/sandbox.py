@@ -1,0 +1,287 @@
+"""Queries of somebody else run in an engine of their own, shut in: without network, and with no file to
+see but the rows that they are given (specification: Engine Contract, the "sandbox")."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import pyarrow as pa
+
+import odf_engine
+from odf_engine.errors import NotTrusted, OdfError, SourceUnavailable
+from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
+from odf_engine.progress import Reporter
+from odf_engine.spark import archive
+from odf_engine.spark.java import Java, find_java
+from odf_engine.spark.settings import is_local
+from odf_engine.transform.contract import Engine, QueryInput, Result, Validated
+from odf_engine.transform.exchange import Exchange
+from odf_engine.transform.grpc_engine import GrpcEngine, TookTooLong
+from odf_engine.transform.walls import PROGRAMS, Program, Walls, why_not
+from odf_engine.workspace.config import Config
+
+_SERVER: Final = "odf_engine.transform.engine_server"
+_START_SECONDS: Final = 120.0
+_EXCHANGE: Final = Path("/exchange")  # what the engine calls the folder of its files
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
+_SETTINGS: Final = (
+    "alternatives", "group", "host.conf", "hosts", "java*", "ld.so.*", "localtime", "nsswitch.conf", "passwd"
+)  # fmt: skip
+
+T = TypeVar("T")
+
+
+class Sandbox:
+    """The engine for the queries of one dataset; it starts when it is first asked, and lives until closed.
+
+    Args:
+        config: says what may be used (``sandbox``).
+        cache: a folder for the files that go in and out; it is on the file system of the datasets, so
+            that they need not be copied.
+        log: what the engine prints is appended there.
+        name: of the dataset, for errors.
+        without: runs the queries where no sandbox can be had, if the configuration allows that.
+    """
+
+    def __init__(self, config: Config, cache: Path, log: Path, name: str, without: Engine) -> None:
+        self._config = config
+        self._cache = cache
+        self._log = log
+        self._name = name
+        self._without = without
+        self._process: _Process | None = None
+
+    def close(self) -> None:
+        """Ends the engine at once, and leaves no file behind."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.end()
+
+    def execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """See :class:`odf_engine.transform.contract.Engine`.
+
+        Raises:
+            NotTrusted: there is no sandbox here, and nobody has allowed to do without.
+        """
+        return self._asked(reporter, lambda engine: engine.execute(request, declared, reporter))
+
+    def finish(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """See :meth:`execute`."""
+        return self._asked(reporter, lambda engine: engine.finish(request, declared, reporter))
+
+    def rebuild(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
+        """See :meth:`execute`."""
+        return self._asked(reporter, lambda engine: engine.rebuild(request, declared, reporter))
+
+    def validate(
+        self,
+        transform: Sql,
+        inputs: Sequence[QueryInput],
+        vocab: DatasetVocabulary,
+        declared: pa.Schema | None,
+    ) -> Validated:
+        """See :meth:`execute`."""
+        return self._asked(Reporter(), lambda engine: engine.validate(transform, inputs, vocab, declared))
+
+    def _asked(self, reporter: Reporter, ask: Callable[[Engine], T]) -> T:
+        engine = self._engine(reporter)
+        try:
+            return ask(engine)
+        except TookTooLong as error:
+            self.close()
+            hint = "allow such queries more: odf config set sandbox.minutes N"
+            raise TookTooLong(error.message, where=error.where, hint=hint) from None
+        except SourceUnavailable:
+            process = self._process
+            if process is None or process.running:
+                raise
+            self.close()
+            raise OdfError(
+                "the engine in the sandbox ended in the midst of its work" + process.last_words,
+                hint=f"it may have needed more than sandbox.memory ({self._config.sandbox.memory})",
+                where=str(self._log),
+            ) from None
+
+    def _engine(self, reporter: Reporter) -> Engine:
+        if self._process is not None:
+            return self._process.engine
+        java = find_java(os.environ.get("ODF_JAVA"))
+        self._cache.mkdir(parents=True, exist_ok=True)
+        exchange = Exchange(Path(tempfile.mkdtemp(prefix="sandbox-", dir=self._cache)), _EXCHANGE)
+        sockets = Path(tempfile.mkdtemp(prefix="odf-"))  # the path of a socket must be short
+        try:
+            walls = Walls(
+                read={each: each for each in _readable(java)} | {_EXCHANGE / "in": exchange.inputs},
+                write={
+                    _EXCHANGE / "out": exchange.outputs,
+                    _EXCHANGE / "scratch": exchange.scratch,
+                    _EXCHANGE / "socket": sockets,
+                },
+            )
+            program = self._program(walls)
+            if program is None:
+                reporter.line(
+                    "there is no sandbox here: the query runs like one's own, as allowed", "warning"
+                )
+                return self._without
+            reporter.line(f"{self._name} is not trusted: its query runs in a sandbox ({program})")
+            self._process = _Process(self._config, walls, program, java, exchange, sockets, self._log)
+            self._process.wait(reporter)
+            return self._process.engine
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            if self._process is None:
+                _remove(exchange.folder, sockets)
+
+    def _program(self, walls: Walls) -> Program | None:
+        """What shuts in here; None when nothing does, and that is allowed."""
+        chosen = self._config.sandbox.program
+        reasons: list[str] = []
+        for program in PROGRAMS if chosen == "auto" else (chosen,):
+            reason = why_not(program, walls)
+            if reason is None:
+                return program
+            reasons.append(f"{program}: {reason}")
+        if self._config.sandbox.allow_without:
+            return None
+        raise NotTrusted(
+            f"{self._name} is not trusted, and there is no sandbox for its query ({'; '.join(reasons)})",
+            hint=f"install bubblewrap; or trust the dataset: odf trust {self._name}; "
+            "or run all such queries like your own: odf config set sandbox.allowWithout true",
+        )
+
+
+class _Process:
+    """The process of an engine that is shut in."""
+
+    def __init__(
+        self,
+        config: Config,
+        walls: Walls,
+        program: Program,
+        java: Java,
+        exchange: Exchange,
+        sockets: Path,
+        log: Path,
+    ) -> None:
+        socket = sockets / "engine"
+        self._folders = (exchange.folder, sockets)
+        self._log = log
+        self.engine = GrpcEngine(
+            f"unix:{socket}", name="the sandbox", seconds=config.sandbox.minutes * 60, exchange=exchange
+        )
+        self._socket = socket
+        memory = config.sandbox.memory
+        command = [
+            sys.executable, "-P", "-m", _SERVER,
+            f"--socket={_EXCHANGE / 'socket' / socket.name}", f"--scratch={_EXCHANGE / 'scratch'}",
+            f"--memory={memory}", f"--most-bytes={_most_bytes(memory)}",
+        ]  # fmt: skip
+        if is_local(config.spark.master):
+            command.append(f"--master={config.spark.master}")
+        with log.open("ab") as output:
+            self._begin = output.tell()
+            # It ends by itself when its standard input closes, which it does with this process.
+            self._process = subprocess.Popen(
+                walls.around(program, command),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env=_environment(java),
+                start_new_session=True,
+            )
+
+    @property
+    def running(self) -> bool:
+        """Whether it still runs; one that is about to end gets a moment for it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(1)
+        return self._process.poll() is None
+
+    @property
+    def last_words(self) -> str:
+        """What it printed last, for a sentence."""
+        with self._log.open("rb") as file:
+            file.seek(self._begin)
+            lines = file.read().decode("utf-8", "replace").split("\n")
+        shown = " / ".join(line.strip() for line in lines if line.strip() and "listens" not in line)
+        return f": {shown[-400:]}" if shown else ""
+
+    def wait(self, reporter: Reporter) -> None:
+        """Waits until it answers.
+
+        Raises:
+            OdfError: it does not start.
+            Cancelled: meanwhile.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._socket.exists():
+            reporter.check()
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise OdfError(
+                    f"the engine in the sandbox does not start{self.last_words}", where=str(self._log)
+                )
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        """Kills it, and everything that it started; removes its folders."""
+        self._process.kill()
+        self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        _remove(*self._folders)
+
+
+def _remove(*folders: Path) -> None:
+    for each in folders:
+        shutil.rmtree(each, ignore_errors=True)
+
+
+def _most_bytes(memory: str) -> int:
+    """What a process may use in all: Java needs more than its heap."""
+    size = int(memory[:-1]) << {"m": 20, "g": 30}[memory[-1].lower()]
+    return 2 * size + (1 << 30)
+
+
+def _readable(java: Java) -> list[Path]:
+    """What Python and Java consist of."""
+    return [
+        *map(Path, _SYSTEM),
+        *(found for pattern in _SETTINGS for found in sorted(Path("/etc").glob(pattern))),
+        *map(Path, dict.fromkeys((sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix))),
+        *_packages(),
+        java.home,
+        archive.folder(),
+    ]
+
+
+def _packages() -> Iterator[Path]:
+    """Where modules are; of a folder that is no such place by itself, this program's alone."""
+    yield from (Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages"))
+    yield Path(odf_engine.__path__[0])
+
+
+def _environment(java: Java) -> dict[str, str]:
+    """Nothing that is secret; the settings of Spark are not those of the workspace either."""
+    kept = {name: os.environ[name] for name in ("LANG", "ODF_SPARK_ARCHIVE") if name in os.environ}
+    return {
+        **kept,
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": "/tmp",
+        "TMPDIR": str(_EXCHANGE / "scratch"),
+        "XDG_CACHE_HOME": str(archive.folder().parent.parent),
+        "ODF_JAVA": str(java.home),
+        "PYTHONPATH": str(Path(odf_engine.__path__[0]).parent),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
