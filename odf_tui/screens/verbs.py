@@ -156,9 +156,9 @@ class Verbs(Resetting, Places):
     # --- Jobs ---
 
     def do_pull(self) -> None:
-        """Pulls the selected dataset; one of somebody else's is looked at first."""
+        """Pulls the selected dataset; a source of somebody else's is looked at first, a query is shut in."""
         row = self.graph.row
-        if row is not None and row.untrusted:
+        if row is not None and row.untrusted and not row.derivative:
             self.ask_for_trust(row, pull=True)
         elif row is not None:
             self.submit([(self.pull_of(row), row.name)])
