@@ -19,7 +19,7 @@ from odf_engine.errors import OdfError
 from odf_engine.spark import archive, training
 from odf_engine.spark.java import Java, find_java
 from odf_engine.spark.launch import Gateway, SparkFailed, connect, launch
-from odf_engine.spark.settings import SparkConfig, is_local, spark_settings
+from odf_engine.spark.settings import SparkConfig, is_here, is_local, spark_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -203,7 +203,7 @@ class SparkRuntime:
                 log=self._log,
                 flags=flags,
                 extra_class_path=() if local else _cluster_class_path(),
-                environment={"SPARK_LOCAL_IP": "127.0.0.1"} if local else {},
+                environment={"SPARK_LOCAL_IP": "127.0.0.1"} if is_here(self._config.master) else {},
             )
             # While Java comes up, Python imports what it needs.
             import pyspark.sql

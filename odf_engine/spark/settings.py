@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -83,16 +84,25 @@ DEFAULTS: Final[Mapping[str, str]] = {
 """Settings that the configuration may replace."""
 
 _LOCAL: Final[Mapping[str, str]] = {
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
     # Results stay in memory; by default they would go through the block manager and back.
     "spark.task.maxDirectResultSize": "100m",
 }
+
+_LOOPBACK: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_HERE: Final = re.compile(r"spark://(127\.[\d.]+|localhost)(:\d+)?", re.IGNORECASE)
 
 
 def is_local(master: str) -> bool:
     """Whether the master runs within this machine's one JVM."""
     return master == "local" or master.startswith("local[")
+
+
+def is_here(master: str) -> bool:
+    """Whether nobody but this machine takes part: one JVM, or a cluster on the loopback address."""
+    return is_local(master) or _HERE.fullmatch(master) is not None
 
 
 def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[str, str]:
@@ -115,6 +125,7 @@ def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[st
     return {
         **DEFAULTS,
         **(_LOCAL if is_local(config.master) else {}),
+        **(_LOOPBACK if is_here(config.master) else {}),
         "spark.local.dir": str(scratch),
         # Over TCP every small result would wait forty milliseconds for a delayed acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",

@@ -26,6 +26,7 @@ from odf_engine.spark.casts import identifier
 from odf_engine.spark.catalyst import analysed, items, name_of
 from odf_engine.spark.errors import translated
 from odf_engine.spark.launch import SparkFailed
+from odf_engine.spark.state_stores import compact, prune
 from odf_engine.spark.types import spark_schema
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     ),
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
+    "spark.sql.streaming.stateStore.unloadOnCommit": "true",
     "spark.sql.streaming.fileSource.log.compactInterval": "1",
     "spark.sql.streaming.minBatchesToRetain": "1",
     "spark.sql.streaming.pollingDelay": "1ms",
@@ -66,7 +68,6 @@ _KEPT: Final = (
 _NO_QUERY: Final = "00000000-0000-4000-8000-000000000000"
 _VERSION: Final = "v1"
 _PLAIN_PATH: Final = re.compile(r"[\w/.-]+", re.ASCII)
-_STATE_FILE: Final = re.compile(r"(\d+)\.(delta|snapshot)")
 
 
 class Streams:
@@ -140,7 +141,7 @@ class Streams:
             if not (self._state / "commits" / str(number)).exists():
                 raise SparkFailed("the stream was stopped before its end", hint="try again")
             with translated(reporter):
-                self._compact(str(query.runId))
+                compact(self._session, self._state / "state", str(query.runId), number + 1)
                 progress = query.recentProgress
         finally:
             with translated(reporter):
@@ -177,17 +178,6 @@ class Streams:
 
     # --- State --------------------------------------------------------------------------------
 
-    def _compact(self, run: str) -> None:
-        """Has the state written as a whole, and no longer held in memory."""
-        java: Any = self._session._jvm
-        package = java.org.apache.spark.sql.execution.streaming.state
-        stores = getattr(getattr(package, "StateStore$"), "MODULE$")
-        run_id = java.java.util.UUID.fromString(run)
-        root = f"file:{self._state}/state"
-        for operator, partition, name in _stores(self._state / "state"):
-            store = package.StateStoreId(root, operator, partition, name)
-            stores.doMaintenanceAndUnload(package.StateStoreProviderId(store, run_id))
-
     def _prune(self, number: int) -> None:
         """Leaves what the next batch needs, and no more: the same for the same state."""
         shutil.rmtree(self._state / "sources", ignore_errors=True)
@@ -197,8 +187,7 @@ class Streams:
             for file in (self._state / folder).iterdir():
                 if file.name != str(number):
                     file.unlink(missing_ok=True)
-        for folder in {path.parent for path in (self._state / "state").rglob("*.delta")}:
-            _prune_store(folder)
+        prune(self._state / "state")
 
 
 class _Taker:
@@ -245,22 +234,6 @@ def _leaves(plan: Any) -> Iterator[Any]:
         yield plan
     for child in children:
         yield from _leaves(child)
-
-
-def _stores(root: Path) -> Iterator[tuple[int, int, str]]:
-    """Operator, partition and name of each store of a state."""
-    for partition in sorted(root.glob("[0-9]*/[0-9]*")):
-        names = [each.name for each in partition.iterdir() if each.is_dir() and each.name != "_metadata"]
-        for name in sorted(names) or ["default"]:
-            yield int(partition.parent.name), int(partition.name), name
-
-
-def _prune_store(folder: Path) -> None:
-    versions = {path: match for path in folder.iterdir() if (match := _STATE_FILE.fullmatch(path.name))}
-    whole = max((int(match[1]) for match in versions.values() if match[2] == "snapshot"), default=0)
-    for path, match in versions.items():
-        if int(match[1]) < whole or (int(match[1]) == whole and match[2] == "delta"):
-            path.unlink(missing_ok=True)
 
 
 def _newest(folder: Path) -> int | None:

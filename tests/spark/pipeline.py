@@ -1,0 +1,295 @@
+"""A small pipeline whose rows must be the same wherever Spark runs, and a program that runs it.
+
+    python tests/spark/pipeline.py JOB
+
+JOB is JSON (:class:`Job`); what is printed last is JSON as well (:class:`Done`). Spark is one a process, so
+that every place where it runs needs such a program.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import pyarrow as pa
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.slices import read_batches
+from odf_engine.ingest.poll import pull
+from odf_engine.metadata.model import DatasetKind, ExecuteTransform
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.transform.run import transform
+from odf_engine.transform.spark_engine import SparkEngine
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.replay import Replay
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from tests.bench.common import COLUMNS, make_csv
+
+if TYPE_CHECKING:
+    from odf_engine.spark.session import SparkRuntime
+
+SCHEMA: Final = ", ".join(f'"{column}"' for column in COLUMNS)
+ROOT: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: Url, url: "file:{file}"}}
+      read: {{kind: Csv, header: true, schema: [{schema}]}}
+      merge: {merge}
+"""
+DERIVATIVE: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{inputs}]
+      transform: {{kind: Sql, engine: spark, query: "{query}"}}
+"""
+MERGES: Final = {"readings": "{kind: Append}", "visits": "{kind: Snapshot, primaryKey: [id]}"}
+QUERIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
+    "warm": (
+        ("readings",),
+        "SELECT event_time, id, region, temperature * 1.8 + 32 AS fahrenheit FROM readings "
+        "WHERE temperature > 40",
+    ),
+    "hours": (
+        ("readings",),
+        "SELECT window.start AS event_time, region, sum(temperature) AS heat, avg(humidity) AS humidity, "
+        "count(*) AS n FROM readings GROUP BY window(event_time, '1 hour'), region",
+    ),
+    "pairs": (
+        ("readings", "warm"),
+        "SELECT r.event_time, r.id, w.fahrenheit, w.id AS other FROM readings r JOIN warm w "
+        "ON r.region = w.region AND w.event_time BETWEEN r.event_time AND r.event_time + INTERVAL 1 MINUTE",
+    ),
+    "regions": (
+        ("visits",),
+        "SELECT max(event_time) AS event_time, region, sum(visits) AS visits, avg(temperature) AS heat, "
+        "count(*) AS n FROM visits GROUP BY region",
+    ),
+}
+"""Without state, windows of DOUBLE, a join of streams, and groups that are corrected."""
+
+
+class Job(msgspec.Struct, kw_only=True):
+    """What to do.
+
+    Attributes:
+        scratch: for Spark's log and temporary files; on a cluster the executors see it.
+        options: of :class:`odf_engine.spark.settings.SparkOptions`.
+        make: a folder for a new workspace with the pipeline; None for none.
+        source: folder with the files to pull (:func:`make_sources`).
+        check: workspaces whose derivatives are run again.
+        kill: name of a derivative during which an executor is killed.
+    """
+
+    scratch: str
+    options: dict[str, Any]
+    make: str | None = None
+    source: str = ""
+    check: list[str] = []
+    kill: str | None = None
+
+
+class Done(msgspec.Struct, kw_only=True):
+    """What came out.
+
+    Attributes:
+        hashes: logical hash of all rows of each dataset, without the time at which they were made.
+        checkpoints: sizes of the files with the state, in the order of the transactions, by dataset.
+        findings: of the verification.
+        transforms: how many transactions were run again.
+        lost: how many executors Spark lost.
+        seconds: from a started Spark to the end.
+    """
+
+    hashes: dict[str, str]
+    checkpoints: dict[str, list[int]]
+    findings: list[str]
+    transforms: int
+    lost: int
+    seconds: float
+
+
+def make_sources(folder: Path, rows: int) -> None:
+    """Files for two pulls: ``rows`` rows each of readings, and two states of a table of 1,000 rows."""
+    folder.mkdir(parents=True)
+    make_csv(folder / "all.csv", 2 * rows)
+    head, *lines = (folder / "all.csv").read_text().splitlines(keepends=True)
+    for number, part in enumerate((lines[:rows], lines[rows:]), 1):
+        (folder / f"readings-{number}.csv").write_text(head + "".join(part))
+    changed = [line for at, line in enumerate(lines[:1100]) if at % 9]
+    changed = [line.replace("region-1,", "region-2,") if at % 5 else line for at, line in enumerate(changed)]
+    (folder / "visits-1.csv").write_text(head + "".join(lines[:1000]))
+    (folder / "visits-2.csv").write_text(head + "".join(changed))
+    (folder / "all.csv").unlink()
+
+
+class Pipeline:
+    """A workspace with roots and derivatives.
+
+    Args:
+        folder: of the workspace, which is made when it is not there.
+        runtime: a Spark that runs.
+    """
+
+    def __init__(self, folder: Path, runtime: SparkRuntime) -> None:
+        self._runtime = runtime
+        self._engine = SparkEngine(runtime)
+        if (folder / ".odf").exists():
+            self.workspace = Workspace.find(explicit=folder)
+            return
+        self.workspace = Workspace.init(folder)
+        for name, merge in MERGES.items():
+            text = ROOT.format(name=name, file=folder / f"{name}.csv", schema=SCHEMA, merge=merge)
+            self.workspace.add(read_manifests(text, name))
+        for name, (inputs, query) in QUERIES.items():
+            listed = ", ".join(f"{{datasetRef: {each}, alias: {each}}}" for each in inputs)
+            self.workspace.add(read_manifests(DERIVATIVE.format(name=name, inputs=listed, query=query), name))
+
+    def make(self, source: Path, kill: str | None = None) -> int:
+        """Pulls everything twice; returns how many executors were lost."""
+        lost = 0
+        for number in (1, 2):
+            for name in MERGES:
+                file = self.workspace.folder / f"{name}.csv"
+                file.write_bytes((source / f"{name}-{number}.csv").read_bytes())
+                os.utime(file, (number, number))
+                pull(self.workspace, self._entry(name), self._runtime, Reporter())
+            for name in QUERIES:
+                work = _Executors(self._runtime) if name == kill and number == 2 else None
+                if work is not None:
+                    work.start()
+                transform(self.workspace, self._entry(name), self._engine, Reporter())
+                lost += 0 if work is None else work.finish()
+        return lost
+
+    def hashes(self) -> dict[str, str]:
+        """See :class:`Done`."""
+        return {entry.alias.name: _hash(entry) for entry in self.workspace.datasets()}
+
+    def checkpoints(self) -> dict[str, list[int]]:
+        """See :class:`Done`."""
+        return {name: _sizes(self._entry(name)) for name in QUERIES}
+
+    def replay(self) -> tuple[list[str], int]:
+        """Findings, and how many transactions were run again."""
+        found: list[str] = []
+        count = 0
+        for entry in self.workspace.datasets():
+            derived = entry.dataset.state().kind is DatasetKind.Derivative
+            replay = Replay(self.workspace, entry, self._engine, Reporter()) if derived else None
+            report = verify(entry.dataset, Reporter(), replay=replay)
+            found += [f"{entry.alias}: {each.message}" for each in report.findings]
+            count += report.transforms
+        return found, count
+
+    def _entry(self, name: str) -> DatasetEntry:
+        return self.workspace.resolve(name)
+
+
+def _hash(entry: DatasetEntry) -> str:
+    paths = [entry.dataset.slice_path(row) for row in entry.dataset.slices()]
+    table = pa.concat_tables(pa.Table.from_batches(read_batches(path)) for path in paths)
+    table = table.drop_columns(["system_time"])
+    with LogicalHasher(table.schema) as hasher:
+        for batch in table.combine_chunks().to_batches():
+            hasher.update(batch)
+        return str(hasher.finish())
+
+
+def _sizes(entry: DatasetEntry) -> list[int]:
+    blocks = [each.block.event for each in entry.dataset.blocks()]
+    events = [event for event in reversed(blocks) if isinstance(event, ExecuteTransform)]
+    return [event.new_checkpoint.size for event in events if event.new_checkpoint is not None]
+
+
+class _Executors(threading.Thread):
+    """Kills the first executor that is seen to work at something."""
+
+    def __init__(self, runtime: SparkRuntime) -> None:
+        super().__init__(daemon=True)
+        self._runtime = runtime
+        self._over = threading.Event()
+        self._killed = False
+
+    def run(self) -> None:
+        while not self._killed and not self._over.wait(0.01):
+            for each in _executors(self._runtime):
+                if each.isActive() and int(each.activeTasks()) > 0 and str(each.id()) != "driver":
+                    self._kill(str(each.id()))
+                    break
+
+    def finish(self) -> int:
+        """Waits until Spark knows; how many were lost."""
+        self._over.set()
+        self.join()
+        deadline = monotonic() + 30
+        while (lost := sum(not each.isActive() for each in _executors(self._runtime))) == 0 and self._killed:
+            if monotonic() > deadline:
+                break
+            threading.Event().wait(0.05)
+        return lost
+
+    def _kill(self, name: str) -> None:
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
+                application = self._runtime.session().sparkContext.applicationId
+                if application in words and words[words.index("--executor-id") + 1] == name:
+                    os.kill(int(folder.name), signal.SIGKILL)
+                    self._killed = True
+
+
+def _executors(runtime: SparkRuntime) -> list[Any]:
+    java: Any = runtime.session().sparkContext._jsc
+    found = java.sc().statusStore().executorList(False)
+    return [found.apply(at) for at in range(found.size())]
+
+
+def run(job: Job) -> Done:
+    """Does a job with a Spark of its own."""
+    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.settings import SparkOptions
+
+    scratch = Path(job.scratch)
+    runtime = SparkRuntime(
+        SparkOptions(**job.options), scratch / "spark.log", scratch / "cache",
+        java_flags=["-XX:TieredStopAtLevel=1"],
+    )  # fmt: skip
+    runtime.start()
+    try:
+        began = monotonic()
+        done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, seconds=0)
+        if job.make is not None:
+            made = Pipeline(Path(job.make), runtime)
+            done.lost = made.make(Path(job.source), job.kill)
+            done.hashes, done.checkpoints = made.hashes(), made.checkpoints()
+        for folder in job.check:
+            findings, count = Pipeline(Path(folder), runtime).replay()
+            done.findings += findings
+            done.transforms += count
+        done.seconds = monotonic() - began
+        return done
+    finally:
+        runtime.stop()
+
+
+if __name__ == "__main__":
+    print(msgspec.json.encode(run(msgspec.json.decode(sys.argv[1], type=Job))).decode())
