@@ -164,6 +164,12 @@ class WorkspaceSource:
         name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
         return read_manifests(text, name)
 
+    def query_in(self, path: Path) -> str:
+        """The name of the one derivative dataset of a manifest file; empty when it has another or several."""
+        snapshots = self._manifests(path)
+        derivative = len(snapshots) == 1 and snapshots[0].kind is model.DatasetKind.Derivative
+        return snapshots[0].name if derivative else ""
+
     def definition(self, dataset: str) -> str:
         """A dataset's definition as its chain has it, as a manifest."""
         from odf_engine.metadata.yaml import snapshot_to_yaml

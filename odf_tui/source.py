@@ -102,6 +102,10 @@ class Source(Protocol):
         """Adds datasets from a manifest file: all of them or none; their names by id."""
         ...
 
+    def query_in(self, path: Path) -> str:
+        """The name of the derivative dataset that a manifest file is about; empty when it is about others."""
+        ...
+
     def definition(self, dataset: str) -> str:
         """A dataset's definition as its chain has it, as a manifest."""
         ...

@@ -1,6 +1,7 @@
 """Writing definitions in the person's own editor: new datasets, and changes of those that are there.
 
-What is written is checked when the editor ends. Nothing that somebody wrote goes without being asked for.
+What is written is checked when the editor ends; queries of derivative datasets are looked at by the
+worker. Nothing that somebody wrote goes without being asked for.
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from odf_engine.coordinator.protocol import Update, Validate
 from odf_engine.errors import OdfError
 from odf_tui import drafts
 from odf_tui.drafts import Draft
 from odf_tui.humane import count
-from odf_tui.screens.base import Parts
+from odf_tui.screens.waiting import Left, Waiting
 from odf_tui.state import Change, DatasetRow
 
 if TYPE_CHECKING:
@@ -28,16 +30,22 @@ _KINDS: Final = (
 )
 _NEXT: Final = {"root": ": p pulls it", "push": ": p says how to push into it"}
 
+_DO: Final = ("append", "flush", "rebuild")
+
+Result = Mapping[str, Any]
 Answer = tuple[str, tuple[str, ...], str]
 _EDIT: Final[Answer] = ("edit", ("e", "enter"), "edits again")
 _DISCARD: Final[Answer] = ("discard", ("d",), "discards")
 _LATER: Final[Answer] = ("leave", ("escape", "q"), "leaves it for later")
 _APPEND: Final[Answer] = ("append", ("enter",), "appends")
 _CHANGE: Final[Answer] = ("edit", ("e",), "edits again")
+_UNCHECKED: Final[Answer] = ("unchecked", ("a",), "adds it unchecked")
+_FLUSH: Final[Answer] = ("flush", ("f",), "flushes")
+_REBUILD: Final[Answer] = ("rebuild", ("r",), "rebuilds")
 _FORGET: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
-class Editing(Parts):
+class Editing(Waiting):
     """The part of the workbench that writes definitions."""
 
     # --- New datasets ---
@@ -73,24 +81,32 @@ class Editing(Parts):
         taken = [row.name for row in self.rows]
         draft = await asyncio.to_thread(drafts.create, self.source.folder, template, taken)
         line: int | None = draft.line_of("name")
-        while True:
-            await self._edit(draft, line)
+        answer = "edit"
+        while answer in ("edit", "unchecked"):
+            if answer == "edit":
+                await self._edit(draft, line)
             if not await asyncio.to_thread(draft.changed):
                 await asyncio.to_thread(drafts.discard, draft.path)
                 self.notify_line("the manifest was left as it was: nothing is added", "warn")
                 return
+            looking, plan = False, None
             try:
+                derivative = await asyncio.to_thread(self.source.query_in, draft.path)
+                if derivative and answer != "unchecked":
+                    looking = True
+                    plan = await self._look_at_query(draft.path, derivative)
+                    looking = False
                 names = await asyncio.to_thread(self.source.add, draft.path)
             except OdfError as error:
-                answer, place = await self._show_problem(error, draft.path, (_EDIT, _DISCARD, _LATER))
+                skip = (_UNCHECKED,) if looking else ()
+                answers = (_EDIT, *skip, _DISCARD, _LATER)
+                answer, place = await self._show_problem(error, draft.path, answers)
                 line = None if place is None else place.line
             else:
                 path = await asyncio.to_thread(drafts.name_after, draft.path, next(iter(names.values())))
-                self._added(names, f" ({path.name}){_NEXT.get(template, '')}")
+                self._added(names, f" ({path.name}){_NEXT.get(template, '')}{_remark(plan)}")
                 return
-            if answer != "edit":
-                await self._leave(draft.path, discard=answer == "discard")
-                return
+        await self._leave(draft.path, discard=answer == "discard")
 
     async def _leave(self, path: Path, *, discard: bool) -> None:
         if discard:
@@ -120,29 +136,52 @@ class Editing(Parts):
                 break
             try:
                 changes = await asyncio.to_thread(self.source.update, row.id, draft.path, dry_run=True)
-                answer, line = await self._decide(row, changes), None
-                if answer == "append":
+                new_query = row.derivative and any(each.title == "SetTransform" for each in changes)
+                plan = await self._look_at_query(draft.path, row.name, row.id) if new_query else None
+                answer, line = await self._decide(row, changes, plan), None
+                if answer in _DO and plan is not None and row.last_pulled:
+                    await self._migrate(row, draft.path, answer, plan)
+                elif answer in _DO:
                     changes = await asyncio.to_thread(self.source.update, row.id, draft.path, dry_run=False)
+            except Left:
+                kept = self._relative(draft.path)
+                self.notify_line(f"{row.name} is being changed; what was written stays in {kept} until then")
+                return
             except OdfError as error:
                 answer, place = await self._show_problem(error, draft.path, (_EDIT, _FORGET))
                 line = None if place is None else place.line
         await asyncio.to_thread(drafts.discard, draft.path)
         self._changed(row, changes, answer)
 
-    async def _decide(self, row: DatasetRow, changes: Sequence[Change]) -> str:
-        """What to do about a plan."""
+    async def _decide(self, row: DatasetRow, changes: Sequence[Change], plan: Result | None) -> str:
+        """What to do about the changes, and a plan for the query among them."""
         from odf_tui.screens.dialogs import Decision
-        from odf_tui.screens.problems import change_lines
+        from odf_tui.screens.problems import change_lines, plan_lines
 
         if not changes:
             return "nothing"
         title = f"{row.name}: {_blocks(changes)} to append"
-        return await self.app.push_screen_wait(
-            Decision(title, change_lines(changes), (_APPEND, _CHANGE, _FORGET))
+        lines = change_lines(changes)
+        answers = (_APPEND, _CHANGE, _FORGET)
+        if plan is not None and row.last_pulled:
+            lines += plan_lines(plan)
+            if plan.get("state") == "lost":
+                answers = (_FLUSH, _REBUILD, _CHANGE, _FORGET)
+        return await self.app.push_screen_wait(Decision(title, lines, answers))
+
+    async def _migrate(self, row: DatasetRow, path: Path, answer: str, plan: Result) -> None:
+        """Lets the old query finish, and puts the new one in its place."""
+        text = await asyncio.to_thread(path.read_text, encoding="utf-8")
+        request = Update(
+            dataset=row.id,
+            manifest=text,
+            state="flush" if answer == "flush" else "rebuild" if answer == "rebuild" else "",
+            accept_columns=bool(plan.get("new")),
         )
+        await self.result_of(request, row.name, f"Changing {row.name}", leaves=True)
 
     def _changed(self, row: DatasetRow, changes: Sequence[Change], answer: str) -> None:
-        if answer == "append":
+        if answer in _DO:
             self.notify_line(f"appended {_blocks(changes)} to {row.name}")
             self.reads.datasets()
         elif answer == "nothing":
@@ -151,6 +190,16 @@ class Editing(Parts):
             self.notify_line(f"the changes of {row.name} are discarded", "warn")
 
     # --- What both need ---
+
+    async def _look_at_query(self, path: Path, name: str, dataset: str = "") -> Result:
+        """Asks the worker about the query of a derivative dataset.
+
+        Raises:
+            OdfError: the query is wrong, or nobody can look at it.
+        """
+        text = await asyncio.to_thread(path.read_text, encoding="utf-8")
+        title = f"Looking at the query of {name}"
+        return await self.result_of(Validate(manifest=text, dataset=dataset), name, title)
 
     async def _edit(self, draft: Draft, line: int | None) -> None:
         """Opens the editor.
@@ -180,6 +229,13 @@ class Editing(Parts):
     def _relative(self, path: Path) -> str:
         folder = self.source.folder
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+def _remark(plan: Result | None) -> str:
+    """What there is to say of a new query that was looked at."""
+    if plan is None:
+        return ""
+    return f"; {plan['message']}" if plan.get("message") else "; its query is right"
 
 
 def _blocks(changes: Sequence[Change]) -> str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +17,26 @@ from odf_tui.widgets.lines import Span
 _FILE: Final = re.compile(r"^(?P<file>.*?):(?P<line>\d+)(?::(?P<column>\d+))?$", re.DOTALL)
 _FURTHER: Final = re.compile(r"^\S.*?:(?P<line>\d+):(?P<column>\d+): (?P<message>.*)$")
 _DATASET: Final = re.compile(r"^(?:dataset )?(?P<name>[\w./-]+)(?:, (?P<path>.*))?$")
+_IN_QUERY: Final = re.compile(
+    r"query(?: step (?P<step>\d+) of \d+)?, line (?P<line>\d+), column (?P<column>\d+)"
+)
+_QUERY: Final = re.compile(r"^(?P<before>\s*(?:- )*query:\s*)(?P<value>.*)$")
 _QUOTED: Final = re.compile(r"'([^'\n]+)'")
+_STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
+    "none": [[("keeps no state: the rows to come are made by the new one", "")]],
+    "kept": [[("goes on from the state of the old one", "good")]],
+    "lost": [
+        [("cannot go on from the state of the old one", "warn")],
+        [
+            ("f", "key"),
+            ("  what was still to come of the old one comes out; the new one begins with nothing", ""),
+        ],
+        [
+            ("r", "key"),
+            ("  the new one reads its inputs from their start, for the state it would have by now", ""),
+        ],
+    ],
+}
 _SHOWN: Final = 62  # cells of a line of an excerpt: it fits into a dialog of a small terminal
 
 
@@ -34,6 +53,8 @@ def place_of(error: OdfError, text: str) -> Place | None:
     if match := _FILE.match(where):
         return Place(int(match["line"]), int(match["column"]) if match["column"] else None)
     lines = text.splitlines()
+    if (match := _IN_QUERY.search(where)) and (place := _in_query(lines, match)) is not None:
+        return place
     match = _DATASET.match(where)
     at = _index(lines, 0, lambda line: _field(line) == ("name", match["name"])) if match else None
     path, _, rest = (match["path"] or "").partition(", ") if match else ("", "", where)
@@ -47,6 +68,22 @@ def place_of(error: OdfError, text: str) -> Place | None:
     hits = (_index(lines, at or 0, lambda line, word=word: bool(word.search(line))) for word in words)
     at = next((line for line in hits if line is not None), at)
     return None if at is None else Place(at + 1)
+
+
+def _in_query(lines: Sequence[str], where: re.Match[str]) -> Place | None:
+    """A place in a query as a place in the manifest that has the query."""
+    queries = [(at, match) for at, line in enumerate(lines) if (match := _QUERY.match(line))]
+    step = int(where["step"] or 1) - 1
+    if step >= len(queries):
+        return None
+    at, match = queries[step]
+    line, column = int(where["line"]), int(where["column"])
+    if match["value"][:1] != "|":  # one line, or folded: then only its start is known
+        inline = line == 1 and match["value"][:1] not in ("", ">")
+        quote = match["value"][:1] in ("'", '"')
+        return Place(at + 1, len(match["before"]) + quote + column) if inline else Place(at + 1)
+    first = next((each for each in lines[at + 1 :] if each.strip()), "")
+    return Place(at + 1 + line, len(first) - len(first.lstrip()) + column)
 
 
 def _index(lines: Sequence[str], start: int, fits: Callable[[str], bool]) -> int | None:
@@ -87,6 +124,21 @@ def problem_lines(error: OdfError, text: str) -> list[list[Span]]:
         lines.append([(f" {plain(match['message'] if match else other)}", "bad")])
         if match:
             lines += excerpt(text, Place(int(match["line"]), int(match["column"])), around=0)
+    return lines
+
+
+def plan_lines(plan: Mapping[str, Any]) -> list[list[Span]]:
+    """What a new query means for a dataset that has data.
+
+    Args:
+        plan: the result of :class:`odf_engine.coordinator.protocol.Validate`.
+    """
+    lines: list[list[Span]] = [[], [(" The query", "title")]]
+    if plan.get("message"):
+        lines.append([("   ", ""), (plain(str(plan["message"])), "warn")])
+    if new := plan.get("new"):
+        lines.append([("   + ", "good"), (f"{plain(', '.join(new))}: new, empty in the rows before", "good")])
+    lines += [[("   ", ""), *spans] for spans in _STATES.get(str(plan.get("state")), ())]
     return lines
 
 

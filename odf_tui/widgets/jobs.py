@@ -19,6 +19,9 @@ _LEVELS: Final = {"debug": "muted", "info": "", "warning": "warn", "error": "bad
 _MAX_LINE: Final = 4000
 _MAX_EXCERPT: Final = 400
 _SHOWN: Final = 300
+_KINDS: Final = {"validate": "check"}  # there are six cells for it
+# What is counted as files, where it is none: what stands before and after the number.
+_COUNTED: Final = {"verify": ("", " blocks"), "replay": ("transaction ", "")}
 
 
 def seconds_of(job: Job, now: Timestamp) -> float | None:
@@ -43,11 +46,19 @@ def outcome(job: Job) -> tuple[str, str]:
         result = json.loads(job.result or "{}")
     except ValueError:
         result = {}
+    if job.kind == "validate":
+        return str(result.get("message") or "the query is right"), "good" if result.get("checked") else "warn"
     if job.kind == "verify":
         findings = len(result.get("findings") or ())
         if found_invalid(job):
             return f"{findings} findings" if findings != 1 else "1 finding", "bad"
-        return "valid", "good"
+        again = result.get("transforms") or 0
+        said = f", {count(again)} transaction{'' if again == 1 else 's'} run again" if again else ""
+        missed = f", {count(len(result['unchecked']))} not" if result.get("unchecked") else ""
+        return f"valid{said}{missed}", "good"
+    if job.kind == "update":
+        state = result.get("state")
+        return f"{result.get('status') or 'done'}" + (f", state {state}" if state else ""), "good"
     if result.get("status") == "updated":
         blocks = result.get("blocks")
         rows = f"+{count(result.get('records') or 0)} rows"
@@ -67,7 +78,8 @@ def amounts(job: Job) -> str:
     progress = job.progress
     parts = [progress.phase]
     if progress.files is not None:
-        parts.append(count(progress.files) + _of(progress.total_files, count) + " files")
+        before, after = _COUNTED.get(progress.phase, ("", " files"))
+        parts.append(before + count(progress.files) + _of(progress.total_files, count) + after)
     if progress.rows is not None:
         parts.append(count(progress.rows) + _of(progress.total_rows, count) + " rows")
     if progress.bytes is not None:
@@ -177,7 +189,7 @@ class JobsView(LineView):
         room = max(width - 11 - name - len(end), 0)
         return [
             (f" {glyph} ", style),
-            (clip(job.kind, 6) + " ", "muted"),
+            (clip(_KINDS.get(job.kind, job.kind), 6) + " ", "muted"),
             (clip(shorten(plain(job.target), name), name) + " ", ""),
             (clip(plain(words), room), how),
             (end, "muted"),

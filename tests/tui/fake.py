@@ -234,13 +234,18 @@ class FakeSource:
         self.rows_.append(row)
         return {row.id: row.name}
 
+    def query_in(self, path: Path) -> str:
+        """Files with ``derivative`` in their name."""
+        return path.stem if "derivative" in path.name else ""
+
     def definition(self, dataset: str) -> str:
         """Some YAML."""
         return f"name: {self._row(dataset).name}\n"
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[Change]:
         """Whatever was written replaces the name."""
-        return [Change("SetInfo", (f"-{self.definition(dataset)}", f"+{path.read_text()}"))]
+        event = "SetTransform" if self._row(dataset).derivative else "SetInfo"
+        return [Change(event, (f"-{self.definition(dataset)}", f"+{path.read_text()}"))]
 
     def standing(self, dataset: str) -> Standing:
         """Two things to run."""

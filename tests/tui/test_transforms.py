@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import Failure, JobState, Pull
+from odf_engine.coordinator.protocol import Failure, JobState, Progress, Pull
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Checkpoint, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
@@ -18,6 +19,7 @@ from odf_tui.screens.details import value_lines
 from odf_tui.screens.dialogs import Oath
 from odf_tui.screens.texts import sql_spans, yaml_spans
 from odf_tui.state import Health, JobBook, Part, Sql, Target, Transaction, healths
+from odf_tui.widgets.jobs import outcome
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
@@ -84,7 +86,8 @@ async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource
     source.transactions[DAYS, 4] = made
     async with driven(source, (80, 24)) as drive:
         bench = drive.bench
-        await drive.press("slash", "=air-by-day", "enter", "2", "enter")
+        await drive.press("slash", "=air-by-day", "enter")
+        await drive.press("2", "enter")
         text = drive.text()
         assert "120, offsets 120 to 239, 4.4 kB →" in text
         assert "none: the query needs none" in text
@@ -96,14 +99,19 @@ async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource
         assert bench.blocks_pane.view.block is not None
         assert bench.blocks_pane.view.block.sequence_number == 6
         assert bench.datasets_pane.filter == ""  # it would have hidden the input
-        await drive.press("1", "colon", "=go to air-by-day", "enter", "2", "enter", "j", "j", "enter")
+        await drive.press("1", "colon", "=go to air-by-day", "enter")
+        await drive.press("2", "enter")
+        await drive.press("j", "j", "enter")
         await drive.until(lambda: bench.data_pane.view.cursor == 1200)
         assert (bench.pane, bench.graph.selected) == ("data", AIR)
         assert "row 1 201 of 7 200" in drive.text()
         # The rows that it made are a link as well; a page without links closes with the same key.
-        await drive.press("1", "colon", "=go to air-by-day", "enter", "2", "enter", "k", "enter")
+        await drive.press("1", "colon", "=go to air-by-day", "enter")
+        await drive.press("2", "enter")
+        await drive.press("enter")
         await drive.until(lambda: bench.data_pane.view.cursor == 120)
-        await drive.press("2", "enter", "tab")
+        await drive.press("2", "enter")
+        await drive.press("tab")
         assert "sequenceNumber: 4" in drive.text()
         await drive.press("left_square_bracket")
         assert "sequenceNumber: 3" in drive.text()
@@ -166,6 +174,16 @@ def test_a_derivative_is_stale_runs_and_is_current(source: FakeSource) -> None:
     assert health() is Health.current
 
 
+def test_a_replay_is_told_by_transactions(source: FakeSource) -> None:
+    running = source.job(
+        JobState.running, "days", "verify", progress=Progress(phase="replay", files=3, total_files=12)
+    )
+    assert outcome(running) == ("replay · transaction 3 of 12", "busy")
+    result = {"valid": True, "findings": [], "transforms": 12, "unchecked": [{}]}
+    done = source.job(JobState.done, "days", "verify", result=json.dumps(result))
+    assert outcome(done) == ("valid, 12 transactions run again, 1 not", "good")
+
+
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     """Boats with six rows, and long boats that were made from them by one transaction."""
@@ -205,7 +223,8 @@ async def test_transactions_of_a_workspace(workspace: Workspace) -> None:
         text = drive.text()
         assert "state         1.8 kB in a checkpoint" in text
         assert "SELECT * FROM boats" in text
-        await drive.press("escape", "2", "enter")
+        await drive.press("escape", "2")
+        await drive.press("enter")
         text = drive.text()
         assert "rows          3, offsets 0 to 2 →" in text
         assert "watermark     2024-03-10" in text
@@ -222,5 +241,6 @@ async def test_transactions_of_a_workspace(workspace: Workspace) -> None:
         )
         await drive.press("1", "r")
         await drive.until(lambda: "◆ long-boats ÷" in drive.text())
-        await drive.press("l", "2", "enter")
+        await drive.press("l", "2")
+        await drive.press("enter")
         assert "its chain does not hold the blocks that were read" in drive.text()
