@@ -185,6 +185,9 @@ class _Integrity:
         except NotReplayed as reason:
             self._leave(block_hash, reason.kind, reason.message)
             return False
+        while replay.doubts:
+            kind, message = replay.doubts.pop()
+            self._unchecked.append(Finding(kind, str(block_hash), message))
         return True
 
     def _leave(self, block_hash: Multihash, kind: str, message: str) -> None:

@@ -23,13 +23,13 @@ from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import Cancelled, NotFound, OdfError, SourceUnavailable, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.shape import declared_schema
-from odf_engine.metadata.model import DataSlice, ExecuteTransform, SetTransform
+from odf_engine.metadata.model import Checkpoint, DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.transform.checkpoint import ENGINE
+from odf_engine.transform.checkpoint import ENGINE, read_about
 from odf_engine.transform.contract import Engine, Result
 from odf_engine.transform.plan import Diverged, Transaction, recorded_transaction
-from odf_engine.transform.run import make_request
+from odf_engine.transform.run import CHECKPOINT, make_request
 from odf_engine.verify.content import Problem
 from odf_engine.verify.report import EngineUse
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
@@ -54,6 +54,9 @@ class Replay:
         entry: the dataset.
         engine: what runs the query.
         reporter: hears of amounts, and is asked whether to stop.
+
+    Attributes:
+        doubts: what could not be confirmed, and is not wrong for that: kinds and messages.
     """
 
     def __init__(self, workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> None:
@@ -61,6 +64,7 @@ class Replay:
         self._entry = entry
         self._engine = engine
         self._reporter = reporter
+        self.doubts: list[Problem] = []
         self._folder: Path | None = None
         self._carried: Multihash | None = None  # the stored checkpoint in whose place the one made again is
         self._uses: dict[tuple[str, str | None], EngineUse] = {}
@@ -159,21 +163,41 @@ class Replay:
     def _checkpoint(
         self, transaction: Transaction, event: ExecuteTransform, result: Result, folder: Path
     ) -> Iterator[Problem]:
-        """Whether there is a checkpoint where there should be; keeps the one that was made."""
+        """Whether there is a checkpoint where there should be, of the right state; keeps what was made."""
         recorded, last = event.new_checkpoint, transaction.state.last_checkpoint
         made = result.checkpoint
         if (recorded is None) != (made is None and last is None):
             has, there = ("has none", "is one") if recorded is None else ("has one", "is none")
             yield ("transform-checkpoint", f"its block {has}: run again there {there}")
-        if made is not None and recorded is not None:
-            (folder / "checkpoint").replace(self._carried_path)
-            self._carried = recorded.physical_hash
+        if made is None or recorded is None:
+            return
+        (folder / CHECKPOINT).replace(self._carried_path)
+        self._carried = recorded.physical_hash
+        if recorded.physical_hash != made.physical_hash and _is_spark(transaction.transform):
+            yield from self._other_checkpoint(recorded)
+
+    def _other_checkpoint(self, recorded: Checkpoint) -> Iterator[Problem]:
+        """Equal state has equal bytes mostly, and never another account of itself."""
+        try:
+            stored = read_about(self._entry.dataset.checkpoint_path(recorded.physical_hash))
+        except OdfError:
+            return  # which is a finding about the file
+        if stored != read_about(self._carried_path):
+            yield ("transform-checkpoint", "its checkpoint holds another state than the one made again")
+        else:
+            self.doubts.append(
+                (
+                    "checkpoint-other",
+                    "its checkpoint has other bytes than the one made again; the rows after it were made "
+                    "from the latter",
+                )
+            )
 
     def _note(self, transform: SetTransform, result: Result) -> None:
         sql = transform.transform
         use = self._uses.get((sql.engine, sql.version))
         if use is None:
-            present = ENGINE if sql.engine.lower() == _SPARK else None
+            present = ENGINE if _is_spark(transform) else None
             use = EngineUse(sql.engine, sql.version, present, 0, 0)
             if None not in (sql.version, present) and sql.version != present:
                 self._reporter.line(f"made by {sql.engine} {sql.version}, run again by {present}", "warning")
@@ -194,6 +218,10 @@ class Replay:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_spark(transform: SetTransform) -> bool:
+    return transform.transform.engine.lower() == _SPARK
 
 
 def _rows(data: DataSlice | WrittenSlice) -> int:

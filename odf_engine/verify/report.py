@@ -47,8 +47,9 @@ class Report(msgspec.Struct, frozen=True):
         blocks, slices: how many were checked.
         transforms: how many transactions were run again.
         findings: all of them, in the order of the chain; those of transactions come last.
-        unchecked: transactions that could not be run again for a reason that says nothing against
-            them: ``input-missing``, ``engine-missing``, ``before-lost``.
+        unchecked: what could not be checked, for a reason that says nothing against it: transactions
+            (``input-missing``, ``engine-missing``, ``before-lost``), or a checkpoint whose bytes are
+            not those that were made again (``checkpoint-other``).
         engines: which engines ran them.
     """
 

@@ -23,6 +23,7 @@ from odf_engine.metadata.model import (
     SetVocab,
 )
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.versions import unversioned, versioned
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 
@@ -61,7 +62,9 @@ def settings_of(state: ChainState) -> Iterator[MetadataEvent]:
         yield SetVocab(**asdict(state.vocabulary))
     if state.schema is not None or state.odf_schema is not None:
         yield SetDataSchema(schema=state.schema, odf_schema=state.odf_schema)
-    for event in (state.transform, state.info, state.license):
+    if state.transform is not None:
+        yield versioned(unversioned(state.transform))  # it runs again, and on the engine of now
+    for event in (state.info, state.license):
         if event is not None:
             yield event
     if state.attachments is not None:

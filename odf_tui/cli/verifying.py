@@ -83,7 +83,7 @@ def _say_report(report: dict[str, Any]) -> None:
         sys.stdout.write(humane.plain(f"  {finding['kind']}: {block}{finding['message']}") + "\n")
     reasons = Counter((each["kind"], each["message"]) for each in unchecked)
     for (kind, message), count in reasons.items():
-        line = f"  not checked: {_of(count, 'transaction')}: {kind}: {message}"
+        line = f"  not checked: {kind}: {message} ({_of(count, 'transaction')})"
         sys.stdout.write(humane.plain(line) + "\n")
     if findings:
         say("  what is not valid was changed or damaged after it was committed")

@@ -80,15 +80,6 @@ def test_a_value_written_consistently(deriving: Deriving, made: DatasetEntry) ->
     assert "record 4 is" in finding.message and "y=31" in finding.message and "y=30" in finding.message
 
 
-def test_a_watermark_and_an_offset(deriving: Deriving, made: DatasetEntry) -> None:
-    event = deriving.newest(made)
-    forge(made, new_watermark=Timestamp.parse("2030-01-01T00:00:00Z"))
-    assert [finding.kind for finding in check(deriving, made).findings] == ["transform-watermark"]
-    (item,) = event.query_inputs
-    forge(made, new_watermark=event.new_watermark, query_inputs=[replace(item, new_offset=4)])
-    assert [finding.kind for finding in check(deriving, made).findings] == ["input-interval"]
-
-
 def test_inputs_that_changed(deriving: Deriving, made: DatasetEntry) -> None:
     root = deriving.workspace.resolve("input")
     blocks = list(root.dataset.blocks())

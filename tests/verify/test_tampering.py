@@ -1,0 +1,271 @@
+"""Whoever changes anything of a derivative dataset is found out, also where all hashes agree again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.chain.index import ChainIndex
+from odf_engine.data.digest import digest_file
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import encode_block
+from odf_engine.metadata.model import (
+    DataSlice,
+    MetadataBlock,
+    OffsetInterval,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.verify.integrity import Report, verify
+from odf_engine.verify.replay import Replay
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from tests.transform.deriving import Deriving
+
+ROWS = "SELECT event_time, city, x * 10 AS y FROM input"
+WINDOWS = """SELECT window.start AS event_time, city, count(*) AS n, sum(x) AS s FROM input
+GROUP BY window(event_time, '2 days'), city"""
+FIRST, SECOND, THIRD = 3, 4, 5  # numbers of the blocks with transactions
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRuntime) -> Deriving:
+    """A root with three slices, and what a query row by row and one with windows make of it.
+
+    The folder ``forger`` beside it has windows of other values from the second slice on.
+    """
+    folder = tmp_path_factory.mktemp("made")
+    deriving = Deriving(Workspace.init(folder / "workspace"), runtime)
+    deriving.root()
+    deriving.derivative(ROWS, name="rows")
+    deriving.derivative(WINDOWS, name="windows")
+    increment(deriving, 1, 1, "rows", "windows")
+    shutil.copytree(folder / "workspace", folder / "forger")
+    forger = Deriving(Workspace(folder / "forger"), runtime)
+    for day in (3, 5):
+        increment(deriving, day, 1, "rows", "windows")
+        increment(forger, day, 100, "windows")
+    return deriving
+
+
+def increment(deriving: Deriving, day: int, x: int, *names: str) -> None:
+    root = deriving.workspace.resolve("input")
+    deriving.rows(root, (day, "a", day), (day, "b", -day), (day + 1, "a", x))
+    for name in names:
+        deriving.run(deriving.workspace.resolve(name))
+
+
+class Tampering:
+    """A copy of the workspace, and what somebody who holds its files can do to a dataset."""
+
+    def __init__(self, workspace: Workspace, name: str, forger: Path = Path()) -> None:
+        self.workspace = workspace
+        self.forger = forger
+        self.entry = workspace.resolve(name)
+        self.folder = self.entry.dataset.folder
+
+    @property
+    def blocks(self) -> list[MetadataBlock]:
+        """Oldest first."""
+        return [each.block for each in self.entry.dataset.blocks(newest_first=False)]
+
+    def hash(self, number: int) -> Multihash:
+        return self.entry.dataset.block(number).hash
+
+    def event(self, number: int) -> Any:
+        return self.entry.dataset.block(number).block.event
+
+    def flip(self, kind: str, name: Multihash) -> None:
+        """Another bit in the middle of a file."""
+        path = self.folder / kind / str(name)
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0x10
+        path.write_bytes(data)
+
+    def put(self, kind: str, data: bytes) -> Multihash:
+        name = Multihash.sha3_256(data)
+        (self.folder / kind / str(name)).write_bytes(data)
+        return name
+
+    def rewrite(self, changed: dict[int, MetadataBlock | None]) -> None:
+        """Other blocks of these numbers, or none, and all that follow made to agree with them."""
+        head, number = None, 0
+        for old, block in enumerate(self.blocks):
+            new = changed.get(old, block)
+            if new is None:
+                continue
+            data = encode_block(replace(new, prev_block_hash=head, sequence_number=number))
+            head, number = self.put("blocks", data), number + 1
+        (self.folder / "refs" / "head").write_text(str(head))
+
+    def change(self, number: int, **changes: Any) -> None:
+        """Another event in a block, and a chain that agrees with it."""
+        block = self.blocks[number]
+        self.rewrite({number: replace(block, event=replace(block.event, **changes))})
+
+    def values(self, number: int, column: str, edit: Callable[[list[Any]], list[Any]]) -> DataSlice:
+        """A slice with other values, its hashes right."""
+        old: DataSlice = self.event(number).new_data
+        table = pq.read_table(self.entry.dataset.slice_path(old.physical_hash))
+        at = table.schema.get_field_index(column)
+        edited = pa.array(edit(table.column(at).to_pylist()), table.schema.field(at).type)
+        path = self.folder / "data" / "edited"
+        pq.write_table(table.set_column(at, table.schema.field(at), edited), path)
+        found = digest_file(path)
+        path.rename(path.with_name(str(found.physical_hash)))
+        return DataSlice(found.logical_hash, found.physical_hash, old.offset_interval, found.size)
+
+
+class Case(NamedTuple):
+    """What is done to a dataset, and what verification has to say: kind and block of a finding."""
+
+    what: str
+    dataset: str
+    do: Callable[[Tampering], None]
+    kind: str
+    block: int
+    replay: bool = True  # whether it takes running transactions again
+    first: int | None = None  # from where on, if not from this block
+
+
+def one_value(t: Tampering) -> None:
+    t.change(SECOND, new_data=t.values(SECOND, "y", lambda values: [values[0], 1, *values[2:]]))
+
+
+def an_input(t: Tampering, **changes: Any) -> None:
+    (item,) = t.event(THIRD).query_inputs
+    t.change(THIRD, query_inputs=[replace(item, **changes)])
+
+
+def another_query(t: Tampering) -> None:
+    event = t.event(1)
+    (step,) = event.transform.queries
+    step = replace(step, query=step.query.replace("10", "11"))
+    t.change(1, transform=replace(event.transform, queries=[step]))
+
+
+def another_time(t: Tampering) -> None:
+    block = t.blocks[THIRD]
+    t.rewrite({THIRD: replace(block, system_time=Timestamp(block.system_time.ns + 60_000_000_000))})
+
+
+def checkpoint_of_before(t: Tampering) -> None:
+    """The second transaction is said to have left the state of the first one."""
+    checkpoint = t.event(FIRST).new_checkpoint
+    second, third = t.blocks[SECOND], t.blocks[THIRD]
+    t.rewrite(
+        {
+            SECOND: replace(second, event=replace(second.event, new_checkpoint=checkpoint)),
+            THIRD: replace(third, event=replace(third.event, prev_checkpoint=checkpoint.physical_hash)),
+        }
+    )
+
+
+def another_state(t: Tampering) -> None:
+    """The second transaction left another state than it should have, and the third one went on from it."""
+    forged = Tampering(Workspace(t.forger), "windows")
+    for kind in ("data", "checkpoints"):
+        shutil.copytree(forged.folder / kind, t.folder / kind, dirs_exist_ok=True)
+    second, third = t.blocks[SECOND], forged.blocks[THIRD]
+    checkpoint = forged.event(SECOND).new_checkpoint
+    t.rewrite(
+        {
+            SECOND: replace(second, event=replace(second.event, new_checkpoint=checkpoint)),
+            THIRD: replace(third, event=replace(third.event, query_inputs=t.event(THIRD).query_inputs)),
+        }
+    )
+
+
+def other_offsets(t: Tampering) -> None:
+    t.change(THIRD, new_data=replace(t.event(THIRD).new_data, offset_interval=OffsetInterval(7, 9)))
+
+
+def other_block_of_input(t: Tampering) -> None:
+    an_input(t, new_block_hash=t.workspace.resolve("input").dataset.block(1).hash)
+
+
+LATER = Timestamp.parse("2030-01-01T00:00:00Z")
+NOTHING = Multihash.sha3_256(b"")
+CASES = [
+    Case("a byte of a block", "rows", lambda t: t.flip("blocks", t.hash(SECOND)),
+         "block-hash", SECOND, False),
+    Case("a byte of a slice", "rows", lambda t: t.flip("data", t.event(SECOND).new_data.physical_hash),
+         "slice-physical-hash", SECOND, False),
+    Case("a byte of a checkpoint", "windows",
+         lambda t: t.flip("checkpoints", t.event(SECOND).new_checkpoint.physical_hash),
+         "checkpoint-physical-hash", SECOND, False),
+    Case("the query", "rows", another_query, "transform-data", SECOND),
+    Case("the offsets of a slice", "rows", other_offsets, "slice-offset", THIRD, False),
+    Case("a watermark", "rows", lambda t: t.change(THIRD, new_watermark=LATER), "transform-watermark", THIRD),
+    Case("the offset up to which an input was read", "rows", lambda t: an_input(t, new_offset=7),
+         "input-interval", THIRD),
+    Case("the block up to which an input was read", "rows", other_block_of_input, "input-interval", THIRD),
+    Case("a block that the input does not have", "rows", lambda t: an_input(t, new_block_hash=t.hash(0)),
+         "input-diverged", THIRD),
+    Case("where an input was read from", "rows", lambda t: an_input(t, prev_offset=3),
+         "transform-intervals", THIRD, False),
+    Case("an input more", "rows", lambda t: t.change(THIRD, query_inputs=2 * t.event(THIRD).query_inputs),
+         "input-interval", THIRD),
+    Case("a value, written consistently", "rows", one_value, "transform-data", SECOND),
+    Case("rows left out", "rows", lambda t: t.change(THIRD, new_data=None), "transform-data", THIRD),
+    Case("the time of a block", "rows", another_time, "transform-data", THIRD),
+    Case("a dropped block", "rows", lambda t: t.rewrite({SECOND: None}),
+         "transform-intervals", SECOND, False),
+    Case("the checkpoint before", "windows", lambda t: t.change(THIRD, prev_checkpoint=NOTHING),
+         "prev-checkpoint", THIRD, False),
+    Case("a checkpoint left out", "windows", lambda t: t.change(THIRD, new_checkpoint=None),
+         "transform-checkpoint", THIRD),
+    Case("a checkpoint in another's place", "windows", checkpoint_of_before, "transform-checkpoint", SECOND),
+    Case("the state, and rows made of it", "windows", another_state, "transform-data", THIRD, True, SECOND),
+]  # fmt: skip
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.what)
+def case(request: pytest.FixtureRequest) -> Case:
+    return request.param
+
+
+@pytest.fixture
+def tampering(made: Deriving, case: Case, tmp_path: Path) -> Tampering:
+    folder = tmp_path / "workspace"
+    shutil.copytree(made.workspace.folder, folder)
+    return Tampering(Workspace(folder), case.dataset, made.workspace.folder.with_name("forger"))
+
+
+def check(
+    made: Deriving, workspace: Workspace, entry: DatasetEntry, first: int, replay: bool = True
+) -> Report:
+    # Nothing that an index remembers.
+    dataset = Dataset(entry.dataset.folder, ChainIndex(":memory:"))
+    running = Replay(workspace, entry, made.engine, Reporter()) if replay else None
+    return verify(dataset, Reporter(), first if replay else None, None, running)
+
+
+def test_nothing_was_changed(made: Deriving) -> None:
+    for name in ("rows", "windows"):
+        entry = made.workspace.resolve(name)
+        report = check(made, made.workspace, entry, 0)
+        assert (report.findings, report.unchecked, report.transforms) == ([], [], 3)
+        (use,) = report.engines
+        assert (use.engine, use.transactions) == ("spark", 3)
+        assert use.records == entry.dataset.state().records and use.version == use.made_by
+
+
+def test_what_was_changed_is_found(made: Deriving, case: Case, tampering: Tampering) -> None:
+    case.do(tampering)
+    workspace = Workspace(tampering.workspace.folder)
+    entry = workspace.resolve(case.dataset)
+    report = check(made, workspace, entry, case.first or case.block, case.replay)
+    assert not report.valid
+    # What was written over says which block it was no more.
+    block = "" if case.kind == "block-hash" else str(entry.dataset.block(case.block).hash)
+    found = [(each.kind, each.block) for each in report.findings]
+    assert any(kind == case.kind and each.endswith(block) for kind, each in found), report.findings
