@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import to_builtins
 
-from odf_engine.coordinator.protocol import Ingest, Pull, Request, Verify
+from odf_engine.coordinator import changing
+from odf_engine.coordinator.protocol import Ingest, Pull, Request, Update, Validate, Verify
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -71,6 +72,10 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
             return _ingest(request, context, reporter)
         case Verify():
             return _verify(request, context, reporter)
+        case Validate():
+            return changing.validate(request, context, reporter)
+        case Update():
+            return changing.update(request, context, reporter)
 
 
 def warm_up() -> None:

@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 2
+PROTOCOL_VERSION: Final = 3
 
 
 class JobState(Enum):
@@ -77,7 +77,48 @@ class Verify(msgspec.Struct, frozen=True, tag="verify"):
     last: int | None = None
 
 
-Request = Pull | Ingest | Verify
+class Validate(msgspec.Struct, frozen=True, tag="validate"):
+    """Looks whether the query of a derivative dataset can be run; nothing is changed.
+
+    ``manifest`` is the definition as YAML; ``dataset`` is an id, or empty for a dataset that is not
+    there yet. A wrong query fails the job; the result is JSON::
+
+        name     the dataset's name
+        checked  false when the query cannot be looked at yet, because an input has no schema
+        message  what a person should know, or null
+        schema   the columns that it makes, as DDL; null when it was not looked at
+        new      names of the columns that the dataset does not have yet
+        state    what becomes of the state with an Update: none (there is none), kept, or lost, when
+                 it has to be flushed or rebuilt
+    """
+
+    manifest: str
+    dataset: str = ""
+
+
+class Update(msgspec.Struct, frozen=True, tag="update"):
+    """Changes a derivative dataset to what a definition says, once its old query has done what lies before.
+
+    ``dataset`` is an id and ``manifest`` the definition as YAML. ``state`` says what becomes of the state
+    of the old query where the new one cannot go on from it: ``flush`` lets come out what was still to
+    come and begins with none, ``rebuild`` makes the one that the new query would have by now; when empty
+    the job fails. With ``accept_columns`` columns that the query gives and the dataset does not have yet
+    come into its schema even where the definition changes nothing else. ``origin`` is the URL that the
+    definition came from, when somebody else wrote it. The result is JSON::
+
+        name, status (updated or unchanged), old_head, new_head, blocks, records
+        state    none, kept, flushed or rebuilt
+        changes  what was appended for people: [{title, lines}]
+    """
+
+    dataset: str
+    manifest: str
+    state: Literal["", "flush", "rebuild"] = ""
+    accept_columns: bool = False
+    origin: str | None = None
+
+
+Request = Pull | Ingest | Verify | Validate | Update
 
 
 # --- What is known of a job ---------------------------------------------------------------------

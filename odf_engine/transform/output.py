@@ -106,21 +106,55 @@ def _check_columns(own: pa.Schema, vocab: DatasetVocabulary) -> None:
         )
 
 
+def grown(declared: pa.Schema, made: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """The schema of a dataset with the columns that a query gives and it does not have yet, at its end.
+
+    Args:
+        declared: the schema that the dataset has.
+        made: of the slices that the query makes.
+        vocab: the dataset's column names.
+
+    Raises:
+        InvalidQuery: the query lacks columns, or gives them in other types.
+    """
+    wrong, new = _differences(made, declared, vocab)
+    if wrong:
+        raise InvalidQuery(
+            "the query's columns are not those of the dataset: " + "; ".join(wrong),
+            where="query",
+            hint="give them as they were, with CAST(… AS …) AS name, or make a new dataset",
+        )
+    return pa.schema([*declared, *(made.field(name).with_nullable(True) for name in new)], declared.metadata)
+
+
 def _check_same(data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
+    wrong, new = _differences(data, declared, vocab)
+    if not wrong and not new:
+        return
+    hint = "name the columns in the query, instead of SELECT *"
+    if not wrong:
+        hint += ", or take in what is new: odf add --update MANIFEST --accept-columns"
+    raise InvalidQuery(
+        "the query's columns are not those of the dataset: "
+        + "; ".join([*wrong, *(f"column '{name}' is new" for name in new)]),
+        where="query",
+        hint=hint,
+    )
+
+
+def _differences(
+    data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
+) -> tuple[list[str], list[str]]:
+    """What is missing or of another type, as people read it; and the names of columns that are new."""
     system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     wanted = pa.schema([field for field in declared if field.name not in system])
-    differences: list[str] = []
-    places = find_columns(data.names, wanted.names)
+    given = pa.schema([field for field in data if field.name not in system])
+    wrong: list[str] = []
+    places = find_columns(given.names, wanted.names)
     for field, place in zip(wanted, places, strict=True):
         if place is None:
-            differences.append(f"column '{field.name}' is missing")
-        elif stored_type(data.field(place).type) != field.type:
-            kind = type_ddl(data.field(place).type)
-            differences.append(f"column '{field.name}' was {type_ddl(field.type)}, is {kind}")
-    differences += [f"column '{name}' is new" for at, name in enumerate(data.names) if at not in places]
-    if differences:
-        raise InvalidQuery(
-            "the query's columns are not those of the dataset: " + "; ".join(differences),
-            where="query",
-            hint="name the columns in the query, instead of SELECT *",
-        )
+            wrong.append(f"column '{field.name}' is missing")
+        elif stored_type(given.field(place).type) != field.type:
+            kind = type_ddl(given.field(place).type)
+            wrong.append(f"column '{field.name}' was {type_ddl(field.type)}, is {kind}")
+    return wrong, [name for at, name in enumerate(given.names) if at not in places]

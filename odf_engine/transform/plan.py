@@ -8,7 +8,7 @@ themselves. What lies behind a boundary is the next transaction's.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 
@@ -33,6 +33,7 @@ from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 _DATA_KINDS: Final = ("AddData", "ExecuteTransform")
 _MOST_SCHEMAS: Final = 1000
+Kind = Literal["execute", "finish", "rebuild"]
 _MOST_AT_ONCE: Final = 1000
 
 
@@ -53,6 +54,7 @@ class InputPlan:
         explicit: the watermarks that the interval's blocks brought, with the times of these blocks.
         vocab: the input's column names.
         schema: of the input at the end of the interval, as Arrow holds it.
+        before: the watermark that the input had at the beginning of the interval.
     """
 
     entry: DatasetEntry
@@ -63,6 +65,7 @@ class InputPlan:
     explicit: list[Watermark]
     vocab: DatasetVocabulary
     schema: bytes
+    before: Timestamp | None = None
 
     @property
     def offsets(self) -> OffsetInterval | None:
@@ -80,6 +83,9 @@ class Transaction:
         transform: the query.
         inputs: in the order of the query's inputs.
         watermark: of the result: the least of the inputs', and never less than before.
+        kind: what the engine does: it executes the query on what inputs bring; or, at the boundary of
+            two queries where no input moves, it finishes the state of the old one, or rebuilds that
+            which the new one would have, from the inputs' start.
     """
 
     entry: DatasetEntry
@@ -87,6 +93,7 @@ class Transaction:
     transform: SetTransform
     inputs: list[InputPlan]
     watermark: Timestamp | None
+    kind: Kind = "execute"
 
 
 class _End(msgspec.Struct, frozen=True):
@@ -135,8 +142,73 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
     return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
 
 
+def standing_transaction(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    state: ChainState,
+    kind: Literal["finish", "rebuild"],
+    moment: Timestamp,
+) -> Transaction:
+    """A transaction at the boundary of two queries: no input moves.
+
+    Args:
+        workspace: where the inputs are.
+        entry: the dataset.
+        state: of its chain before the transaction, with the query that is finished or rebuilt.
+        kind: which of both.
+        moment: the transaction's system time: the query to rebuild sees the schemas of then.
+
+    Raises:
+        NotFound, Diverged, Unsupported: as for :func:`plan_transaction`.
+    """
+    transform = state.transform
+    if transform is None:
+        raise Unsupported("the transform is not known, or of a newer specification")
+    before = {item.dataset_id: item for item in state.last_inputs or ()}
+    inputs = [
+        _standing(workspace, item, before, None if kind == "finish" else moment) for item in transform.inputs
+    ]
+    return Transaction(entry, state, transform, inputs, _watermark(state, inputs), kind)
+
+
+def _standing(
+    workspace: Workspace,
+    item: TransformInput,
+    before: dict[DatasetId, ExecuteTransformInput],
+    since_start: Timestamp | None,
+) -> InputPlan:
+    """An input that does not move; with all that it has had when its schema of a moment is given."""
+    dataset_id = DatasetId.parse(item.dataset_ref)
+    alias = item.alias or item.dataset_ref
+    entry = _input(workspace, dataset_id, alias)
+    dataset, place = entry.dataset, _last_place(entry.dataset, alias, before.get(dataset_id))
+    rebuilt = place if since_start is not None else None
+    if since_start is not None or place is None:
+        schema = _schema_then(dataset, since_start, alias)
+    else:
+        schema = _schema_at(dataset, place.sequence_number, alias)
+    return InputPlan(
+        entry=entry,
+        alias=alias,
+        interval=ExecuteTransformInput(
+            dataset_id=dataset_id,
+            prev_block_hash=None if place is None else place.block,
+            prev_offset=None if place is None else place.offset,
+        ),
+        slices=dataset.slices(0, rebuilt.offset) if rebuilt and rebuilt.offset is not None else [],
+        watermark=None if place is None else place.watermark,
+        explicit=_explicit(dataset, None, rebuilt) if rebuilt else [],
+        vocab=dataset.state().vocabulary,
+        schema=schema,
+    )
+
+
 def recorded_transaction(
-    workspace: Workspace, entry: DatasetEntry, state: ChainState, event: ExecuteTransform
+    workspace: Workspace,
+    entry: DatasetEntry,
+    state: ChainState,
+    event: ExecuteTransform,
+    system_time: Timestamp | None = None,
 ) -> Transaction:
     """A transaction of the past, as its block says it was run.
 
@@ -145,6 +217,7 @@ def recorded_transaction(
         entry: the dataset that was made.
         state: of its chain before the block.
         event: what the block says.
+        system_time: of the block.
 
     Raises:
         NotFound: an input is not in the workspace.
@@ -155,6 +228,8 @@ def recorded_transaction(
     transform = state.transform
     if transform is None:
         raise Unsupported("the transform is not known, or of a newer specification")
+    if (kind := kind_of_transaction(event)) != "execute":
+        return standing_transaction(workspace, entry, state, kind, system_time or state.system_time)
     inputs: list[InputPlan] = []
     for item, recorded in zip(transform.inputs, event.query_inputs, strict=True):
         alias = item.alias or item.dataset_ref
@@ -169,6 +244,18 @@ def recorded_transaction(
             _check_offset(source.dataset, alias, place)
         inputs.append(_input_plan(source, alias, begin, end))
     return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
+
+
+def kind_of_transaction(event: ExecuteTransform) -> Kind:
+    """What a block of the past says was done.
+
+    Where no input moves, a state that ends was finished, and one that begins was rebuilt.
+    """
+    if any(item.new_block_hash is not None for item in event.query_inputs):
+        return "execute"
+    if event.new_checkpoint is None:
+        return "execute" if event.prev_checkpoint is None else "finish"
+    return "execute" if event.new_checkpoint.physical_hash == event.prev_checkpoint else "rebuild"
 
 
 def _check_offset(dataset: Dataset, alias: str, place: _End | None) -> None:
@@ -202,13 +289,18 @@ def _plan_input(
     alias = item.alias or item.dataset_ref
     entry = _input(workspace, dataset_id, alias)
     dataset, state = entry.dataset, entry.dataset.state()
+    begin = _last_place(dataset, alias, before.get(dataset_id))
     if state.last_offset is None:
         return None
-    begin = None
-    if (last := before.get(dataset_id)) is not None:
-        offset = last.prev_offset if last.new_offset is None else last.new_offset
-        begin = _place(dataset, alias, last.new_block_hash or last.prev_block_hash, offset)
     return _input_plan(entry, alias, begin, _end(dataset, state, begin, max_rows))
+
+
+def _last_place(dataset: Dataset, alias: str, last: ExecuteTransformInput | None) -> _End | None:
+    """Where a transaction left an input."""
+    if last is None:
+        return None
+    offset = last.prev_offset if last.new_offset is None else last.new_offset
+    return _place(dataset, alias, last.new_block_hash or last.prev_block_hash, offset)
 
 
 def _input_plan(entry: DatasetEntry, alias: str, begin: _End | None, end: _End) -> InputPlan:
@@ -232,6 +324,7 @@ def _input_plan(entry: DatasetEntry, alias: str, begin: _End | None, end: _End) 
         explicit=_explicit(dataset, begin, end),
         vocab=dataset.state().vocabulary,
         schema=_schema_at(dataset, end.sequence_number, alias),
+        before=None if begin is None else begin.watermark,
     )
 
 
@@ -331,7 +424,18 @@ def _filling(dataset: Dataset, offset: int) -> list[int]:
 def _schema_at(dataset: Dataset, number: int, alias: str) -> bytes:
     """The schema that the input had after block ``number``."""
     rows = dataset.page(1, before=number + 1, kinds=("SetDataSchema",))
-    event = dataset.block(rows[0].hash).block.event if rows else None
+    return _schema_of(dataset, rows[0].hash if rows else None, alias)
+
+
+def _schema_then(dataset: Dataset, moment: Timestamp | None, alias: str) -> bytes:
+    """The schema that the input had at a moment; the newest where none is given."""
+    rows = dataset.page(_MOST_SCHEMAS, kinds=("SetDataSchema",))
+    found = [row.hash for row in rows if moment is None or row.system_time <= moment]
+    return _schema_of(dataset, found[0] if found else None, alias)
+
+
+def _schema_of(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
+    event = None if block is None else dataset.block(block).block.event
     if not isinstance(event, SetDataSchema) or event.schema is None:
         raise Unsupported(
             f"the schema of input '{alias}' is written in terms of a newer specification",

@@ -22,6 +22,7 @@ from odf_engine.metadata.model import (
     SetDataSchema,
     TransformRequest,
     TransformRequestInput,
+    Watermark,
 )
 from odf_engine.metadata.quoting import quoting
 from odf_engine.metadata.timestamp import Timestamp
@@ -30,7 +31,6 @@ from odf_engine.transform.contract import Engine, Result
 from odf_engine.transform.plan import InputPlan, Transaction, plan_transaction
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
-MAX_ROWS: Final = 50_000_000
 CHECKPOINT: Final = "checkpoint"
 
 
@@ -50,7 +50,7 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
     before = entry.dataset.state()
     while True:
         reporter.phase("plan")
-        transaction = plan_transaction(workspace, entry, MAX_ROWS)
+        transaction = plan_transaction(workspace, entry, workspace.config.transform.most_rows)
         if transaction is None:
             break
         with _job_folder(workspace.odf / "cache") as folder:
@@ -86,8 +86,7 @@ class _Step:
                 self._reporter.line(_said(each))
             self._reporter.phase("query")
             request = make_request(self._transaction, self._folder, staged, self._system_time)
-            with quoting(request.transform.queries or []):
-                result = self._engine.execute(request, declared_schema(self._state), self._reporter)
+            result = perform(self._engine, self._transaction, request, self._reporter)
             self._commit(result, staged)
         finally:
             staged.unlink(missing_ok=True)
@@ -100,24 +99,7 @@ class _Step:
         events: list[MetadataEvent] = []
         if written is not None and not state.has_schema:
             events.append(SetDataSchema(schema=encode_schema(result.schema)))
-        checkpoint = state.last_checkpoint
-        events.append(
-            ExecuteTransform(
-                query_inputs=[each.interval for each in self._transaction.inputs],
-                prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
-                prev_offset=state.last_offset,
-                new_data=None
-                if written is None
-                else DataSlice(
-                    logical_hash=written.logical_hash,
-                    physical_hash=written.physical_hash,
-                    offset_interval=written.offset_interval,
-                    size=written.size,
-                ),
-                new_checkpoint=result.checkpoint or checkpoint,
-                new_watermark=self._transaction.watermark,
-            )
-        )
+        events.append(event_of(self._transaction, result))
         head = self._dataset.commit(
             events,
             system_time=self._system_time,
@@ -129,6 +111,46 @@ class _Step:
         rows = written.rows if written is not None else 0
         reporter.line(f"block {head}, {rows:,} rows")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
+
+
+def perform(
+    engine: Engine, transaction: Transaction, request: TransformRequest, reporter: Reporter
+) -> Result:
+    """Has an engine do a transaction.
+
+    Args:
+        engine: what runs the query.
+        transaction: what is to be done.
+        request: made of it by :func:`make_request`.
+        reporter: hears of amounts, and is asked whether to stop.
+
+    Raises:
+        OdfError: as the methods of :class:`odf_engine.transform.contract.Engine` say.
+    """
+    work = {"execute": engine.execute, "finish": engine.finish, "rebuild": engine.rebuild}[transaction.kind]
+    with quoting(request.transform.queries or []):
+        return work(request, declared_schema(transaction.state), reporter)
+
+
+def event_of(transaction: Transaction, result: Result) -> ExecuteTransform:
+    """What the chain says of a transaction that was done."""
+    state, written = transaction.state, result.written
+    before = state.last_checkpoint
+    return ExecuteTransform(
+        query_inputs=[each.interval for each in transaction.inputs],
+        prev_checkpoint=before.physical_hash if before else None,
+        prev_offset=state.last_offset,
+        new_data=None
+        if written is None
+        else DataSlice(
+            logical_hash=written.logical_hash,
+            physical_hash=written.physical_hash,
+            offset_interval=written.offset_interval,
+            size=written.size,
+        ),
+        new_checkpoint=None if transaction.kind == "finish" else result.checkpoint or before,
+        new_watermark=transaction.watermark,
+    )
 
 
 def make_request(
@@ -150,7 +172,8 @@ def make_request(
         vocab=state.vocabulary,
         transform=transaction.transform.transform,
         query_inputs=[
-            _request_input(each, folder / f"{at}.parquet") for at, each in enumerate(transaction.inputs)
+            _request_input(each, folder / f"{at}.parquet", fresh=state.last_checkpoint is None)
+            for at, each in enumerate(transaction.inputs)
         ],
         next_offset=0 if state.last_offset is None else state.last_offset + 1,
         prev_checkpoint_path=_path_of(transaction),
@@ -165,7 +188,8 @@ def _path_of(transaction: Transaction) -> str | None:
     return None if last is None else str(transaction.entry.dataset.checkpoint_path(last.physical_hash))
 
 
-def _request_input(each: InputPlan, schema_file: Path) -> TransformRequestInput:
+def _request_input(each: InputPlan, schema_file: Path, *, fresh: bool) -> TransformRequestInput:
+    """``fresh`` where no state says which watermark the input had before."""
     # An empty file: the schema at the interval's end, which no slice may have had yet.
     pq.write_table(decode_schema(each.schema).empty_table(), schema_file)
     return TransformRequestInput(
@@ -176,8 +200,16 @@ def _request_input(each: InputPlan, schema_file: Path) -> TransformRequestInput:
         offset_interval=each.offsets,
         data_paths=[str(each.entry.dataset.slice_path(row)) for row in each.slices],
         schema_file=str(schema_file),
-        explicit_watermarks=each.explicit,
+        explicit_watermarks=[*(_known(each) if fresh else ()), *each.explicit],
     )
+
+
+def _known(each: InputPlan) -> Iterator[Watermark]:
+    """The watermark that an input had when the transaction began."""
+    block = each.interval.prev_block_hash
+    if each.before is not None and block is not None:
+        moment = each.entry.dataset.block(block).block.system_time
+        yield Watermark(system_time=moment, event_time=each.before)
 
 
 def _said(each: InputPlan) -> str:

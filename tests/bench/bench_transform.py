@@ -35,7 +35,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.session import SparkRuntime
 from odf_engine.spark.settings import SparkOptions
 from odf_engine.transform.plan import plan_transaction
-from odf_engine.transform.run import MAX_ROWS, transform
+from odf_engine.transform.run import transform
 from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
@@ -204,7 +204,7 @@ def planning(bench: Bench) -> tuple[str, str, str, str]:
 
     def plan(entry: DatasetEntry) -> object:
         fresh = Workspace(bench.workspace.folder)
-        return plan_transaction(fresh, fresh.resolve(str(entry.id)), MAX_ROWS)
+        return plan_transaction(fresh, fresh.resolve(str(entry.id)), fresh.config.transform.most_rows)
 
     assert plan(short) and plan(long)
     times = {entry.id: median(lambda entry=entry: plan(entry), 50) for entry in (short, long)}
