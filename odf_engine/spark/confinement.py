@@ -22,12 +22,13 @@ _REFUSED: Final = {
 }
 
 
-def check_confined(plan: Any, views: Collection[str]) -> None:
+def check_confined(plan: Any, views: Collection[str], *, clauses: bool = False) -> None:
     """Looks through a parsed query.
 
     Args:
         plan: Spark's logical plan, not analysed.
         views: the names it may read.
+        clauses: whether it may say FOR SYSTEM_TIME AS OF.
 
     Raises:
         QueryError: it runs a program, or reads something else; with the place.
@@ -36,7 +37,7 @@ def check_confined(plan: Any, views: Collection[str]) -> None:
     names = {name.casefold() for name in views}
     names.update(each.alias().casefold() for kind, node in nodes for each in _named_within(kind, node))
     for kind, node in nodes:
-        if kind in _REFUSED:
+        if kind in _REFUSED and not (clauses and kind == "RelationTimeTravel"):
             message, hint = _REFUSED[kind]
             raise _wrong(node, message, hint)
         if kind == "UnresolvedRelation":

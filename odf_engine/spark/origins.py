@@ -149,10 +149,18 @@ class Follower(Catalyst):
     Args:
         session: in which the query was made.
         inputs: the views that are inputs, in the order of declaration, with their column names.
+        system: ids of further columns that are an input's system columns, with the name of the input
+            whose operation it is, or an empty text.
     """
 
-    def __init__(self, session: SparkSession, inputs: Mapping[str, DatasetVocabulary]) -> None:
+    def __init__(
+        self,
+        session: SparkSession,
+        inputs: Mapping[str, DatasetVocabulary],
+        system: Mapping[int, str] | None = None,
+    ) -> None:
         super().__init__(session)
+        self.system = system or {}
         self.inputs = {name.lower(): (at, vocab) for at, (name, vocab) in enumerate(inputs.items())}
 
     def result(self, frame: DataFrame) -> Followed:
@@ -226,6 +234,7 @@ class Follower(Catalyst):
             place = self.expressions.BitwiseOr(offset, base)
         origin = [self.alias(place, POSITION), self.alias(operation, OPERATION)]
         passed = {id_of(named[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
+        passed |= self.system.keys()
         if vocab.system_time_column in named:
             passed.add(id_of(named[vocab.system_time_column]))
         return Part(

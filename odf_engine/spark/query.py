@@ -11,15 +11,20 @@ from pyspark.errors import ParseException, PySparkException
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.spark.casts import identifier
+from odf_engine.spark.catalyst import Catalyst
 from odf_engine.spark.confinement import check_confined
 from odf_engine.spark.errors import QueryError, explain, translated
+from odf_engine.spark.temporal import Table, has_clause, quoted, with_conditions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
 def run_query(
-    session: SparkSession, views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]
+    session: SparkSession,
+    views: Mapping[str, DataFrame],
+    steps: Sequence[SqlQueryStep],
+    tables: Mapping[str, Table] | None = None,
 ) -> DataFrame:
     """The result of a query of one or more steps; nothing runs yet.
 
@@ -30,6 +35,8 @@ def run_query(
         session: the job's own, which the views belong to.
         views: frames by the name that the query uses.
         steps: in order.
+        tables: the temporal tables by their names in small letters; each has a view of its own
+            (:attr:`Table.view`) that stands for it where it is joined as of a time.
 
     Raises:
         InvalidQuery: no single SELECT, a syntax error, an unknown name, types that do not go
@@ -42,12 +49,13 @@ def run_query(
             frame.createOrReplaceTempView(identifier(name))
     *others, last = steps
     for number, step in enumerate(others, 1):
-        frame = _step(session, step.query, f"query step {number} of {len(steps)}", known)
+        place = f"query step {number} of {len(steps)}"
+        frame = _step(session, step, place, known, tables or {})
         with translated():
             frame.createOrReplaceTempView(identifier(str(step.alias)))
         known.append(str(step.alias))
     place = f"query step {len(steps)} of {len(steps)}" if others else "query"
-    return _step(session, last.query, place, known)
+    return _step(session, last, place, known, tables or {})
 
 
 def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> None:
@@ -71,9 +79,17 @@ def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]
         taken.add(step.alias.lower())
 
 
-def _step(session: SparkSession, query: str, place: str, known: Sequence[str]) -> DataFrame:
-    query = re.sub(r"(\s*;)+\s*\Z", "", query)
+def _step(
+    session: SparkSession, step: SqlQueryStep, place: str, known: Sequence[str], tables: Mapping[str, Table]
+) -> DataFrame:
+    query = re.sub(r"(\s*;)+\s*\Z", "", step.query)
     try:
+        if has_clause([step]):
+            plan = _only_select(session, quoted(query), place)
+            check_confined(plan, known, clauses=True)
+            plan = with_conditions(session, plan, tables, known)
+            check_confined(plan, [*known, *(table.view for table in tables.values())])
+            return Catalyst(session).frame(plan)
         check_confined(_only_select(session, query, place), known)
         return session.sql(query)
     except (PySparkException, QueryError) as error:

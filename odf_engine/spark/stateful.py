@@ -53,6 +53,7 @@ def stateful(
     inputs: Mapping[str, DatasetVocabulary],
     event_time: str,
     changing: Collection[str],
+    system: Mapping[int, str] | None = None,
 ) -> Stateful:
     """The stream of a query over streaming views.
 
@@ -63,18 +64,19 @@ def stateful(
         event_time: what the result calls its event time.
         changing: inputs that bring retractions or corrections this time; the signs of other rows are
             not computed.
+        system: as for :class:`odf_engine.spark.origins.Follower`.
 
     Raises:
         InvalidQuery, Unsupported: the query is of no kind that can be run; the hint says how to write it.
     """
     with translated():
-        made = _Maker(session, inputs, event_time, changing)
+        made = _Maker(session, inputs, event_time, changing, system)
         found = made.stream(frame)
         if not made.ordering:
             return found
         # Checked by Spark as it is; rows are put in order for sums only afterwards.
         session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-        return _Maker(session, inputs, event_time, changing, in_order=True).stream(frame)
+        return _Maker(session, inputs, event_time, changing, system, in_order=True).stream(frame)
 
 
 class _Maker(Follower):
@@ -84,16 +86,17 @@ class _Maker(Follower):
         inputs: Mapping[str, DatasetVocabulary],
         event_time: str,
         changing: Collection[str],
+        system: Mapping[int, str] | None,
         *,
         in_order: bool = False,
     ) -> None:
-        super().__init__(session, inputs)
+        super().__init__(session, inputs, system)
         self._names = {name.lower(): name for name in inputs}
         self._event_time = event_time
         self._changing = changing
         self._in_order = in_order
         self.ordering = False
-        self._operations: dict[int, str] = {}
+        self._operations = {place: name for place, name in self.system.items() if name}
         self._mentioned: set[str] = set()
         self._plain: dict[str, str] = {}
         self._exact = False

@@ -119,6 +119,36 @@ def batches(
         yield Batch(held, last)
 
 
+def batches_as_of(
+    slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Marks, *, each: bool
+) -> Iterator[Batch]:
+    """The same for queries with as-of joins, whose rows come out when the watermark reaches their time.
+
+    Args:
+        slices: in order.
+        inputs: with the watermarks that the transaction brings.
+        before: the watermarks at its beginning.
+        each: every commit to an input has to be a batch of its own.
+    """
+    aliases = [item.query_alias for item in inputs]
+    done = reached = before.least(aliases)
+    held: list[Slice] = []
+    moments = {item.added for item in slices}
+    moments |= {mark.system_time.ms for item in inputs for mark in item.explicit_watermarks}
+    for moment in sorted(moments):
+        new = [item for item in slices if item.added == moment]
+        # A version may come for the very time up to which rows came out.
+        late = reached is not None and any(_is_late(item, reached + 1) for item in new)
+        if (late or each) and (held or reached != done):
+            yield Batch(held, reached)
+            held, done = [], reached
+        held += new
+        mark = before.after(inputs, moment + 1).least(aliases)
+        reached = mark if reached is None or (mark is not None and mark > reached) else reached
+    if held or reached != done:
+        yield Batch(held, reached)
+
+
 def _is_late(slice: Slice, mark: int) -> bool:
     return slice.earliest is not None and slice.earliest < mark
 

@@ -17,7 +17,9 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.origins import OPERATION, POSITION, Followed, NeedsState, check_repeatable, follow
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import slices_frame
+from odf_engine.spark.temporal import has_clause
 from odf_engine.spark.types import arrow_schema
+from odf_engine.transform.as_of import AsOfStreaming
 from odf_engine.transform.contract import QueryInput, Result, Validated
 from odf_engine.transform.output import Contract
 from odf_engine.transform.pairs import torn, whole_pairs
@@ -42,10 +44,11 @@ class SparkEngine:
         """See :class:`odf_engine.transform.contract.Engine`."""
         session = self._session(request)
         about = goes_on(request)
-        followed = None if about is not None else self._query(session, request)
+        kind = _kind(request)
+        followed = None if about is not None or kind is AsOfStreaming else self._query(session, request)
         if followed is None:
             state = None if about is None else about.state
-            return Streaming(session, request, declared, reporter, state or self._state(request)).run()
+            return kind(session, request, declared, reporter, state or self._state(request)).run()
         output = _Output(followed, request, declared)
         sort = False
         while True:
@@ -69,12 +72,12 @@ class SparkEngine:
     def finish(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
         """See :class:`odf_engine.transform.contract.Engine`."""
         state = self._state(request)
-        return Streaming(self._session(request), request, declared, reporter, state).finish()
+        return _kind(request)(self._session(request), request, declared, reporter, state).finish()
 
     def rebuild(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
         """See :class:`odf_engine.transform.contract.Engine`."""
         state = self._state(request)
-        return Streaming(self._session(request), request, declared, reporter, state).rebuild()
+        return _kind(request)(self._session(request), request, declared, reporter, state).rebuild()
 
     def _session(self, request: TransformRequest) -> SparkSession:
         session = self._runtime.session()
@@ -157,6 +160,11 @@ class _Output:
     def _make(self, sort: bool) -> tuple[DataFrame, Step]:
         frame = self._followed.frame
         return frame.sort(POSITION) if sort else frame, self._contract.checked
+
+
+def _kind(request: TransformRequest) -> type[Streaming]:
+    """How a query that keeps state is run."""
+    return AsOfStreaming if has_clause(request.transform.queries or []) else Streaming
 
 
 def define_system_time(session: SparkSession, moment: str) -> None:

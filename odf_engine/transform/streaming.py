@@ -6,7 +6,7 @@ import hashlib
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _EMITTED: Final = "emitted.arrow"
 
 
-class _Ready(NamedTuple):
+class Ready(NamedTuple):
     """A query that is about to run: over which slices, and of a grouping without a window what it gave."""
 
     query: Stateful
@@ -158,7 +158,7 @@ class Streaming:
         checkpoint = self._save(ready, nothing.after(self._request.query_inputs, None))
         return Result(written, ready.contract.schema, checkpoint)
 
-    def _ready(self) -> _Ready:
+    def _ready(self) -> Ready:
         slices = read_slices(self._request.query_inputs)
         aliases = {self._request.query_inputs[each.at].query_alias for each in slices if each.changes}
         query = self._query(aliases)
@@ -166,13 +166,13 @@ class Streaming:
         contract = Contract(own, self._request.vocab, self._declared)
         self._check(query, slices)
         emitted = Emitted(own, query.keys, contract.event_time) if query.mode == "update" else None
-        return _Ready(query, contract, slices, emitted)
+        return Ready(query, contract, slices, emitted)
 
-    def _batches(self, ready: _Ready, marks: Marks) -> list[Batch]:
+    def _batches(self, ready: Ready, marks: Marks) -> list[Batch]:
         each = ready.emitted is not None
         return list(batches(ready.slices, self._request.query_inputs, marks, each=each))
 
-    def _results(self, ready: _Ready, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
+    def _results(self, ready: Ready, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
         """Runs batches; the rows of each in order."""
         results: list[Iterator[pa.RecordBatch]] = []
         for number, batch in enumerate(todo):
@@ -216,7 +216,7 @@ class Streaming:
         read_checkpoint(Path(path), folder)
         return read_emitted(folder / _EMITTED)
 
-    def _save(self, ready: _Ready, marks: Marks) -> Checkpoint:
+    def _save(self, ready: Ready, marks: Marks) -> Checkpoint:
         if ready.emitted is not None:
             ready.emitted.save(self._kept / _EMITTED)
         aliases = [each.query_alias for each in self._request.query_inputs]
@@ -232,21 +232,31 @@ class Streaming:
 
     def _check(self, query: Stateful, slices: Sequence[Slice]) -> None:
         """Refuses rows that the query would get wrong."""
+        plain, streamed = self._plain(query), self._streamed(query)
         for each in slices:
             name = self._request.query_inputs[each.at].query_alias
-            if each.changes and name in query.plain:
+            if each.changes and name in plain:
                 raise InvalidQuery(
-                    f"the input '{name}' has retractions or corrections, and {query.plain[name]} "
+                    f"the input '{name}' has retractions or corrections, and {plain[name]} "
                     "cannot take rows back",
                     where="query",
                     hint="count, sum and avg can; or say what they mean to the query, such as WHERE op = 0",
                 )
-            if query.mode == "append" and each.earliest is not None and each.earliest < 0:
+            if name in streamed and each.earliest is not None and each.earliest < 0:
                 raise BadData(
                     f"the input '{name}' has rows from before 1970, which a query with state cannot have",
                     where=str(each.path),
                     hint="filter them out in a dataset of its own",
                 )
+
+    def _plain(self, query: Stateful) -> Mapping[str, str]:
+        """Inputs whose retractions and corrections the query cannot take, and what in it cannot."""
+        return query.plain
+
+    def _streamed(self, query: Stateful) -> set[str]:
+        """Inputs whose rows have to be in the time that Spark knows for streams."""
+        aliases = {each.query_alias for each in self._request.query_inputs}
+        return aliases if query.mode == "append" else set()
 
     # --- Batches ------------------------------------------------------------------------------
 
@@ -254,12 +264,7 @@ class Streaming:
         self, query: Stateful, contract: Contract, batch: Batch, number: int
     ) -> Iterator[pa.RecordBatch]:
         """Runs a batch; its rows in order."""
-        inputs = self._request.query_inputs
-        files: list[list[Path]] = [[] for _ in inputs]
-        for each in batch.slices:
-            name = f"{number}-{each.at}-{len(files[each.at])}.parquet"
-            path = plain_slice(each.path, inputs[each.at].vocab, self._scratch / f"copy-{name}")
-            files[each.at].append(path if is_plain(path) else _link(self._scratch / f"link-{name}", path))
+        files = self._files(batch, number)
         taken: list[Iterator[pa.RecordBatch]] = []
 
         def take(frame: DataFrame) -> None:
@@ -271,6 +276,16 @@ class Streaming:
         if late:
             self._reporter.line(f"{late:,} rows came too late for what they belong to: left out", "warning")
         return chain.from_iterable(taken)
+
+    def _files(self, batch: Batch, number: int) -> list[list[Path]]:
+        """What a batch reads, by number of the input."""
+        inputs = self._request.query_inputs
+        files: list[list[Path]] = [[] for _ in inputs]
+        for each in batch.slices:
+            name = f"{number}-{each.at}-{len(files[each.at])}.parquet"
+            path = plain_slice(each.path, inputs[each.at].vocab, self._scratch / f"copy-{name}")
+            files[each.at].append(path if is_plain(path) else _link(self._scratch / f"link-{name}", path))
+        return files
 
     def _gathered(self, frame: DataFrame, contract: Contract, path: Path) -> Iterator[pa.RecordBatch]:
         """The rows of a batch, all of them there already, by event time and then every other column."""
@@ -320,6 +335,8 @@ def goes_on(request: TransformRequest) -> About | None:
 def _hash(request: TransformRequest) -> str:
     """Of what the state belongs to."""
     steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
+    if request.transform.temporal_tables:
+        steps += msgspec.json.encode(request.transform.temporal_tables, order="sorted")
     aliases = [f"{each.dataset_id} {each.query_alias}" for each in request.query_inputs]
     return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
 

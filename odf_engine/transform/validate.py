@@ -16,9 +16,11 @@ from odf_engine.spark.fingerprint import fingerprint
 from odf_engine.spark.origins import OPERATION, POSITION, NeedsState, check_repeatable, follow
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import plain_schema, slices_frame
-from odf_engine.spark.stateful import ROWS, stateful
+from odf_engine.spark.stateful import ROWS, Stateful, stateful
 from odf_engine.spark.streams import Streams
+from odf_engine.spark.temporal import has_clause
 from odf_engine.spark.types import arrow_schema
+from odf_engine.transform.as_of_query import fingerprint_as_of, prepared
 from odf_engine.transform.changes import Emitted
 from odf_engine.transform.contract import QueryInput, Validated
 from odf_engine.transform.output import Contract
@@ -38,6 +40,11 @@ def validated(
     declared: pa.Schema | None,
 ) -> Validated:
     """See :meth:`odf_engine.transform.contract.Engine.validate`; ``session`` is of no more use then."""
+    if has_clause(transform.queries or []):
+        with tempfile.TemporaryDirectory(prefix="odf-validate-") as folder:
+            streams = Streams(session, Path(folder, "state"), Path(folder))
+            query = prepared(session, streams, transform, inputs, vocab.event_time_column, set()).query
+        return _checked(query, vocab, declared, fingerprint_as_of(transform, inputs), inputs)
     vocabs = {each.alias: each.vocab for each in inputs}
     views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
     frame = run_query(session, views, transform.queries or [])
@@ -66,12 +73,22 @@ def _with_state(
     frame = run_query(session, views, transform.queries or [])
     vocabs = {each.alias: each.vocab for each in inputs}
     query = stateful(session, frame, vocabs, vocab.event_time_column, set())
+    with translated():
+        text = fingerprint(session, frame, whole=query.mode == "update")
+    return _checked(query, vocab, declared, text, inputs)
+
+
+def _checked(
+    query: Stateful,
+    vocab: DatasetVocabulary,
+    declared: pa.Schema | None,
+    text: str,
+    inputs: Sequence[QueryInput],
+) -> Validated:
     own = _own(query.frame)
     contract = Contract(own, vocab, declared)
     if query.mode == "update":
         Emitted(own, query.keys, contract.event_time)
-    with translated():
-        text = fingerprint(session, frame, whole=query.mode == "update")
     return Validated(contract.schema, _hash([text, *(each.alias for each in inputs)]))
 
 

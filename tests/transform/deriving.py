@@ -38,6 +38,7 @@ content:
       transform:
         kind: Sql
         engine: spark
+        temporalTables: [{tables}]
         query: |
           {query}
 """
@@ -58,11 +59,12 @@ class Deriving:
         self.commit(entry, [SetDataSchema(schema=encode_schema(slice_schema(schema, vocab)))])
         return entry
 
-    def derivative(self, query: str, *inputs: str, name: str = "output") -> DatasetEntry:
-        """A derivative dataset of these inputs (``input`` by default)."""
+    def derivative(self, query: str, *inputs: str, name: str = "output", **keys: str) -> DatasetEntry:
+        """A derivative dataset of these inputs (``input`` by default); ``keys`` of temporal tables."""
         listed = ", ".join(f"{{datasetRef: {each}, alias: {each}}}" for each in inputs or ("input",))
         indented = query.strip().replace("\n", "\n          ")
-        text = DERIVATIVE.format(name=name, inputs=listed, query=indented)
+        tables = ", ".join(f"{{name: {each}, primaryKey: [{key}]}}" for each, key in keys.items())
+        text = DERIVATIVE.format(name=name, inputs=listed, tables=tables, query=indented)
         (entry,) = self.workspace.add(read_manifests(text, "test"))
         return entry
 
