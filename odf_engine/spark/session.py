@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from odf_engine import processes
 from odf_engine.errors import OdfError
 from odf_engine.spark import archive, training
+from odf_engine.spark.cluster import check_executors, check_master, was_ended
 from odf_engine.spark.java import Java, find_java
 from odf_engine.spark.launch import Gateway, SparkFailed, connect, launch
 from odf_engine.spark.settings import SparkConfig, is_here, is_local, spark_settings
@@ -82,9 +83,11 @@ class SparkRuntime:
 
     @property
     def alive(self) -> bool:
-        """Whether Spark was started and its process still runs."""
-        gateway = self._gateway
-        return self._root is not None and gateway is not None and gateway.process.poll() is None
+        """Whether Spark was started and still runs; a cluster may end it, and leave its process."""
+        gateway, context = self._gateway, self._context
+        if self._root is None or context is None or gateway is None or gateway.process.poll() is not None:
+            return False
+        return is_local(self._config.master) or not was_ended(context)
 
     @property
     def pid(self) -> int | None:
@@ -95,7 +98,8 @@ class SparkRuntime:
         """Starts Spark and waits until it is ready; does nothing when it is.
 
         Raises:
-            SparkFailed: it could not be started; the log says why.
+            SparkFailed: it could not be started (the log says why), a cluster does not answer, or its
+                executors do not see ``cache_dir``.
             JavaMissing: there is no Java to run it.
             UsageError: the configuration changes a setting that is fixed.
         """
@@ -103,6 +107,7 @@ class SparkRuntime:
             if self.alive:
                 return
             self.stop()
+            check_master(self._config.master)
             began = time.monotonic()
             self._java = find_java(getattr(self._config, "java", None) or os.environ.get("ODF_JAVA"))
             _rotate(self._log)
@@ -116,6 +121,8 @@ class SparkRuntime:
                 archive.discard(self._java)
                 used = None
                 self._bring_up([])
+            if not is_local(self._config.master):
+                self._check_executors()
             self._detail = self._describe(time.monotonic() - began, used)
 
     def session(self) -> SparkSession:
@@ -221,6 +228,14 @@ class SparkRuntime:
             raise SparkFailed(
                 f"Spark did not start: {reason}", hint=f"the whole story is in {self._log}"
             ) from error
+
+    def _check_executors(self) -> None:
+        assert self._folder is not None
+        try:
+            check_executors(self.session(), self._folder, self._scratch.parent)
+        except BaseException:
+            self.stop()
+            raise
 
     def _forget_functions(self, session: SparkSession) -> None:
         """Takes away the functions that call any Java method: a query must only see its inputs."""
@@ -358,4 +373,6 @@ def _reason(error: BaseException) -> str:
     from odf_engine.spark.errors import clean
 
     causes = causes_of(error)
+    if causes and "stopped SparkContext" in causes[-1].message:
+        return "the cluster ended it, since no executor came up; the logs of its workers say why"
     return clean(causes[-1].message if causes else str(error)) or type(error).__name__

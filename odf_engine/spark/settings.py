@@ -78,6 +78,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.scheduler.mode": "FAIR",
     # Without checksum files beside every file that is written.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # A path is one of this machine, whatever the file system is that a cluster's Hadoop prefers.
+    "spark.hadoop.fs.defaultFS": "file:///",
     "spark.log.structuredLogging.enabled": "false",
     "spark.sql.metadataCacheTTLSeconds": "1",
 }
