@@ -22,14 +22,13 @@ from odf_engine.chain.state import ChainState
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import Cancelled, NotFound, OdfError, SourceUnavailable, Unsupported
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.ingest.shape import declared_schema
 from odf_engine.metadata.model import Checkpoint, DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.transform.checkpoint import ENGINE, read_about
 from odf_engine.transform.contract import Engine, Result
 from odf_engine.transform.plan import Diverged, Transaction, recorded_transaction
-from odf_engine.transform.run import CHECKPOINT, make_request
+from odf_engine.transform.run import CHECKPOINT, event_of, make_request, perform
 from odf_engine.verify.content import Problem
 from odf_engine.verify.report import EngineUse
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
@@ -107,7 +106,7 @@ class Replay:
             )
             return
         try:
-            transaction = recorded_transaction(self._workspace, self._entry, state, event)
+            transaction = recorded_transaction(self._workspace, self._entry, state, event, system_time)
         except NotFound as error:
             raise NotReplayed("input-missing", str(error)) from error
         except Unsupported as error:
@@ -158,15 +157,14 @@ class Replay:
         last = transaction.state.last_checkpoint
         if last is not None and last.physical_hash == self._carried:
             request = replace(request, prev_checkpoint_path=str(self._carried_path))
-        return self._engine.execute(request, declared_schema(transaction.state), self._reporter)
+        return perform(self._engine, transaction, request, self._reporter)
 
     def _checkpoint(
         self, transaction: Transaction, event: ExecuteTransform, result: Result, folder: Path
     ) -> Iterator[Problem]:
         """Whether there is a checkpoint where there should be, of the right state; keeps what was made."""
-        recorded, last = event.new_checkpoint, transaction.state.last_checkpoint
-        made = result.checkpoint
-        if (recorded is None) != (made is None and last is None):
+        recorded, made = event.new_checkpoint, result.checkpoint
+        if (recorded is None) != (event_of(transaction, result).new_checkpoint is None):
             has, there = ("has none", "is one") if recorded is None else ("has one", "is none")
             yield ("transform-checkpoint", f"its block {has}: run again there {there}")
         if made is None or recorded is None:
