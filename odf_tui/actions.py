@@ -161,9 +161,9 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action(
         "open_block",
         ("enter",),
-        "show the block as YAML",
+        "show the block in full",
         "blocks",
-        "YAML",
+        "block",
         _need("block", "no block is selected"),
     ),
     Action(

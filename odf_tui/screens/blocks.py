@@ -69,7 +69,7 @@ class BlockReader(Reader):
         """What the keys do."""
         found = ["⏎ goes there"] if self._shows_words and self._links else []
         if self._words:
-            found.append("tab as YAML" if self._shows_words else "tab in words")
+            found.append("tab YAML" if self._shows_words else "tab words")
         return [*found, *super().remarks()]
 
     def action_turn(self) -> None:

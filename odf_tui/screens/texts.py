@@ -20,11 +20,21 @@ _TAB: Final = 4
 # Weight and colour both: a terminal without colours shows keywords bold.
 _STYLES: Final = {Comment: "muted", Keyword: "key", Name.Function: "name", Number: "title", String: "good"}
 
+_NO_FUNCTIONS: Final = "in|and|or|not|exists|values|over|using|on|where|having|by|as|from|filter|when|then"
+
 
 class _SparkSql(MySqlLexer):
     """Spark's SQL is closest to MySQL's: backticks quote names, and both kinds of quotes texts."""
 
-    tokens = {"root": [(r"--[^\n]*", Comment.Single), (r"#", Name), inherit]}  # noqa: RUF012
+    tokens = {  # noqa: RUF012
+        "root": [
+            (r"--[^\n]*", Comment.Single),
+            (r"#", Name),
+            (r"(?<=\.)[a-z_]\w*(?!\w*\()", Name),  # a column may be called like a keyword
+            (rf"\b(?!(?:{_NO_FUNCTIONS})\()[a-z_]\w*(?=\()", Name.Function),
+            inherit,
+        ]
+    }
 
 
 _LEXER: Final = _SparkSql(stripnl=False, ensurenl=False, tabsize=_TAB)

@@ -268,6 +268,8 @@ def wrapped(line: Sequence[Span], width: int) -> list[list[Span]]:
     while start < len(text) and len(pieces) < _MOST_PIECES:
         left = text[start:]
         cut = len(left) if cell_len(left) <= room else left.rfind(" ", blank + 1, room + 1) + 1 or room
+        if len(left[cut:].partition(" ")[0]) > width - indent:
+            cut = room  # the next word has to be broken anyway
         pieces.append([*head, *_between(rest, start, start + cut)])
         start, head, room, blank = start + cut, [(" " * indent, "")], width - indent, 0
     return pieces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import groupby
@@ -46,7 +47,8 @@ class Driven:
     async def settle(self) -> None:
         """Waits until nothing is being read and nothing waits to be."""
         quiet = 0  # a paint may ask for more: that nothing is to be done must be so twice
-        for _ in range(1000):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             if self._busy():
                 quiet = 0
                 await asyncio.sleep(0.005)
@@ -64,7 +66,8 @@ class Driven:
 
     async def until(self, condition: Callable[[], object]) -> None:
         """Waits until something is so."""
-        for _ in range(400):
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
             if condition():
                 return
             await self.pilot.pause(0.01)

@@ -54,7 +54,7 @@ async def test_hints_and_help_list_what_is_valid_and_help_runs_it(source: FakeSo
         await drive.press("4")
         assert "o dataset" in drive.hint()
         await drive.press("2")
-        assert "YAML" in drive.hint()
+        assert "⏎ block" in drive.hint()
         await drive.press("question_mark")
         assert isinstance(drive.app.screen, Picker)
         listed = {choice.id for choice in drive.app.screen.query_one(Choices).choices}
