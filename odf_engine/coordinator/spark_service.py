@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
+from odf_engine.spark.leftovers import has_leftovers
 
 if TYPE_CHECKING:
     from odf_engine.spark.session import SparkRuntime
@@ -29,6 +30,11 @@ class Runtime(Protocol):
     @property
     def alive(self) -> bool:
         """Whether its Java process still runs."""
+        ...
+
+    @property
+    def tasks_running(self) -> int:
+        """How many tasks it works on, those of cancelled jobs included."""
         ...
 
     def train_archive_in_background(self, busy: Callable[[], bool]) -> None:
@@ -101,6 +107,25 @@ class SparkService:
         if runtime is not None:
             runtime.stop()
 
+    def end_leftovers(self) -> None:
+        """Ends Spark if tasks of cancelled jobs do not stop, once no job runs; starts it again.
+
+        Returns at once; call it after a job was cancelled.
+        """
+        threading.Thread(target=self._end_leftovers, name="spark-leftovers", daemon=True).start()
+
+    def _end_leftovers(self) -> None:
+        runtime = self._runtime
+        if runtime is None or not has_leftovers(runtime, self._busy):
+            return
+        with self._condition:
+            if runtime is not self._runtime or self._busy():
+                return
+            self._runtime, self.state = None, "off"
+        _log.warning("a cancelled job does not leave Spark: it is started again")
+        _clear_away(runtime)
+        self.start()
+
     def _wake(self) -> None:
         with self._condition:
             self._condition.notify_all()
@@ -112,10 +137,7 @@ class SparkService:
             runtime, self._runtime = self._runtime, None
             self.state = "off"
         _log.warning("Spark's Java process has ended; it is started again")
-        try:
-            runtime.stop()
-        except Exception:
-            _log.warning("while clearing away the Spark that ended", exc_info=True)
+        _clear_away(runtime)
 
     def _run(self) -> None:
         runtime: Runtime | None = None
@@ -145,3 +167,10 @@ class SparkService:
             else:
                 runtime.train_archive_in_background(self._busy)
         _log.info("Spark is %s: %s", self.state, self.detail)
+
+
+def _clear_away(runtime: Runtime) -> None:
+    try:
+        runtime.stop()
+    except Exception:
+        _log.warning("while clearing away the Spark that ended", exc_info=True)

@@ -129,6 +129,7 @@ class Worker:
         """Stops a job."""
         self._last_command = time.monotonic()
         self._queue.cancel(job_id)
+        self._spark.end_leftovers()
 
     def stop(self) -> None:
         """Ends the worker; safe from any thread."""

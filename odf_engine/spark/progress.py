@@ -21,6 +21,15 @@ def java_spark(context: SparkContext) -> Any:
     return java.sc()
 
 
+def tasks_running(context: SparkContext) -> int:
+    """How many tasks run on all executors; a task of a cancelled job runs until it notices."""
+    try:
+        executors = java_spark(context).statusTracker().getExecutorInfos()
+        return sum(int(each.numRunningTasks()) for each in executors)
+    except (Py4JError, OSError):
+        return 0  # Spark has ended
+
+
 class Watcher(threading.Thread):
     """Asks Spark four times a second, so a short job is never asked about.
 

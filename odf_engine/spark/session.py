@@ -94,6 +94,16 @@ class SparkRuntime:
         """The process id of Spark's Java, while it runs."""
         return self._gateway.process.pid if self._gateway is not None else None
 
+    @property
+    def tasks_running(self) -> int:
+        """How many tasks run right now, those of cancelled jobs included; 0 when Spark does not run."""
+        context = self._context
+        if context is None or not self.alive:
+            return 0
+        from odf_engine.spark.progress import tasks_running
+
+        return tasks_running(context)
+
     def start(self) -> None:
         """Starts Spark and waits until it is ready; does nothing when it is.
 

@@ -34,10 +34,11 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.spark.leftovers import has_leftovers
 from odf_engine.spark.session import SparkRuntime
 from odf_engine.spark.settings import SparkConfig, SparkOptions
 from odf_engine.transform.contract import Engine, QueryInput, Result
-from odf_engine.transform.grpc_answers import Alone, Beside, answers
+from odf_engine.transform.grpc_answers import Alone, Beside, Requests
 from odf_engine.transform.grpc_documents import (
     DeriveProvenance,
     Further,
@@ -86,6 +87,7 @@ class EngineServer:
 
     def __init__(self, runtime: SparkRuntime, address: str) -> None:
         self._runtime = runtime
+        self._requests = Requests(self._left)
         self._engine: Engine = SparkEngine(runtime)
         self._server = grpc.server(ThreadPoolExecutor(2 * _AT_ONCE, "grpc"), options=_OPTIONS)
         self._handle(SERVICE, {TRANSFORM: self._transform, RAW_QUERY: self._raw_query})
@@ -108,6 +110,14 @@ class EngineServer:
         handlers = {name: grpc.unary_stream_rpc_method_handler(each) for name, each in methods.items()}
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
+    def _left(self) -> None:
+        """A request was cancelled: its tasks must not go on for ever."""
+        if has_leftovers(self._runtime, self._requests.busy):
+            with self._requests.held():
+                if not self._requests.busy():
+                    self._runtime.stop()
+                    self._runtime.start()
+
     # --- engine.Engine --------------------------------------------------------------------------
 
     def _transform(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
@@ -118,7 +128,7 @@ class EngineServer:
             return wrap(encode_table(TransformSuccess(_interval(result), _watermark(request))))
 
         progress, wrong = TransformProgress(), (TransformInvalidQuery, TransformInternalError)
-        return answers(work, context, Beside(progress, *wrong))
+        return self._requests.answers(work, context, Beside(progress, *wrong))
 
     def _raw_query(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
@@ -126,7 +136,7 @@ class EngineServer:
             return wrap(encode_table(RawQuerySuccess(raw_query(self._runtime.session(), request, reporter))))
 
         progress, wrong = RawQueryProgress(), (RawQueryInvalidQuery, RawQueryInternalError)
-        return answers(work, context, Beside(progress, *wrong))
+        return self._requests.answers(work, context, Beside(progress, *wrong))
 
     # --- odf.engine.v1.Engine -------------------------------------------------------------------
 
@@ -137,7 +147,7 @@ class EngineServer:
             valid = self._engine.validate(query.transform, inputs, query.vocab, _schema(query.declared))
             return wrap(encode(Valid(encode_schema(valid.schema), valid.state)))
 
-        return answers(work, context, Alone())
+        return self._requests.answers(work, context, Alone())
 
     def _migrate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
@@ -147,14 +157,14 @@ class EngineServer:
             result = migrate(request, _schema(query.declared), reporter)
             return wrap(encode(Migrated(_interval(result))))
 
-        return answers(work, context, Alone())
+        return self._requests.answers(work, context, Alone())
 
     def _provenance(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
             decode_table(decode(unwrap(message), DeriveProvenance).request, TransformRequest)
             return wrap(encode(NotYet("this version of the engine cannot derive provenance yet")))
 
-        return answers(work, context, Alone())
+        return self._requests.answers(work, context, Alone())
 
 
 def _interval(result: Result) -> OffsetInterval | None:

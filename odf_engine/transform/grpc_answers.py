@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final, Protocol
 
 import grpc
@@ -91,12 +92,64 @@ class _Telling(Reporter):
         return told
 
 
-def answers(work: Callable[[Reporter], bytes], context: grpc.ServicerContext, form: Form) -> Iterator[bytes]:
-    """Progress while the work runs, then what came of it. A client that goes away stops the work."""
-    reporter = _Telling()
-    done: queue.Queue[bytes] = queue.Queue()
+class Requests:
+    """The requests that are being worked on.
 
-    def run() -> None:
+    Args:
+        left: called, in a thread of its own, after a request was cancelled.
+    """
+
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left = left
+        self._gate = threading.Condition()
+        self._open = 0
+        self._held = False
+
+    def busy(self) -> bool:
+        """Whether there are any."""
+        return self._open > 0
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """New requests wait until the end of the block."""
+        with self._gate:
+            self._held = True
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._held = False
+                self._gate.notify_all()
+
+    def answers(
+        self, work: Callable[[Reporter], bytes], context: grpc.ServicerContext, form: Form
+    ) -> Iterator[bytes]:
+        """Progress while the work runs, then what came of it. A client that goes away stops the work."""
+        reporter = _Telling()
+        done: queue.Queue[bytes] = queue.Queue()
+        context.add_callback(reporter.cancel)
+        threading.Thread(
+            target=self._run, args=(work, reporter, form, done), name="engine-request", daemon=True
+        ).start()
+        silent = 0.0
+        answer: bytes | None = None
+        while answer is None:
+            try:
+                answer = done.get(timeout=_NEWS_SECONDS)
+            except queue.Empty:
+                silent += _NEWS_SECONDS
+            told = reporter.told()
+            if told != Told() or (answer is None and silent >= _PROGRESS_SECONDS):
+                silent = 0.0
+                yield form.told(told)
+        yield answer
+
+    def _run(
+        self, work: Callable[[Reporter], bytes], reporter: Reporter, form: Form, done: queue.Queue[bytes]
+    ) -> None:
+        with self._gate:
+            self._gate.wait_for(lambda: not self._held)
+            self._open += 1
         try:
             done.put(work(reporter))
         except OdfError as error:
@@ -105,18 +158,8 @@ def answers(work: Callable[[Reporter], bytes], context: grpc.ServicerContext, fo
             done.put(form.failed(Failed(f"the request cannot be read: {error}"), invalid=False))
         except Exception as error:
             done.put(form.failed(Failed(f"{type(error).__name__}: {error}"), invalid=False))
-
-    context.add_callback(reporter.cancel)
-    threading.Thread(target=run, name="engine-request", daemon=True).start()
-    silent = 0.0
-    answer: bytes | None = None
-    while answer is None:
-        try:
-            answer = done.get(timeout=_NEWS_SECONDS)
-        except queue.Empty:
-            silent += _NEWS_SECONDS
-        told = reporter.told()
-        if told != Told() or (answer is None and silent >= _PROGRESS_SECONDS):
-            silent = 0.0
-            yield form.told(told)
-    yield answer
+        finally:
+            with self._gate:
+                self._open -= 1
+        if reporter.cancelled:
+            self._left()

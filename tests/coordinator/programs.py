@@ -26,6 +26,11 @@ class FakeSpark:
         self._end = folder / "spark-dies"
         self._end.unlink(missing_ok=True)
         self.trained = False
+        self._busy = folder / "spark-is-busy"
+
+    @property
+    def tasks_running(self) -> int:
+        return int(self._busy.exists())
 
     @property
     def detail(self) -> str:
@@ -39,7 +44,7 @@ class FakeSpark:
         self.trained = True
 
     def stop(self) -> None:
-        pass
+        self._busy.unlink(missing_ok=True)
 
 
 def run(request: Request, context: Context, reporter: Reporter) -> dict[str, object]:

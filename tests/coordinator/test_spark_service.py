@@ -73,3 +73,24 @@ async def test_a_spark_that_died_is_started_again(home):
     assert not (home.folder / "spark-dies").exists()
     assert "started again" in (home.odf / "worker.log").read_text()
     await client.close()
+
+
+async def test_tasks_that_do_not_heed_a_cancelled_job(home):
+    client = await home.connect()
+    await spark_state(client, "ready")
+    (home.folder / "spark-is-busy").touch()
+    other = await client.submit(Pull("wait:1"), "b")
+    job = await client.submit(Pull("wait:2"), "a")
+    for each in (other, job):
+        await home.job(each, lambda job: job.state is JobState.running)
+    await client.cancel(job)
+    assert (await home.job(job)).state is JobState.cancelled
+    await asyncio.sleep(2)
+    assert (home.folder / "spark-is-busy").exists()  # the other job may need this Spark
+    await client.cancel(other)
+    async with asyncio.timeout(10):
+        while (home.folder / "spark-is-busy").exists():
+            await asyncio.sleep(0.02)
+    await spark_state(client, "ready")
+    assert "does not leave Spark" in (home.odf / "worker.log").read_text()
+    await client.close()
