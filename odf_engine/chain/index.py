@@ -22,7 +22,7 @@ from odf_engine.metadata.timestamp import Timestamp
 SNAPSHOT_EVERY: Final = 512
 """How far apart the states are that are kept for chains that are set back."""
 
-_FORMAT: Final = 2  # raise it whenever tables, ChainState or what is folded into it change
+_FORMAT: Final = 3  # raise it whenever tables, ChainState or what is folded into it change
 _BUSY_SECONDS: Final = 5.0
 _LARGEST: Final = 2**63 - 1  # SQLite's; only a nonsensical chain has larger numbers
 _TABLES: Final = """
@@ -35,6 +35,7 @@ CREATE TABLE slices(chain INTEGER, sequence INTEGER, first INTEGER, last INTEGER
   logical BLOB, size INTEGER, system_time TEXT, PRIMARY KEY(chain, sequence)) WITHOUT ROWID;
 CREATE INDEX slices_by_offset ON slices(chain, last);
 CREATE TABLE snapshots(chain INTEGER, sequence INTEGER, state BLOB, PRIMARY KEY(chain, sequence));
+CREATE TABLE sound(key BLOB PRIMARY KEY) WITHOUT ROWID;
 """
 _BLOCK: Final = "sequence, hash, system_time, kind, rows, summary, size"
 _SLICE: Final = "sequence, first, last, physical, logical, size, system_time"
@@ -170,6 +171,10 @@ class ChainIndex:
         )
         return [Multihash.from_bytes(row[0]) for row in rows]
 
+    def is_sound(self, key: bytes) -> bool:
+        """Whether verification has found right what this key is a hash of."""
+        return self._one("SELECT 1 FROM sound WHERE key = ?", key) is not None
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """What is asked within sees one state of the index, whatever other processes change."""
@@ -232,6 +237,10 @@ class ChainIndex:
                 db.execute("DELETE FROM chains WHERE id = ?", row)
 
         self._run(change)
+
+    def mark_sound(self, key: bytes) -> None:
+        """Remembers that for the next verification."""
+        self._run(lambda db: db.execute("INSERT OR IGNORE INTO sound VALUES (?)", (key,)))
 
     # --- The connection -----------------------------------------------------------------------
 

@@ -186,7 +186,8 @@ def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, 
 
             engine = stack.enter_context(engines_for(workspace, entry, runtime))
             replay = Replay(workspace, entry, engine, reporter)
-        report = verify(entry.dataset, reporter, request.first, request.last, replay)
+        known = None if request.rows else workspace.index
+        report = verify(entry.dataset, reporter, request.first, request.last, replay, known)
     found = origins(workspace, entry, request.last)
     return {"name": str(entry.alias), **to_builtins(report), "origins": to_builtins(found)}
 

@@ -69,12 +69,17 @@ class Ingest(msgspec.Struct, frozen=True, tag="ingest"):
 
 
 class Verify(msgspec.Struct, frozen=True, tag="verify"):
-    """Checks chain, slices and checkpoints; ``first``..``last`` are sequence numbers, inclusive."""
+    """Checks chain, slices and checkpoints; ``first``..``last`` are sequence numbers, inclusive.
+
+    Transactions are run again unless ``integrity`` is set. With ``rows`` also rows that were found right
+    before are checked again, where the bytes of their slice are the same.
+    """
 
     dataset: str
     integrity: bool = False
     first: int | None = None
     last: int | None = None
+    rows: bool = False
 
 
 class Validate(msgspec.Struct, frozen=True, tag="validate"):

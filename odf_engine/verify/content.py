@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import pyarrow as pa
 from msgspec.structs import astuple
@@ -23,6 +23,7 @@ from odf_engine.metadata.timestamp import Timestamp
 _BYTES: Final = 1 << 20
 _CORRECT_FROM: Final = 2
 _CORRECT_TO: Final = 3
+_CHECKS: Final = 1  # raise it when check_rows looks at more
 
 Problem = tuple[str, str]  # kind and message
 
@@ -38,6 +39,32 @@ class Expected(NamedTuple):
     schema: pa.Schema | None
     earliest: Timestamp | None
     latest: Timestamp
+
+    @property
+    def key(self) -> bytes:
+        """A hash of all of it: what was found right once stays so for the same bytes and the same key."""
+        data, schema = self.data, self.schema
+        said = (
+            _CHECKS,
+            *map(str, (data.physical_hash, data.logical_hash, data.size)),
+            *map(str, astuple(data.offset_interval)),
+            *astuple(self.vocabulary),
+            "" if schema is None else schema.remove_metadata().serialize().to_pybytes().hex(),
+            *map(str, (self.earliest, self.latest)),
+        )
+        return hashlib.sha3_256(repr(said).encode()).digest()
+
+
+class Known(Protocol):
+    """Remembers which slices had the right rows, by :attr:`Expected.key`."""
+
+    def is_sound(self, key: bytes) -> bool:
+        """Whether it was so once."""
+        ...
+
+    def mark_sound(self, key: bytes) -> None:
+        """It is so."""
+        ...
 
 
 def check_object(

@@ -1,14 +1,14 @@
 """Whether a dataset is what its head says: block bytes, append rules, slices, checkpoints.
 
-Nothing is taken from the index: every file is read. Every problem is a finding, none stops the rest;
-what cannot be judged because something before it is lost is not held against the dataset.
+Nothing is taken from the index: every file is read, and hashed. The rows of a slice are decoded and checked
+once; they are as right as they were while the file has the same bytes and the chain says the same of it.
+Every problem is a finding, none stops the rest; what cannot be judged because something before it is lost
+is not held against the dataset.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -39,17 +39,16 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.progress import Reporter
-from odf_engine.storage.objects import LocalObjects, find_name
-from odf_engine.verify.content import Expected, Problem, check_object, check_rows, hash_bytes
+from odf_engine.verify.content import Expected, Known, Problem, hash_bytes
+from odf_engine.verify.files import Files, Progress
 from odf_engine.verify.report import Finding, Report
+from odf_engine.verify.side_by_side import SideBySide
 from odf_engine.verify.walk import Blocks
 
 if TYPE_CHECKING:
     from odf_engine.verify.replay import Replay
 
 __all__ = ["Finding", "Report", "verify"]
-
-_REPORT_SECONDS: Final = 0.1
 
 # Behind a lost block these cannot be judged: until the next data block …
 _CARRIED: Final = frozenset(
@@ -82,10 +81,16 @@ def verify(
     first: int | None = None,
     last: int | None = None,
     replay: Replay | None = None,
+    known: Known | None = None,
 ) -> Report:
     """Checks a dataset, or its blocks ``first`` to ``last`` by sequence number, both included.
 
-    With ``replay`` the transactions of a derivative dataset are run again and compared.
+    Args:
+        dataset: what is checked.
+        reporter: hears of amounts and findings, and is asked whether to stop.
+        first, last: None for the first and the last block.
+        replay: runs the transactions of a derivative dataset again, to compare them.
+        known: slices whose rows were found right before; None checks all of them.
 
     Raises:
         UsageError: the range is empty.
@@ -95,7 +100,7 @@ def verify(
         raise UsageError(
             f"the range {first}..{last} is empty", hint="it goes from the older block to the newer"
         )
-    return _Integrity(dataset, reporter, first or 0, last, replay).run()
+    return _Integrity(dataset, reporter, first or 0, last, replay, known).run()
 
 
 class _Lost(Exception):
@@ -108,7 +113,13 @@ class _Lost(Exception):
 
 class _Integrity:
     def __init__(
-        self, dataset: Dataset, reporter: Reporter, first: int, last: int | None, replay: Replay | None
+        self,
+        dataset: Dataset,
+        reporter: Reporter,
+        first: int,
+        last: int | None,
+        replay: Replay | None,
+        known: Known | None,
     ) -> None:
         self._dataset = dataset
         self._replay = replay
@@ -116,10 +127,9 @@ class _Integrity:
         self._reporter = reporter
         self._first, self._last = first, last
         self._blocks = Blocks(dataset)
-        self._data = LocalObjects(dataset.folder / "data")
-        self._checkpoints = LocalObjects(dataset.folder / "checkpoints")
-        self._good_checkpoints: set[tuple[Multihash, int]] = set()
-        self._progress = _Progress(reporter)
+        self._progress = Progress(reporter)
+        self._files = Files(dataset, known, self._progress)
+        self._beside = SideBySide(self._add)
         self._findings: list[Finding] = []
         self._unchecked: list[Finding] = []
         self._checked = self._slices = 0
@@ -137,11 +147,12 @@ class _Integrity:
             self._lost_settings = self._lost_data = True
             oldest = str(found.hashes[0]) if found.hashes else "head"
             self._find(oldest, "chain-incomplete", "what came before this block cannot be found")
-        for number, block_hash in enumerate(found.hashes, found.first_number):
-            if self._last is not None and number > self._last:
-                break
-            self._block(block_hash, number)
-            self._progress.block()
+        with self._beside:
+            for number, block_hash in enumerate(found.hashes, found.first_number):
+                if self._last is not None and number > self._last:
+                    break
+                self._block(block_hash, number)
+                self._progress.block()
         self._progress.tell()
         transforms = self._replay_transactions()
         return Report(
@@ -149,6 +160,7 @@ class _Integrity:
             blocks=self._checked,
             slices=self._slices,
             transforms=transforms,
+            rows_known=self._files.rows_known,
             findings=self._findings,
             unchecked=self._unchecked,
             engines=[] if self._replay is None else self._replay.engines,
@@ -197,6 +209,10 @@ class _Integrity:
         self._unchecked.append(Finding(kind, str(block_hash), message))
 
     def _find(self, block: str, kind: str, message: str) -> None:
+        self._beside.tell(block, (kind, message))
+
+    def _add(self, block: str, problem: Problem) -> None:
+        kind, message = problem
         self._findings.append(Finding(kind, block, message))
         self._reporter.line(f"{kind}: block {block[-8:]}: {message}", "error")
 
@@ -291,47 +307,25 @@ class _Integrity:
         event = block.event
         if not isinstance(event, AddData | ExecuteTransform):
             return
-        if event.new_data is not None:
+        data, state = event.new_data, self._state
+        if data is not None:
             self._slices += 1
-            self._slice(block_hash, block, event)
-        checkpoint = event.new_checkpoint
-        if checkpoint is None or (checkpoint.physical_hash, checkpoint.size) in self._good_checkpoints:
-            return
-        problems = list(
-            check_object(
-                _locate(self._checkpoints, checkpoint.physical_hash),
-                "checkpoint",
-                checkpoint.physical_hash,
-                checkpoint.size,
-                self._progress.bytes,
+            self._reporter.line(
+                f"block {block.sequence_number}: {kind_of(event)}, offsets {data.offset_interval.start} to "
+                f"{data.offset_interval.end}, slice {data.physical_hash.short}",
+                "debug",
             )
-        )
-        self._found(block_hash, problems)
-        if not problems:
-            self._good_checkpoints.add((checkpoint.physical_hash, checkpoint.size))
-
-    def _slice(self, block_hash: Multihash, block: MetadataBlock, event: AddData | ExecuteTransform) -> None:
-        data = event.new_data
-        assert data is not None
-        path = _locate(self._data, data.physical_hash)
-        self._reporter.line(
-            f"block {block.sequence_number}: {kind_of(event)}, offsets {data.offset_interval.start} to "
-            f"{data.offset_interval.end}, slice {data.physical_hash.short}",
-            "debug",
-        )
-        progress = self._progress.bytes
-        self._found(block_hash, check_object(path, "slice", data.physical_hash, data.size, progress))
-        if path is None:
-            return
-        state = self._state
-        expected = Expected(
-            data=data,
-            vocabulary=state.vocabulary if state else DEFAULT_VOCABULARY,
-            schema=self._schema(),
-            earliest=state.last_data_time if state else None,
-            latest=block.system_time,
-        )
-        self._found(block_hash, check_rows(path, expected, self._reporter.check))
+            expected = Expected(
+                data=data,
+                vocabulary=state.vocabulary if state else DEFAULT_VOCABULARY,
+                schema=self._schema(),
+                earliest=state.last_data_time if state else None,
+                latest=block.system_time,
+            )
+            self._beside.begin(str(block_hash), lambda: self._files.slice_problems(expected))
+        checkpoint = event.new_checkpoint
+        if checkpoint is not None:
+            self._found(block_hash, self._files.checkpoint_problems(checkpoint))
 
     def _schema(self) -> pa.Schema | None:
         if self._state is None or self._state.schema is None or self._lost_settings:
@@ -340,36 +334,3 @@ class _Integrity:
             return decode_schema(self._state.schema)
         except InvalidSchema:
             return None  # the rule about SetDataSchema has found it
-
-
-def _locate(objects: LocalObjects, object_hash: Multihash) -> Path | None:
-    name = find_name(objects, object_hash)
-    return None if name is None else objects.path(name)
-
-
-class _Progress:
-    """Tells amounts now and then: blocks as files, and bytes of everything that was read."""
-
-    def __init__(self, reporter: Reporter) -> None:
-        self._reporter = reporter
-        self._blocks = self._bytes = 0
-        self._next = 0.0
-        self.total_blocks = 0
-
-    def block(self) -> None:
-        self._blocks += 1
-        self._tell_sometimes()
-
-    def bytes(self, count: int) -> None:
-        self._reporter.check()
-        self._bytes += count
-        self._tell_sometimes()
-
-    def tell(self) -> None:
-        self._reporter.amount(files=self._blocks, total_files=self.total_blocks, bytes=self._bytes)
-
-    def _tell_sometimes(self) -> None:
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + _REPORT_SECONDS
-            self.tell()

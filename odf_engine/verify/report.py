@@ -51,6 +51,8 @@ class Report(msgspec.Struct, frozen=True):
             (``input-missing``, ``engine-missing``, ``before-lost``), or a checkpoint whose bytes are
             not those that were made again (``checkpoint-other``).
         engines: which engines ran them.
+        rows_known: how many of the slices have the bytes whose rows were found right before, so that only
+            the bytes were looked at.
     """
 
     valid: bool
@@ -60,3 +62,4 @@ class Report(msgspec.Struct, frozen=True):
     findings: list[Finding]
     unchecked: list[Finding] = []
     engines: list[EngineUse] = []
+    rows_known: int = 0

@@ -24,11 +24,12 @@ from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
 @click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
 @click.option("-r", "--recursive", is_flag=True, help="Verify inputs too.")
 @click.option("--integrity", is_flag=True, help="Only chain and files; no replay of transformations.")
+@click.option("--rows", is_flag=True, help="Check rows again that were found right in the same bytes before.")
 @click.option(
     "--range", "span", metavar="FROM..TO", help="Only blocks FROM to TO: sequence numbers or hashes."
 )
 def verify_verb(
-    names: tuple[str, ...], everything: bool, recursive: bool, integrity: bool, span: str | None
+    names: tuple[str, ...], everything: bool, recursive: bool, integrity: bool, rows: bool, span: str | None
 ) -> None:
     """Checks chain rules, block and slice hashes, sizes, offsets, logical hashes and checkpoints."""
     workspace = open_workspace()
@@ -36,7 +37,7 @@ def verify_verb(
     requests: list[tuple[Request, str]] = []
     for entry in entries:
         first, last = _range(entry, span)
-        request = Verify(dataset=str(entry.id), integrity=integrity, first=first, last=last)
+        request = Verify(dataset=str(entry.id), integrity=integrity, first=first, last=last, rows=rows)
         requests.append((request, str(entry.alias)))
     jobs = follow(workspace, requests)
     reports = [json.loads(job.result) for job in jobs if job.state is JobState.done and job.result]
@@ -92,7 +93,8 @@ def _say_report(report: dict[str, Any]) -> None:
 
 def _checked(report: dict[str, Any]) -> Iterator[str]:
     yield _of(report["blocks"], "block")
-    yield _of(report["slices"], "slice")
+    known = f", the rows of {humane.count(report['rows_known'])} as before" if report["rows_known"] else ""
+    yield _of(report["slices"], "slice") + known
     for use in report["engines"]:
         engine = f"{use['engine']} {use['version'] or ''}".rstrip()
         made = use["made_by"]

@@ -82,6 +82,35 @@ def test_a_range_checks_only_its_blocks(builder: Any) -> None:
         check(builder, 3, 2)
 
 
+def test_rows_that_are_known_are_not_decoded_again(empty: Any) -> None:
+    """While the file has the same bytes, and the chain says the same of it."""
+    known = ChainIndex(":memory:")
+    builder = empty
+    for cities in ("ABC", "D", "EF"):
+        builder.data(list(cities))
+
+    def again() -> Report:
+        return verify(builder.dataset, Reporter(), known=known)
+
+    assert (again().rows_known, again().rows_known) == (0, 3)
+    block = builder.data(["G"], edit=lambda t: set_column(t, "op", [9]))
+    for _ in range(2):  # what is wrong is not remembered
+        report = again()
+        assert (report.rows_known, found(report)) == (3, [("slice-op", block.short)])
+    flip(builder.slices[0], 5)
+    assert ("slice-physical-hash", builder.blocks[2].short) in found(again())
+    data = builder.dataset.block(builder.blocks[3]).block.event.new_data
+    wrong = msgspec.structs.replace(data, logical_hash=Multihash(data.logical_hash.code, bytes(32)))
+    block = builder.block(AddData(prev_offset=6, new_data=wrong, new_watermark=LATER))
+    assert ("slice-logical-hash", block.short) in found(again())
+
+
+def test_findings_come_in_the_order_of_the_chain(empty: Any) -> None:
+    for number in range(40):
+        empty.data(["x"] * 5, edit=lambda t, bad=number % 2: set_column(t, "op", [9 * bad] * 5))
+    assert found(check(empty)) == [("slice-op", block.short) for block in empty.blocks[3::2]]
+
+
 def test_progress_is_told_and_cancelling_stops(builder: Any) -> None:
     class Listening(Reporter):
         def __init__(self) -> None:
