@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
     from odf_engine.spark.session import SparkRuntime
+
+# Every Java that a test starts is over before the thorough compiler, or an archive of classes, pays.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
+os.environ.setdefault("ODF_SPARK_ARCHIVE", "0")
+
+# How busy the machine is says nothing about the project.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
+
+_MOST_PROCESSES = 4
+_SHARED = {"runtime": 0, "demo": 1}
+"""What takes long to make, so that all tests that use it run in one process, and the rank of these."""
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One process for each core; none beside this one for a few files, or where there is one core."""
+    if any(".py" in argument for argument in config.args):
+        return 0
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, _MOST_PROCESSES) if cores > 1 else 0
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts tests into groups, of which each runs in one process: what takes longest begins first."""
+    ranks = []
+    for item in items:
+        names: list[str] = getattr(item, "fixturenames", [])
+        shared = next((name for name in _SHARED if name in names), None)
+        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.split("::")[0]))
+        ranks.append(_SHARED.get(shared or "", len(_SHARED)))
+    items[:] = [item for _, item in sorted(zip(ranks, items, strict=True), key=lambda pair: pair[0])]
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +65,6 @@ def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
         SparkOptions(master="local[2]", driver_memory="768m"),
         folder / "spark.log",
         folder / "cache",
-        # Tests are over before the thorough compiler pays for itself.
-        java_flags=["-XX:TieredStopAtLevel=1"],
     )
     spark.start()
     yield spark
