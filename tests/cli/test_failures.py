@@ -115,7 +115,7 @@ def start_pull(trial: Path, name: str) -> subprocess.Popen[bytes]:
 
 def wait_for_phase(odf: Odf, target: str, phases: set[str]) -> str:
     """The id of the running job on ``target``, once it is in one of the phases."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         for job in odf("jobs", "--json").json:
             running = job["target"] == target and job["state"] == "running"
@@ -132,8 +132,8 @@ def test_interrupting_a_pull_cancels_it(trial: Path, odf: Odf) -> None:
     wait_for_phase(odf, "long", {"write"})
     process.send_signal(signal.SIGINT)
     began = time.monotonic()
-    out, _ = process.communicate(timeout=30)
-    assert time.monotonic() - began < 10  # two seconds are meant; the machine may be busy
+    out, _ = process.communicate(timeout=120)
+    assert time.monotonic() - began < 20  # two seconds are meant; the machine may be busy
     assert process.returncode == 130
     assert json.loads(out)[0]["status"] == "failed"
     assert head_of(trial, "long") == head
@@ -154,7 +154,7 @@ def test_a_killed_worker_leaves_interrupted_jobs_and_a_whole_dataset(trial: Path
     spool = trial / ".odf" / "cache" / f"ingest-{client.pid}-x"
     spool.mkdir()
     os.kill(worker, signal.SIGKILL)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=120)
     assert process.returncode == 1, err
     assert "Traceback" not in err.decode()
     assert next(each for each in odf("jobs", "--json").json if each["id"] == job)["state"] == "interrupted"

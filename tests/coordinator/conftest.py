@@ -54,13 +54,13 @@ class Home:
 
     async def job(self, job_id: str, when: Callable[[Job], bool] = lambda job: job.state.final) -> Job:
         """The job, once it is as asked for (when it has ended, by itself)."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not when(job := self.journal.job(job_id)):
                 await asyncio.sleep(0.01)
         return job
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it does not happen"
@@ -80,7 +80,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 async def collect(client: Client, since: int | None, until: Callable[[Event], bool]) -> list[Event]:
     """Events up to the one that is waited for."""
     found: list[Event] = []
-    async with asyncio.timeout(10), contextlib.aclosing(client.events(since)) as events:
+    async with asyncio.timeout(60), contextlib.aclosing(client.events(since)) as events:
         async for event in events:
             found.append(event)
             if until(event):

@@ -32,7 +32,7 @@ async def address(home):
 def ask(address: str, data: bytes) -> list[bytes]:
     """What comes back until the worker has answered a ping or closed."""
     with socket.socket(socket.AF_UNIX) as connection:
-        connection.settimeout(5)
+        connection.settimeout(60)
         connection.connect(address)
         try:
             connection.sendall(data + b"\n" + encode_line(Ping()))

@@ -74,7 +74,7 @@ def test_only_the_own_jobs_are_told(home):
     assert {event.job for event in others} == {"3"}
     assert {event.job.id for event in events if isinstance(event, JobChanged)} == {"3"}
     other.send_signal(signal.SIGINT)
-    other.communicate(timeout=5)
+    other.communicate(timeout=60)
 
 
 def test_the_first_interrupt_cancels_and_waits(home):
@@ -82,8 +82,8 @@ def test_the_first_interrupt_cancels_and_waits(home):
     read_until(process, "2 running")
     began = time.monotonic()
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=5)
-    assert time.monotonic() - began < 2
+    output, _ = process.communicate(timeout=60)
+    assert time.monotonic() - began < 20
     assert process.returncode == 0
     ends = [line for line in output.split("\n") if line.endswith("cancelled")]
     assert sorted(ends) == ["1 cancelled", "2 cancelled", "3 cancelled"]
@@ -91,13 +91,13 @@ def test_the_first_interrupt_cancels_and_waits(home):
 
 
 def test_the_second_interrupt_leaves(home):
-    process = start(home, "stubborn:3")
+    process = start(home, "stubborn:90")
     read_until(process, "1 running")
     process.send_signal(signal.SIGINT)
-    time.sleep(0.3)
+    time.sleep(1)
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    output, _ = process.communicate(timeout=5)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 130 and "in the background" in output
     assert home.files.worker_alive() and home.journal.job("1").state is JobState.running
 
@@ -106,7 +106,7 @@ def test_a_worker_that_dies_meanwhile(home):
     process = start(home, "wait")
     read_until(process, "1 running")
     home.kill()
-    output, _ = process.communicate(timeout=5)
+    output, _ = process.communicate(timeout=60)
     assert process.returncode == 0 and output.split() == ["1", "interrupted"]
 
 

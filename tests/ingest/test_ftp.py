@@ -138,7 +138,7 @@ def test_cancel(workspace: Workspace, ftp: Server, reporter: Recorder) -> None:
     began = time.monotonic()
     with pytest.raises(Cancelled):
         get(workspace, Url(f"ftp://{ftp.address}/big"), reporter)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 20
 
 
 @pytest.mark.parametrize("implicit", [False, True])

@@ -161,7 +161,7 @@ def test_cancel_while_the_server_dawdles(workspace: Workspace, web: WebServer, r
         request.send_header("Content-Length", "1000000")
         request.end_headers()
         request.wfile.write(b"x" * 300_000)
-        held.wait(10)
+        held.wait(60)
 
     held = threading.Event()
     web.answer = answer
@@ -169,7 +169,7 @@ def test_cancel_while_the_server_dawdles(workspace: Workspace, web: WebServer, r
     begun = time.monotonic()
     with pytest.raises(Cancelled):
         get(workspace, Url(web.url), reporter)
-    assert time.monotonic() - begun < 2
+    assert time.monotonic() - begun < 20
     held.set()
 
 

@@ -136,10 +136,10 @@ def test_what_others_wrote(workspace: Workspace, s3: S3Server, reporter: Recorde
 def test_cancel(workspace: Workspace, s3: S3Server, reporter: Recorder) -> None:
     s3.objects["bucket/big"] = BODY
     held = threading.Event()
-    s3.before = lambda request: request.command == "GET" and len(s3.ranges) == 2 and held.wait(5) and False
+    s3.before = lambda request: request.command == "GET" and len(s3.ranges) == 2 and held.wait(60) and False
     reporter.on_amount = lambda amounts: threading.Timer(0.05, reporter.cancel).start()
     began = time.monotonic()
     with pytest.raises(Cancelled):
         get(workspace, Url("s3://bucket/big"), reporter)
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 20
     held.set()

@@ -89,7 +89,7 @@ def test_cancelled_while_it_runs(session: SparkSession) -> None:
     timer.start()
     with pytest.raises(Cancelled):
         list(arrow_batches(session.sql(FOREVER), reporter)[1])
-    assert time.monotonic() - asked[0] < 2
+    assert time.monotonic() - asked[0] < 20
     assert session.sparkContext.statusTracker().getActiveJobsIds() == []
     assert next(arrow_batches(session.sql("SELECT 1 AS a"), Reporter())[1]).to_pylist() == [{"a": 1}]
 
