@@ -38,6 +38,12 @@ def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: Cause) -> Exception:
     return explain(EOFError())
 
 
+def test_a_process_that_is_gone() -> None:
+    error = explain(EOFError())
+    assert "process died" in str(error)
+    assert "started afresh" in str(error.hint)
+
+
 def test_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     aborted = Cause(
         "org.apache.spark.SparkException", "Job aborted due to stage failure: Task 0 in stage 3.0"
