@@ -26,6 +26,7 @@ from odf_engine.spark.frames import arrow_batches
 from odf_engine.spark.plans import by_all_columns
 from odf_engine.spark.query import run_query
 from odf_engine.spark.readers import spark_path
+from odf_engine.spark.settings import is_here
 from odf_engine.spark.slices import plain_schema, plain_slice
 from odf_engine.spark.stateful import ROWS, Stateful, stateful
 from odf_engine.spark.streams import Streams, is_plain
@@ -84,7 +85,9 @@ class Streaming:
         self._declared = declared
         self._reporter = reporter
         self._new_checkpoint = Path(request.new_checkpoint_path)
-        folder = self._folder = _plain_folder(self._new_checkpoint.with_name("stream"))
+        folder = self._folder = plain_folder(
+            self._new_checkpoint.with_name("stream"), str(session.sparkContext.master)
+        )
         self._kept = folder / "kept"
         self._scratch = folder / "scratch"
         self._scratch.mkdir(parents=True)
@@ -341,9 +344,22 @@ def _hash(request: TransformRequest) -> str:
     return hashlib.sha3_256(b"\n".join([steps, *map(str.encode, aliases)])).hexdigest()
 
 
-def _plain_folder(folder: Path) -> Path:
-    """This folder, or another one where its name would mean something else to Spark."""
-    return folder if is_plain(folder) else Path(tempfile.mkdtemp(prefix="odf-stream-"))
+def plain_folder(folder: Path, master: str) -> Path:
+    """This folder, or another one where its name would mean something else to Spark.
+
+    Raises:
+        Unsupported: the machines of a cluster would not see another one.
+    """
+    if is_plain(folder):
+        return folder
+    if not is_here(master):
+        raise Unsupported(
+            "on a cluster, a query with state needs a workspace whose path has no other characters than "
+            "letters, digits and _ . - /",
+            where=str(folder),
+            hint="move the workspace, or run Spark here: odf config set spark.master 'local[*]'",
+        )
+    return Path(tempfile.mkdtemp(prefix="odf-stream-"))
 
 
 def _link(link: Path, path: Path) -> Path:
