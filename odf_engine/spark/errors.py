@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
+from urllib.parse import unquote, urlsplit
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -112,7 +114,7 @@ def explain(error: BaseException) -> OdfError:
     if not causes:
         return _lost(ended(2, kill=False))
     for cause in reversed(causes):
-        for rule in (_bad_row, _bad_query, _bad_value, _exhausted, _stopped):
+        for rule in (_bad_row, _bad_query, _bad_value, _unseen, _exhausted, _stopped):
             if (known := rule(cause)) is not None:
                 return known
     deepest = causes[-1]
@@ -312,6 +314,17 @@ def _bad_value(cause: Cause) -> OdfError | None:
         error.where = f"query, line {fragment.line}, column {fragment.column}"
         error.message += f", in `{shortened(fragment.text)}`" if fragment.text else ""
     return error
+
+
+def _unseen(cause: Cause) -> OdfError | None:
+    if cause.condition != "FAILED_READ_FILE.FILE_NOT_EXIST":
+        return None
+    path = Path(unquote(urlsplit(cause.parameters["path"]).path))
+    return SparkFailed(
+        f"Spark does not find the file {path.resolve()}",
+        hint="on a cluster, all of its machines have to see the workspace and the files that are pulled, "
+        "under the same paths",
+    )
 
 
 def _exhausted(cause: Cause) -> OdfError | None:
