@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odf_engine.data import row_groups
@@ -280,11 +280,7 @@ def _cut(table: pa.Table, sizes: list[int]) -> list[pa.RecordBatch]:
     return batches
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.integers(0, 40), max_size=8))
-def test_the_file_does_not_depend_on_the_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int]
-) -> None:
+def test_the_file_does_not_depend_on_the_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_groups, "MAX_ROWS", 48)
     monkeypatch.setattr(row_groups, "MAX_BYTES", 4500)
     table = pa.table(
@@ -297,15 +293,20 @@ def test_the_file_does_not_depend_on_the_batches(
         }
     )
     whole = written(table, tmp_path / "whole")
-    schema = slice_schema(table.schema, VOCAB)
-    cut = write(_cut(table, sizes), tmp_path / "cut", schema)
-    assert cut is not None
-    assert (cut.physical_hash, cut.logical_hash) == (whole.physical_hash, whole.logical_hash)
-    groups = pq.ParquetFile(tmp_path / "cut").metadata
+    groups = pq.ParquetFile(tmp_path / "whole").metadata
     counts = [groups.row_group(at).num_rows for at in range(groups.num_row_groups)]
     assert counts[:3] == [48, 48, 48]
     assert max(counts[4:]) <= 7  # the long rows: a few to a group
-    assert rows_of(tmp_path / "cut") == rows_of(tmp_path / "whole")
+    assert len(rows_of(tmp_path / "whole")) == 200
+
+    @settings(max_examples=25)
+    @given(st.lists(st.integers(0, 40), max_size=8))
+    def check(sizes: list[int]) -> None:
+        cut = write(_cut(table, sizes), tmp_path / "cut", slice_schema(table.schema, VOCAB))
+        assert cut is not None
+        assert (cut.physical_hash, cut.logical_hash) == (whole.physical_hash, whole.logical_hash)
+
+    check()
 
 
 def test_no_limit_makes_groups_depend_on_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -68,8 +68,8 @@ def test_csv(pulled: Pulled) -> None:
 def test_a_ragged_line_far_down(pulled: Pulled) -> None:
     read = "read: {kind: Csv, schema: [a STRING, b STRING]}"
     pulled.add(f"fetch: {{kind: Url, url: a.csv}}\n{read}\nmerge: {{kind: Append}}")
-    pulled.write("a.csv", ",\n" * 1_000_000 + "x\n" + ",\n")
-    pulled.fails(BadData, "a.csv: line 1000001: 1 value where there are 2 columns: x")
+    pulled.write("a.csv", ",\n" * 200_000 + "x\n" + ",\n")
+    pulled.fails(BadData, "a.csv: line 200001: 1 value where there are 2 columns: x")
 
 
 def test_the_next_pull_starts_afresh(pulled: Pulled) -> None:
