@@ -225,6 +225,9 @@ def main() -> int:
     try:
         if given.socket is None:
             config, address = _configured(given.config), f"{given.host}:{given.port}"
+            if given.config is not None:  # the executors of a cluster see the workspace, not /tmp
+                given.scratch = given.config.parent / "cache"
+                given.scratch.mkdir(exist_ok=True)
         else:
             config = SparkOptions(given.master, driver_memory=given.memory)
             address = f"unix:{given.socket}"
