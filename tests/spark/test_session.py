@@ -47,7 +47,7 @@ said["detail"] = runtime.detail
 said["first"] = answer()
 said["path"] = path == sys.path
 try:  # one text that is larger than the heap: Spark's process ends
-    frame = runtime.session().sql("SELECT length(repeat('x', CAST(900000000 + id AS INT))) AS n FROM range(1)")
+    frame = runtime.session().sql("SELECT length(repeat('x', 900000000 + INT(id))) AS n FROM range(1)")
     list(arrow_batches(frame, Reporter())[1])
 except SparkFailed as error:
     said["lost"] = error.message
