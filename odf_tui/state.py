@@ -116,7 +116,9 @@ class Transaction(msgspec.Struct, frozen=True):
 
     ``rows`` are the offsets that it made, both inclusive, ``size`` their bytes;
     ``state`` is the size of the query's state after it in bytes, None when there is none, and ``kept``
-    whether that is the state from before. ``query`` is what was in force.
+    whether that is the state from before. ``query`` is what was in force. ``standing``: no input moved,
+    because one query took the place of another: the state of the old one was flushed, or that of the new
+    one rebuilt.
     """
 
     parts: tuple[Part, ...]
@@ -126,6 +128,7 @@ class Transaction(msgspec.Struct, frozen=True):
     state: int | None
     kept: bool
     query: tuple[Fact, ...]
+    standing: Literal["", "flushed", "rebuilt"] = ""
 
 
 class BlockText(msgspec.Struct, frozen=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.rows import StoredBlock
 from odf_engine.errors import OdfError
@@ -34,7 +36,16 @@ def transaction_of(workspace: Workspace, entry: DatasetEntry, stored: StoredBloc
         state=None if checkpoint is None else checkpoint.size,
         kept=checkpoint is not None and checkpoint.physical_hash == event.prev_checkpoint,
         query=tuple(query_facts(transform.transform)) if transform else (),
+        standing=_standing(entry.dataset, event, stored.block.sequence_number),
     )
+
+
+def _standing(dataset: Dataset, event: ExecuteTransform, number: int) -> Literal["", "flushed", "rebuilt"]:
+    """Why there was a transaction in which no input moved (see ``odf_engine.transform.migrate``)."""
+    if any(item.new_block_hash is not None or item.new_offset is not None for item in event.query_inputs):
+        return ""
+    before = dataset.page(1, before=number)
+    return "rebuilt" if before and before[0].kind == "SetTransform" else "flushed"
 
 
 def _transform_at(dataset: Dataset, number: int) -> SetTransform | None:

@@ -15,6 +15,10 @@ from odf_tui.state import BlockText, Part, Section, Target, Transaction
 from odf_tui.widgets.lines import Span
 
 _NAMES: Final = 12
+_STANDING: Final = {
+    "flushed": "what was still to come of this query came out, before another took its place",
+    "rebuilt": "no input moved: the state was made that this query would have by now",
+}
 
 
 class BlockReader(Reader):
@@ -111,6 +115,8 @@ def transaction_lines(dataset: str, transaction: Transaction) -> tuple[Text, Map
         lines.append(_link("rows", f"{_rows(transaction.rows)}, {size(transaction.size)}"))
     lines.append(_fact("watermark", moment(transaction.watermark) or "none yet"))
     lines.append(_fact("state", _state(transaction)))
+    if transaction.standing:
+        lines.append(_fact("", _STANDING[transaction.standing], "warn"))
     for part in transaction.parts:
         alias = f" as {part.alias}" if part.alias != part.name else ""
         lines += [[], [(f" {plain(part.name)}", "title"), (plain(alias), "muted")]]

@@ -161,7 +161,13 @@ class Picker(ModalScreen[str]):
         self.query_one(Choices).move(move)
 
     def action_pick(self) -> None:
-        """Takes the choice under the cursor."""
+        """Takes the choice under the cursor, after what was typed before: keys overtake letters."""
+        for line in self.query(Input):
+            line.call_later(self.call_later, self._pick)
+            return
+        self._pick()
+
+    def _pick(self) -> None:
         choice = self.query_one(Choices).choice
         if choice is not None:
             self.dismiss(choice.id)

@@ -23,18 +23,15 @@ _IN_QUERY: Final = re.compile(
 _QUERY: Final = re.compile(r"^(?P<before>\s*(?:- )*query:\s*)(?P<value>.*)$")
 _QUOTED: Final = re.compile(r"'([^'\n]+)'")
 _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
-    "none": [[("keeps no state: the rows to come are made by the new one", "")]],
-    "kept": [[("goes on from the state of the old one", "good")]],
+    "none": [[("   ", ""), ("keeps no state: the rows to come are made by the new one", "")]],
+    "kept": [[("   ", ""), ("goes on from the state of the old one", "good")]],
     "lost": [
-        [("cannot go on from the state of the old one", "warn")],
+        [("   ", ""), ("cannot go on from the state of the old one", "warn")],
         [
-            ("f", "key"),
-            ("  what was still to come of the old one comes out; the new one begins with nothing", ""),
+            ("   f  ", "key"),
+            ("what was to come of the old one comes out; the new one begins with nothing", ""),
         ],
-        [
-            ("r", "key"),
-            ("  the new one reads its inputs from their start, for the state it would have by now", ""),
-        ],
+        [("   r  ", "key"), ("the new one reads its inputs anew, for the state it would have by now", "")],
     ],
 }
 _SHOWN: Final = 62  # cells of a line of an excerpt: it fits into a dialog of a small terminal
@@ -137,9 +134,10 @@ def plan_lines(plan: Mapping[str, Any]) -> list[list[Span]]:
     if plan.get("message"):
         lines.append([("   ", ""), (plain(str(plan["message"])), "warn")])
     if new := plan.get("new"):
-        lines.append([("   + ", "good"), (f"{plain(', '.join(new))}: new, empty in the rows before", "good")])
-    lines += [[("   ", ""), *spans] for spans in _STATES.get(str(plan.get("state")), ())]
-    return lines
+        lines.append(
+            [("   +  ", "good"), (f"{plain(', '.join(new))}: new, empty in the rows before", "good")]
+        )
+    return lines + [list(line) for line in _STATES.get(str(plan.get("state")), ())]
 
 
 def change_lines(changes: Sequence[Change]) -> list[list[Span]]:

@@ -58,7 +58,7 @@ def test_a_transaction_says_what_it_could_not_show() -> None:
         Part("c", "clouds", "clouds", (5, 9), None, None),
         Part("d", "did:odf:d", "dew", (5, 9), None, None, here=False),
     )
-    made = Transaction(parts, None, 0, None, 4096, True, (("query", Sql("SELECT 1")),))
+    made = Transaction(parts, None, 0, None, 4096, True, (("query", Sql("SELECT 1")),), "flushed")
     lines, links = transaction_lines("out", made)
     texts = ["".join(text for text, _ in line) for line in lines]
     assert list(links.values()) == [
@@ -68,6 +68,7 @@ def test_a_transaction_says_what_it_could_not_show() -> None:
     ]
     text = "\n".join(texts)
     assert "4.1 kB in a checkpoint, as before" in text
+    assert "what was still to come of this query came out" in text
     assert "up to 4 →" in text
     assert "1, offset 0 →" in text
     assert "boats as b" in text
