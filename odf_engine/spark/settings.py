@@ -132,7 +132,7 @@ def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[st
         # Over TCP every small result would wait forty milliseconds for a delayed acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",
         "spark.python.unix.domain.socket.dir": str(sockets),
-        "spark.sql.warehouse.dir": (scratch / "warehouse").as_uri(),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **config.conf,
         **FIXED,
         "spark.master": config.master,

@@ -234,9 +234,13 @@ def test_clusters(tmp_path: Path) -> None:
     assert is_local("local[*]")
     assert not is_local("local-cluster[2,1,1024]")
     assert not is_local("spark://localhost:7077")
-    settings = spark_settings(SparkOptions(master="spark://host:7077"), tmp_path, tmp_path)
+    odd = tmp_path / "a [b] 100%"
+    settings = spark_settings(SparkOptions(master="spark://host:7077"), odd, tmp_path)
     assert settings["spark.master"] == "spark://host:7077"
     assert "spark.driver.host" not in settings
+    assert settings["spark.sql.warehouse.dir"] == str(odd / "warehouse")  # Spark takes it as it is
+    here = spark_settings(SparkOptions(master="spark://127.0.0.1:7077"), tmp_path, tmp_path)
+    assert here["spark.driver.host"] == "127.0.0.1"
 
 
 def test_settings_are_in_force(runtime: SparkRuntime) -> None:
