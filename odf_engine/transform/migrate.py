@@ -197,6 +197,7 @@ class _Migration:
             fate = "rebuilt"
         else:
             self._append(boundary.update, boundary.update.events, origin)
+            fate = "kept" if fate == "kept" else "none"
         self._reporter.line(_SAID[fate])
         return Outcome(update.changes, fate)
 
@@ -298,7 +299,7 @@ class _Migration:
 
 
 _SAID = {
-    "none": "the query changed; there is no state",
+    "none": "the query changed; there is no state to go on from",
     "kept": "the query changed and goes on from the state of the old one",
     "flushed": "the old query's state has ended, and what was still to come is there",
     "rebuilt": "the state is the one that the new query would have, had it been there from the start",

@@ -54,7 +54,8 @@ class InputPlan:
         explicit: the watermarks that the interval's blocks brought, with the times of these blocks.
         vocab: the input's column names.
         schema: of the input at the end of the interval, as Arrow holds it.
-        before: the watermark that the input had at the beginning of the interval.
+        before: up to when time was complete at the beginning of the interval: the watermark of the
+            input, or of the dataset where it is made from more than before and the input is new to it.
     """
 
     entry: DatasetEntry
@@ -133,7 +134,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
     before = {item.dataset_id: item for item in state.last_inputs or ()}
     inputs: list[InputPlan] = []
     for item in transform.inputs:
-        planned = _plan_input(workspace, item, before, max_rows)
+        planned = _plan_input(workspace, item, before, max_rows, state.watermark)
         if planned is None:
             return None
         inputs.append(planned)
@@ -165,9 +166,8 @@ def standing_transaction(
     if transform is None:
         raise Unsupported("the transform is not known, or of a newer specification")
     before = {item.dataset_id: item for item in state.last_inputs or ()}
-    inputs = [
-        _standing(workspace, item, before, None if kind == "finish" else moment) for item in transform.inputs
-    ]
+    since_start = None if kind == "finish" else moment
+    inputs = [_standing(workspace, item, before, since_start, state.watermark) for item in transform.inputs]
     return Transaction(entry, state, transform, inputs, _watermark(state, inputs), kind)
 
 
@@ -176,8 +176,9 @@ def _standing(
     item: TransformInput,
     before: dict[DatasetId, ExecuteTransformInput],
     since_start: Timestamp | None,
+    complete: Timestamp | None,
 ) -> InputPlan:
-    """An input that does not move; with all that it has had when its schema of a moment is given."""
+    """An input that does not move; with all that was read of it when the moment of its schema is given."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
     entry = _input(workspace, dataset_id, alias)
@@ -200,6 +201,7 @@ def _standing(
         explicit=_explicit(dataset, None, rebuilt) if rebuilt else [],
         vocab=dataset.state().vocabulary,
         schema=schema,
+        before=complete if place is None and since_start is not None else None,
     )
 
 
@@ -242,7 +244,7 @@ def recorded_transaction(
             raise BadData(f"input '{alias}' was read from no block to no block")
         for place in (begin, end):
             _check_offset(source.dataset, alias, place)
-        inputs.append(_input_plan(source, alias, begin, end))
+        inputs.append(_input_plan(source, alias, begin, end, state.watermark))
     return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
 
 
@@ -283,6 +285,7 @@ def _plan_input(
     item: TransformInput,
     before: dict[DatasetId, ExecuteTransformInput],
     max_rows: int,
+    complete: Timestamp | None,
 ) -> InputPlan | None:
     """What the input brings; None while it never had data."""
     dataset_id = DatasetId.parse(item.dataset_ref)
@@ -292,7 +295,7 @@ def _plan_input(
     begin = _last_place(dataset, alias, before.get(dataset_id))
     if state.last_offset is None:
         return None
-    return _input_plan(entry, alias, begin, _end(dataset, state, begin, max_rows))
+    return _input_plan(entry, alias, begin, _end(dataset, state, begin, max_rows), complete)
 
 
 def _last_place(dataset: Dataset, alias: str, last: ExecuteTransformInput | None) -> _End | None:
@@ -303,7 +306,9 @@ def _last_place(dataset: Dataset, alias: str, last: ExecuteTransformInput | None
     return _place(dataset, alias, last.new_block_hash or last.prev_block_hash, offset)
 
 
-def _input_plan(entry: DatasetEntry, alias: str, begin: _End | None, end: _End) -> InputPlan:
+def _input_plan(
+    entry: DatasetEntry, alias: str, begin: _End | None, end: _End, complete: Timestamp | None
+) -> InputPlan:
     """What the input brings between two places in its chain."""
     dataset = entry.dataset
     begin_offset = None if begin is None else begin.offset
@@ -324,7 +329,7 @@ def _input_plan(entry: DatasetEntry, alias: str, begin: _End | None, end: _End) 
         explicit=_explicit(dataset, begin, end),
         vocab=dataset.state().vocabulary,
         schema=_schema_at(dataset, end.sequence_number, alias),
-        before=None if begin is None else begin.watermark,
+        before=complete if begin is None else begin.watermark,
     )
 
 

@@ -165,6 +165,7 @@ def make_request(
         system_time: of the rows.
     """
     state = transaction.state
+    fresh = state.last_checkpoint is None or transaction.kind == "rebuild"
     return TransformRequest(
         dataset_id=transaction.entry.id,
         dataset_alias=str(transaction.entry.alias),
@@ -172,7 +173,7 @@ def make_request(
         vocab=state.vocabulary,
         transform=transaction.transform.transform,
         query_inputs=[
-            _request_input(each, folder / f"{at}.parquet", fresh=state.last_checkpoint is None)
+            _request_input(each, folder / f"{at}.parquet", fresh=fresh)
             for at, each in enumerate(transaction.inputs)
         ],
         next_offset=0 if state.last_offset is None else state.last_offset + 1,
@@ -205,11 +206,12 @@ def _request_input(each: InputPlan, schema_file: Path, *, fresh: bool) -> Transf
 
 
 def _known(each: InputPlan) -> Iterator[Watermark]:
-    """The watermark that an input had when the transaction began."""
+    """Up to when time was complete when the transaction began; rows from before that are late."""
+    if each.before is None:
+        return
     block = each.interval.prev_block_hash
-    if each.before is not None and block is not None:
-        moment = each.entry.dataset.block(block).block.system_time
-        yield Watermark(system_time=moment, event_time=each.before)
+    moment = each.entry.dataset.block(block).block.system_time if block else Timestamp.from_ms(0)
+    yield Watermark(system_time=moment, event_time=each.before)
 
 
 def _said(each: InputPlan) -> str:

@@ -41,7 +41,29 @@ def init_verb(folder: Path) -> None:
 @click.option("-r", "--recursive", is_flag=True, help="Look for *.yaml in folders and below.")
 @click.option("--update", is_flag=True, help="Append what changed to datasets that are there already.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be added or appended.")
-def add_verb(manifests: tuple[str, ...], recursive: bool, update: bool, dry_run: bool) -> None:
+@click.option("--check", is_flag=True, help="Only look whether queries can be run, and what they make.")
+@click.option(
+    "--flush",
+    "state",
+    flag_value="flush",
+    help="A changed query begins anew; what the old one has still to give comes out now.",
+)
+@click.option(
+    "--rebuild",
+    "state",
+    flag_value="rebuild",
+    help="A changed query gets the state that it would have by now, from the start of its inputs.",
+)
+@click.option("--accept-columns", is_flag=True, help="Take in columns that inputs have gained.")
+def add_verb(
+    manifests: tuple[str, ...],
+    recursive: bool,
+    update: bool,
+    dry_run: bool,
+    check: bool,
+    state: str | None,
+    accept_columns: bool,
+) -> None:
     """Adds datasets from YAML manifests: files, folders with -r, or - for stdin.
 
     The order of manifests does not matter: a derivative dataset may come before its inputs.
@@ -49,6 +71,10 @@ def add_verb(manifests: tuple[str, ...], recursive: bool, update: bool, dry_run:
     With --update, a manifest may be of a dataset that is there: what differs from its chain is shown
     and appended. What the manifest does not mention stays as it is; a source goes when the manifest
     has others instead, or says DisablePollingSource or DisablePushSource.
+
+    A derivative dataset whose query changes first takes in what is there with the old one. A query
+    with a state, such as one with windows, goes on from the state of the old query where it groups
+    and keeps the same; else say --flush or --rebuild.
     """
     workspace = open_workspace()
     snapshots: list[DatasetSnapshot] = []
@@ -63,9 +89,20 @@ def add_verb(manifests: tuple[str, ...], recursive: bool, update: bool, dry_run:
         raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
     if dry_run and not update:
         raise UsageError("--dry-run goes with --update", hint="it takes new datasets too")
-    changed = _change(workspace, snapshots, origins, dry_run=dry_run) if update else []
-    if not update:
-        changed = [str(entry.alias) for entry in workspace.add(snapshots, origins)]
+    if (state or accept_columns) and (not update or dry_run):
+        given = f"--{state}" if state else "--accept-columns"
+        raise UsageError(f"{given} goes with --update", hint="it says how a dataset changes that is there")
+    if check:
+        from odf_tui.cli.changes import check_queries
+
+        sys.exit(check_queries(workspace, snapshots))
+    if update:
+        from odf_tui.cli.changes import Updating
+
+        updating = Updating(workspace, origins, state=state or "", accept_columns=accept_columns)
+        changed, code = updating.run(snapshots, dry_run=dry_run)
+    else:
+        changed, code = [str(entry.alias) for entry in workspace.add(snapshots, origins)], 0
         if options_of().json:
             print_json([{"name": name, "status": "added"} for name in changed])
         for name in changed:
@@ -74,24 +111,8 @@ def add_verb(manifests: tuple[str, ...], recursive: bool, update: bool, dry_run:
         foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root
         if foreign and snapshot.name.lower() in map(str.lower, changed):
             say(f"{snapshot.name} runs nothing before you allow it: odf trust {snapshot.name}")
-
-
-def _change(
-    workspace: Workspace, snapshots: list[DatasetSnapshot], origins: dict[str, str], *, dry_run: bool
-) -> list[str]:
-    """Shows what manifests change, then changes it; the names of the datasets that changed."""
-    from odf_tui.cli.changes import print_changes, print_updates_json, say_done
-
-    as_json = options_of().json
-    updates = workspace.update(snapshots, dry_run=True)
-    if not as_json:
-        print_changes(updates)
-    if not dry_run:
-        updates = workspace.update(snapshots, origins, shown=updates)
-    if as_json:
-        print_updates_json(updates, dry_run=dry_run)
-    say_done(updates, dry_run=dry_run)
-    return [] if dry_run else [str(update.alias) for update in updates if update.events]
+    if code:
+        sys.exit(code)
 
 
 def _read(text: str, source: str) -> list[DatasetSnapshot]:

@@ -1,0 +1,225 @@
+"""Queries, inputs and schemas change: what lies before is finished, states are kept, ended or rebuilt."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.slices import read_batches, slice_schema
+from odf_engine.errors import InvalidManifest, InvalidQuery, UsageError
+from odf_engine.metadata.model import (
+    DatasetSnapshot,
+    ExecuteTransform,
+    SetDataSchema,
+    SetTransform,
+    Sql,
+    TransformInput,
+    kind_of,
+)
+from odf_engine.progress import Reporter
+from odf_engine.transform.migrate import Choice, Outcome, change, look
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.replay import Replay
+from odf_engine.workspace.definitions import snapshot_of
+from odf_engine.workspace.versions import SPARK_VERSION
+from odf_engine.workspace.workspace import DatasetEntry
+from tests.transform.deriving import DATA, Deriving
+
+A, R, CF, CT = 0, 1, 2, 3
+DAILY = (
+    "SELECT window.start AS event_time, city, sum(x) AS s FROM input "
+    "GROUP BY window(event_time, '1 day'), city"
+)
+
+
+def definition(entry: DatasetEntry, query: str, *inputs: str, **more: Any) -> DatasetSnapshot:
+    named = [TransformInput(each, each) for each in inputs or ("input",)]
+    transform = SetTransform(named, Sql(engine="spark", query=query, **more))
+    return DatasetSnapshot(str(entry.alias), entry.dataset.state().kind, [transform])
+
+
+def becomes(
+    deriving: Deriving, entry: DatasetEntry, query: str, *inputs: str, choice: Choice = "", **more: Any
+) -> Outcome:
+    snapshot = definition(entry, query, *inputs)
+    return change(deriving.workspace, entry, snapshot, deriving.engine, Reporter(), choice=choice, **more)
+
+
+def history(entry: DatasetEntry) -> Iterator[tuple[str, int]]:
+    """The kinds of blocks, oldest first, and how many rows each brought."""
+    for stored in reversed(list(entry.dataset.blocks())):
+        event = stored.block.event
+        data = event.new_data if isinstance(event, ExecuteTransform) else None
+        yield kind_of(event), 0 if data is None else data.offset_interval.end - data.offset_interval.start + 1
+
+
+def read_slice(path: Path) -> pa.Table:
+    return pa.Table.from_batches(read_batches(path))
+
+
+def check(deriving: Deriving, entry: DatasetEntry) -> None:
+    """Everybody can do it again."""
+    replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
+    report = verify(entry.dataset, Reporter(), replay=replay)
+    assert report.findings == []
+
+
+def test_a_new_query_without_state(deriving: Deriving) -> None:
+    root = deriving.root()
+    made = deriving.derivative("SELECT event_time, x FROM input")
+    transform = made.dataset.state().transform
+    assert transform is not None and transform.transform.version == SPARK_VERSION
+    with pytest.raises(InvalidManifest, match=r"version 3\.5\.0 of the engine, and this is"):
+        deriving.workspace.update([definition(made, "SELECT event_time FROM input", version="3.5.0")])
+    deriving.rows(root, (1, "a", 1))
+    deriving.run(made)
+    deriving.rows(root, (2, "b", 2))
+    with pytest.raises(InvalidQuery, match="column 'x' is missing"):
+        becomes(deriving, made, "SELECT event_time, city FROM input")
+    outcome = becomes(deriving, made, "SELECT event_time, x * 10 AS x, city FROM input")
+    assert outcome.state == "none"
+    assert [each.title for each in outcome.changes] == ["SetDataSchema", "SetTransform"]
+    deriving.rows(root, (3, "c", 3))
+    deriving.run(made)
+    # The old query did what was there before.
+    slices = [deriving.workspace.resolve("output").dataset.slice_path(row) for row in made.dataset.slices()]
+    rows = pa.concat_tables(map(read_slice, slices), promote_options="default")
+    assert rows.select(["x", "city"]).to_pylist() == [
+        {"x": 1, "city": None}, {"x": 2, "city": None}, {"x": 30, "city": "c"},
+    ]  # fmt: skip
+    assert list(history(made)) == [
+        ("Seed", 0), ("SetTransform", 0), ("SetDataSchema", 0), ("ExecuteTransform", 1),
+        ("ExecuteTransform", 1), ("SetDataSchema", 0), ("SetTransform", 0), ("ExecuteTransform", 1),
+    ]  # fmt: skip
+    check(deriving, made)
+
+
+def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
+    root = deriving.root()
+    same, ended, built = (deriving.derivative(DAILY, name=name) for name in ("same", "ended", "built"))
+    deriving.rows(root, (1, "a", 1), (1.5, "b", 2), (2, "a", 4))
+    for entry in (same, ended, built):
+        deriving.run(entry)
+    deriving.rows(root, (2.5, "a", 8))
+
+    # What is computed of the aggregates does not matter to the state.
+    rounded = DAILY.replace("sum(x) AS s", "sum(x) + 1000 AS s") + " HAVING sum(x) > 1"
+    assert becomes(deriving, same, rounded).state == "kept"
+    weekly = DAILY.replace("1 day", "2 days")
+    with pytest.raises(UsageError, match="cannot go on from the state of the old one") as raised:
+        becomes(deriving, ended, weekly)
+    assert "--flush" in str(raised.value.hint) and "--rebuild" in str(raised.value.hint)
+    assert becomes(deriving, ended, weekly, choice="flush").state == "flushed"
+    assert becomes(deriving, built, weekly, choice="rebuild").state == "rebuilt"
+    deriving.rows(root, (2.75, "a", 16), (5, "c", 32))
+    deriving.rows(root, (9, "c", 64))
+    for entry in (same, ended, built):
+        deriving.run(entry)
+        check(deriving, entry)
+    assert deriving.result(same, "city", "s") == [("a", 1), ("b", 2), ("a", 1028), ("c", 1032)]
+    # The first day is out already. What was open came out at once, and the rest comes by itself …
+    assert deriving.result(ended, "city", "s") == [("a", 1), ("b", 2), ("a", 12), ("a", 16), ("c", 32)]
+    assert list(history(ended))[3:] == [
+        ("ExecuteTransform", 2), ("ExecuteTransform", 0), ("ExecuteTransform", 1), ("SetTransform", 0),
+        ("ExecuteTransform", 2),
+    ]  # fmt: skip
+    # … or all of it as if the new query had been there from the start.
+    assert deriving.result(built, "city", "s") == [("a", 1), ("b", 2), ("a", 28), ("c", 32)]
+    assert list(history(built))[5:] == [
+        ("SetTransform", 0), ("ExecuteTransform", 0), ("ExecuteTransform", 2)
+    ]  # fmt: skip
+    again = definition(ended, DAILY.replace("1 day", "3 days"))
+    with pytest.raises(UsageError, match="cannot go on"):
+        change(deriving.workspace, ended, again, deriving.engine, Reporter())
+    # A query without a state after one with a state, and the other way round.
+    plain = "SELECT event_time, city, x AS s FROM input"
+    with pytest.raises(UsageError, match="there is no state to rebuild"):
+        becomes(deriving, ended, plain, choice="rebuild")
+    assert becomes(deriving, ended, plain, choice="flush").state == "flushed"
+    assert deriving.result(ended, "city", "s")[5:] == [("c", 64)]
+    deriving.rows(root, (10, "d", 1))
+    deriving.run(ended)
+    assert becomes(deriving, ended, DAILY, choice="flush").state == "none"
+    deriving.rows(root, (10, "e", 1), (12, "e", 1))
+    deriving.run(ended)
+    assert deriving.result(ended, "city", "s")[6:] == [("d", 1), ("e", 1)]
+    check(deriving, ended)
+
+
+def test_groups_are_corrected_where_the_query_changes(deriving: Deriving) -> None:
+    root = deriving.root()
+    query = "SELECT max(event_time) AS event_time, city, sum(x) AS s FROM input GROUP BY city"
+    made = deriving.derivative(query)
+    deriving.rows(root, (1, "a", 1), (1, "b", 2), (1, "c", 3))
+    deriving.run(made)
+    deriving.rows(root, (2, "b", 4))
+    twice = query.replace("sum(x)", "2 * sum(x)") + " HAVING sum(x) <> 3"
+    assert becomes(deriving, made, twice, choice="rebuild").state == "rebuilt"
+    assert deriving.result(made, "op", "city", "s")[3:] == [
+        (CF, "b", 2), (CT, "b", 6), (CF, "a", 1), (CT, "a", 2), (R, "c", 3), (CF, "b", 6), (CT, "b", 12),
+    ]  # fmt: skip
+    deriving.rows(root, (3, "a", 5))
+    deriving.run(made)
+    assert deriving.result(made, "op", "city", "s")[10:] == [(CF, "a", 2), (CT, "a", 12)]
+    check(deriving, made)
+
+
+def test_inputs_come_and_go(deriving: Deriving) -> None:
+    first, second = deriving.root("first"), deriving.root("second")
+    made = deriving.derivative(DAILY.replace("input", "first"), "first")
+    deriving.rows(first, (1, "a", 1), (2, "a", 2))
+    deriving.run(made)
+    deriving.rows(second, (1, "b", 4), (2, "b", 8), (4, "b", 0))
+    both = "WITH input AS (SELECT * FROM first UNION ALL SELECT * FROM second) " + DAILY
+    assert becomes(deriving, made, both, "first", "second", choice="rebuild").state == "rebuilt"
+    deriving.run(made)
+    # The new input is read from its start; its first day is late for a dataset that had closed that day.
+    assert deriving.result(made, "city", "s") == [("a", 1)]
+    deriving.rows(first, (4, "a", 0))
+    deriving.run(made)
+    assert deriving.result(made, "city", "s")[1:] == [("a", 2), ("b", 8)]
+    only = DAILY.replace("input", "second")
+    assert becomes(deriving, made, only, "second", choice="flush").state == "flushed"
+    assert [len(event.query_inputs) for event in transactions(made)] == [1, 2, 2, 2, 2]
+    check(deriving, made)
+
+
+def transactions(entry: DatasetEntry) -> list[ExecuteTransform]:
+    events = [stored.block.event for stored in reversed(list(entry.dataset.blocks()))]
+    return [event for event in events if isinstance(event, ExecuteTransform)]
+
+
+def test_an_input_gains_a_column(deriving: Deriving) -> None:
+    root = deriving.root()
+    star = deriving.derivative("SELECT * FROM input", name="star")
+    named = deriving.derivative("SELECT DISTINCT event_time, city FROM input", name="named")
+    deriving.rows(root, (1, "a", 1))
+    for entry in (star, named):
+        deriving.run(entry)
+    deriving.rows(root, (2, "b", 2))
+    vocab = root.dataset.state().vocabulary
+    wide = slice_schema(pa.schema([*DATA, pa.field("extra", pa.string())]), vocab)
+    deriving.commit(root, [SetDataSchema(schema=encode_schema(wide))])
+    deriving.rows(root, (3, "c", 3))
+    deriving.run(named)
+    assert deriving.result(named, "city") == [("a",), ("b",), ("c",)]
+    with pytest.raises(InvalidQuery, match="column 'extra' is new") as raised:
+        deriving.run(star)
+    assert "--accept-columns" in str(raised.value.hint)
+    assert deriving.result(star, "x") == [(1,), (2,)]  # until there it went on
+    snapshot = definition(star, "SELECT * FROM input")
+    found = look(deriving.workspace, snapshot, deriving.engine)
+    assert found is not None and (found.new, found.state) == (["extra"], "none")
+    outcome = change(
+        deriving.workspace, star, snapshot_of(star), deriving.engine, Reporter(), accept_columns=True
+    )
+    assert outcome.changes[0].lines[-1] == "+ extra STRING"
+    deriving.run(star)
+    assert star.dataset.state().records == 3
+    for entry in (star, named):
+        check(deriving, entry)
