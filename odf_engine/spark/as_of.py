@@ -179,14 +179,22 @@ class AsOfQuery(Catalyst):
         """The inputs whose rows come through to a join."""
         return self._reads(join.left)
 
-    def _reads(self, plan: Any) -> set[str]:
+    def joined(self) -> set[str]:
+        """The inputs that the joins read."""
+        return {name for join in self.joins for name in (join.table.name, *self.reads(join))}
+
+    def read_after(self) -> set[str]:
+        """The inputs that what comes after the joins reads by itself."""
+        return self._reads(self._rest, through=False)
+
+    def _reads(self, plan: Any, *, through: bool = True) -> set[str]:
         if name_of(plan) == "LocalRelation" and (at := self._place_of(plan)) is not None:
-            return self._reads(self.joins[at].left)
+            return self._reads(self.joins[at].left) if through else set()
         if name_of(plan) == "View":
             view = plan.desc().identifier().table().lower()
             if found := {name for name in self.inputs if name.lower() == view}:
                 return found
-        return {name for child in items(plan.children()) for name in self._reads(child)}
+        return {name for child in items(plan.children()) for name in self._reads(child, through=through)}
 
     # --- Cutting ------------------------------------------------------------------------------
 

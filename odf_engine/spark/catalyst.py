@@ -5,8 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from py4j.java_gateway import JavaPackage
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+class _Package:
+    """A package of Java whose classes are looked up once: each time costs a call to Java and back."""
+
+    def __init__(self, package: Any) -> None:
+        self._package = package
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._package, name)
+        found = _Package(found) if isinstance(found, JavaPackage) else found
+        setattr(self, name, found)
+        return found
 
 
 class Catalyst:
@@ -18,10 +33,12 @@ class Catalyst:
 
     def __init__(self, session: SparkSession) -> None:
         self.session: Any = session
-        self.java: Any = session._jvm
+        self.java: Any = _Package(session._jvm)
         self.catalyst: Any = self.java.org.apache.spark.sql.catalyst
         self.expressions: Any = self.catalyst.expressions
         self.types: Any = self.java.org.apache.spark.sql.types.DataTypes
+        self._companions: dict[tuple[int, str], Any] = {}
+        self._none: Any = None
 
     def frame(self, plan: Any) -> DataFrame:
         """The result of a plan."""
@@ -36,11 +53,16 @@ class Catalyst:
 
     def none(self) -> Any:
         """No value where there may be one."""
-        return self.java.scala.Option.empty()
+        self._none = self._none or self.java.scala.Option.empty()
+        return self._none
 
     def companion(self, name: str, package: Any = None) -> Any:
         """The companion object of a class among the expressions, or of another package."""
-        return getattr(getattr(package or self.expressions, f"{name}$"), "MODULE$")
+        where = package or self.expressions
+        key = (id(where), name)
+        if key not in self._companions:
+            self._companions[key] = getattr(getattr(where, f"{name}$"), "MODULE$")
+        return self._companions[key]
 
     def project(self, columns: Sequence[Any], plan: Any) -> Any:
         """The plan with these columns."""

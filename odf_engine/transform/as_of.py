@@ -15,7 +15,6 @@ What follows the join sees the rows that came out as an input of its own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -54,7 +53,6 @@ if TYPE_CHECKING:
 
 _ROWS: Final = "rows.parquet"
 _VERSIONS: Final = "versions.parquet"
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class AsOfStreaming(Streaming):
@@ -110,7 +108,7 @@ class AsOfStreaming(Streaming):
             for known, new in zip(files, self._joined(batch, number), strict=True):
                 known.append(new)
         slices = [each for batch in todo for each in batch.slices]
-        views = self._views(slices)
+        views = self._views(slices, self._as_of.read_after())
         for join, paths in zip(self._as_of.joins, files, strict=True):
             views[join.view] = self._read(paths, joined_schema(join))
         return [self._row_by_row(self._as_of.follow_rest(views), ready.contract)]
@@ -133,27 +131,36 @@ class AsOfStreaming(Streaming):
 
     def _joined(self, batch: Batch, number: int) -> list[Path]:
         """Runs the joins of a batch: the rows that came out of each, in files."""
-        views = self._views(batch.slices)
-        until = None if batch.watermark is None else _EPOCH + timedelta(milliseconds=batch.watermark)
+        views = self._views(batch.slices, self._as_of.joined())
+        changing = {self._inputs[each.at].alias for each in batch.slices if each.changes}
         files: list[Path] = []
         for at, join in enumerate(self._as_of.joins):
             path = self._scratch / f"joined-{number}-{at}.parquet"
-            self._join(at, join, views, until, path)
+            self._join(at, join, views, changing, batch.watermark, path)
             views[join.view] = self._read([path], joined_schema(join))
             files.append(path)
         return files
 
     def _join(
-        self, at: int, join: AsOfJoin, views: Mapping[str, DataFrame], until: datetime | None, path: Path
+        self,
+        at: int,
+        join: AsOfJoin,
+        views: Mapping[str, DataFrame],
+        changing: set[str],
+        until: int | None,
+        path: Path,
     ) -> None:
         """Runs one join: writes the rows that come out, and its state."""
         keys = [f"k{number}" for number in range(len(join.keys))]
         folder = self._kept / f"as-of-{at}"
         folder.mkdir(parents=True, exist_ok=True)
-        rows = with_due(self._as_of.rows(at, views), pairs=self._by_row)
+        # What comes out of a join before may have corrections that came earlier.
+        pairs = self._by_row and (at > 0 or bool(changing & self._as_of.reads(join)))
+        rows = with_due(self._as_of.rows(at, views), pairs=pairs)
         rows = self._with_kept(rows, folder / _ROWS, f"rows-{at}")
         new = self._as_of.versions(at, views[join.table.name])
-        versions = self._with_kept(as_versions(new, keys), folder / _VERSIONS, f"versions-{at}")
+        new = as_versions(new, keys, changes=join.table.name in changing)
+        versions = self._with_kept(new, folder / _VERSIONS, f"versions-{at}")
         found = self._as_of.meets(at, looked_up(rows, versions, keys))
         found = chosen(found, until, outer=join.outer)
         waiting = _Waiting(folder / _ROWS, _nullable(rows), until)
@@ -198,11 +205,12 @@ class AsOfStreaming(Streaming):
 
     # --- Rows as frames -----------------------------------------------------------------------
 
-    def _views(self, slices: Sequence[Slice]) -> dict[str, DataFrame]:
-        """The inputs with the rows of some slices."""
+    def _views(self, slices: Sequence[Slice], names: set[str]) -> dict[str, DataFrame]:
+        """Some inputs with the rows of some slices."""
         return {
             each.alias: input_frame(self._session, [one.path for one in slices if one.at == at], each)
             for at, each in enumerate(self._inputs)
+            if each.alias in names
         }
 
     def _read(self, paths: Sequence[Path], schema: StructType) -> DataFrame:
@@ -228,15 +236,20 @@ def _nullable(frame: DataFrame) -> pa.Schema:
 class _Waiting:
     """The rows of a join that are not due: they go into a file.
 
+    Args:
+        path: of the file.
+        schema: of the rows.
+        until: the watermark in milliseconds; None while there is none.
+
     Attributes:
-        least: the least event time among them.
+        least: the least event time among them, in milliseconds.
         unknown: how many of the other rows have not the version at their time.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, until: datetime | None) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, until: int | None) -> None:
         self._writer = pq.ParquetWriter(path, schema)
-        self._until = until
-        self.least: datetime | None = None
+        self._until = None if until is None else pa.scalar(until * 1000).cast(schema.field(DUE).type)
+        self.least: int | None = None
         self.unknown = 0
 
     def __enter__(self) -> None:
@@ -247,16 +260,15 @@ class _Waiting:
 
     def due(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Passes on rows that are due, of rows in the order in which they are."""
+        schema = self._writer.schema
         for batch in batches:
             count = 0
             if self._until is not None:
-                limit = pa.scalar(self._until, batch.column(DUE).type)
-                count = pc.sum(pc.less_equal(batch.column(DUE), limit)).as_py() or 0
+                count = pc.sum(pc.less_equal(batch.column(DUE), self._until)).as_py() or 0
             rest = batch.slice(count)
             if rest.num_rows:
-                least = pc.min(rest.column(TIME)).as_py()
+                least = pc.min(pc.cast(rest.column(TIME), pa.int64())).as_py() // 1000
                 self.least = least if self.least is None else min(least, self.least)
-                schema = self._writer.schema
                 self._writer.write_batch(pa.record_batch(rest.select(schema.names).columns, schema=schema))
             if count:
                 now = batch.slice(0, count)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
-from tests.transform.deriving import Deriving
-from tests.transform.test_stateful import CF, CT, Lines, R, Step, hashed
+from odf_engine.data.slices import slice_schema
+from odf_engine.errors import InvalidQuery, OdfError, Unsupported
+from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
+from odf_engine.transform.contract import QueryInput
+from odf_engine.workspace.workspace import DatasetEntry
+from tests.transform.deriving import DATA, Deriving
+from tests.transform.test_stateful import CF, CT, A, Lines, R, Step, hashed
 
-JOIN = (
-    "SELECT t.event_time, t.city, t.x, r.x AS rate, r.event_time AS since FROM trades AS t\n"
-    "{kind} rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city"
-)
 STEPS: list[Step] = [
     ("trades", [(1, "a", 1), (2.5, "a", 2), (2, "b", 3)], None),
     ("rates", [(1.5, "a", 10), (2, "b", 20)], None),
@@ -24,40 +25,133 @@ STEPS: list[Step] = [
 ]
 
 
-def fed(deriving: Deriving, query: str, steps: list[Step], *inputs: str, **more: Any) -> list[Any]:
-    roots = {name: deriving.root(name) for name in inputs}
-    keys = more.get("keys", {"rates": "city"})
+def fed(
+    deriving: Deriving, query: str, steps: Sequence[Step], lines: Lines | None = None, **keys: str
+) -> list[DatasetEntry]:
+    """Datasets of one query that took the inputs in at once, step by step, and in parts."""
+    names = list(dict.fromkeys(step[0] for step in steps))
+    roots = {name: deriving.root(name) for name in names}
     once, each, parts = (
-        deriving.derivative(query, *inputs, name=name, **keys) for name in ("once", "each", "parts")
+        deriving.derivative(query, *names, name=name, **keys) for name in ("once", "each", "parts")
     )
     for number, (name, rows, watermark) in enumerate(steps):
         deriving.rows(roots[name], *rows, watermark=watermark)
         deriving.run(each)
-        if number in (len(steps) // 3, len(steps) - 2, len(steps) - 1):
+        if lines is not None and number in (len(steps) // 3, len(steps) - 2, len(steps) - 1):
             deriving.run(parts)
-    deriving.run(once, more.get("reporter"))
-    return [once, each, parts]
+    deriving.run(once, lines)
+    return [once, each, *([parts] if lines is not None else [])]
 
 
-@pytest.mark.parametrize("kind", ["JOIN", "LEFT JOIN"])
-def test_rows_have_the_version_at_their_time(deriving: Deriving, kind: str) -> None:
-    lines = Lines()
-    made = fed(deriving, JOIN.format(kind=kind), STEPS, "trades", "rates", reporter=lines)
-    assert [line[:28] for line in lines.warnings] == ["1 rows came so late that the"]
-    expected = [
-        (1, "a", 1, None),
-        (2, "b", 3, 20),
-        (2.5, "a", 2, 12),
-        (1.75, "a", 6, 12),  # 10 is no longer known
-        (3, "a", 4, 11),
-        (3.5, "c", 5, None),
-        (4, "b", 7, None),
-        (5, "a", 8, 11),
-        (7, "a", 9, 14),
-    ]
-    found = [
-        ((row[0].timestamp() - 1704067200) / 86400 + 1, *row[1:])
-        for row in deriving.result(made[0], "event_time", "city", "x", "rate")
-    ]
-    assert found == [row for row in expected if kind == "LEFT JOIN" or row[3] is not None]
+def days(deriving: Deriving, entry: DatasetEntry, *columns: str) -> list[tuple[object, ...]]:
+    """All rows, with the event time as day of January."""
+    rows = deriving.result(entry, "event_time", *columns)
+    return [((row[0].timestamp() - 1704067200) / 86400 + 1, *row[1:]) for row in rows]
+
+
+def test_rows_have_the_version_at_their_time(deriving: Deriving) -> None:
+    query = (
+        "SELECT t.*, r.x AS rate FROM trades AS t -- FOR SYSTEM_TIME AS OF is said below\n"
+        "LEFT JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city"
+    )
+    made = fed(deriving, query, STEPS, lines := Lines(), rates="city")
+    assert days(deriving, made[0], "op", "city", "x", "rate") == [
+        (1, A, "a", 1, None), (2, A, "b", 3, 20), (2.5, A, "a", 2, 12),
+        (1.75, A, "a", 6, 12),  # 10 is no longer known
+        (3, A, "a", 4, 11), (3.5, A, "c", 5, None), (4, A, "b", 7, None),
+        (5, A, "a", 8, 11), (7, A, "a", 9, 14),
+    ]  # fmt: skip
+    assert len(lines.warnings) == 1
+    assert lines.warnings[0].startswith("1 rows came so late that the version of 'rates'")
     assert len({hashed(deriving, each) for each in made}) == 1
+
+
+def test_joins_in_a_row_keep_corrections(deriving: Deriving) -> None:
+    query = (
+        "WITH priced AS (SELECT t.event_time, t.city, t.x * r.x AS y, r.x AS rate FROM trades t\n"
+        "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON r.city = t.city AND r.x > 0)\n"
+        "SELECT p.event_time, p.city, p.y, z.event_time AS since FROM priced p\n"
+        "JOIN zones FOR SYSTEM_TIME AS OF p.event_time AS z ON p.city = z.city AND z.x = p.rate WHERE y <> 21"
+    )
+    steps: list[Step] = [
+        ("rates", [(1, "a", 2), (1, "b", 3), (1, "c", -1)], None),
+        ("zones", [(1, "a", 2), (1, "b", 3), (1, "c", -1), (2, "a", 9)], None),
+        ("trades", [(1, "a", 5), (1.5, "b", 7), (1.5, "c", 7)], None),
+        ("trades", [(1, "a", 5, CF), (3, "a", 6, CT), (1.5, "b", 7, CF), (2, "b", 8, CT)], None),
+        ("trades", [(3, "b", 8, R)], "2024-01-08T00:00:00Z"),
+        ("rates", [], "2024-01-05T00:00:00Z"),
+        ("zones", [(5, "q", 0)], None),
+    ]
+    made = fed(deriving, query, steps, rates="city", zones="city, x")
+    assert days(deriving, made[0], "op", "city", "y") == [
+        (1, A, "a", 10),
+        (2, A, "b", 24),  # what it corrects is not among the rows
+        (1, CF, "a", 10), (3, CT, "a", 12), (3, R, "b", 24),
+    ]  # fmt: skip
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+@pytest.mark.parametrize("window", [True, False])
+def test_what_follows_a_join_may_group(deriving: Deriving, window: bool) -> None:
+    by = ("window.start", "window(t.event_time, '1 day'), ") if window else ("max(t.event_time)", "")
+    query = (
+        f"SELECT {by[0]} AS event_time, t.city, sum(t.x * r.x) AS s, count(*) AS n FROM trades t\n"
+        f"JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city GROUP BY {by[1]}t.city"
+    )
+    steps: list[Step] = [
+        ("rates", [(1, "a", 10), (1.75, "a", 20), (1, "b", 1)], "2024-01-03T00:00:00Z"),
+        ("trades", [(1.25, "a", 1), (1.5, "a", 2), (1.75, "a", 1), (2.5, "b", 4)], None),
+        ("trades", [(1.75, "a", 1, R), (2.75, "a", 3), (4, "b", 2)], None),
+        ("rates", [(3.5, "b", 2)], "2024-01-06T00:00:00Z"),
+    ]
+    made = fed(deriving, query, steps, rates="city")
+    found = days(deriving, made[0], "op", "city", "s", "n")
+    if window:
+        assert found == [(1, A, "a", 50, 3), (2, A, "a", 60, 1), (2, A, "b", 4, 1)]
+    else:
+        assert found == [
+            (1.75, A, "a", 50, 3), (2.5, A, "b", 4, 1),
+            (1.75, CF, "a", 50, 3), (1.75, CT, "a", 30, 2),  # too late for more than itself
+            (1.75, CF, "a", 30, 2), (2.75, CT, "a", 90, 3),
+            (2.5, CF, "b", 4, 1), (4, CT, "b", 8, 2),
+        ]  # fmt: skip
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+AS_OF = "SELECT t.event_time, r.x FROM trades t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r"
+
+
+@pytest.mark.parametrize(
+    ("query", "kind", "parts"),
+    [
+        (f"{AS_OF} ON t.x = r.x", InvalidQuery, ["'city' of 'rates'", "ON t.city = rates.city"]),
+        (f"{AS_OF} USING (city)", InvalidQuery, ["with USING", "ON t.currency = r.currency"]),
+        (f"{AS_OF} ON t.city = r.town", InvalidQuery, ["no column `r`.`town`"]),
+        (AS_OF.replace("t.event_time AS r", "t.x AS r") + " ON t.city = r.city", InvalidQuery, ["event"]),
+        (AS_OF.replace("JOIN rates", "JOIN trades") + " ON t.city = r.city", InvalidQuery,
+         ["'trades'", "no temporal table", "primaryKey"]),
+        ("SELECT * FROM rates FOR SYSTEM_TIME AS OF trades.event_time", InvalidQuery, ["right of a JOIN"]),
+        (f"{AS_OF} ON t.city = r.city".replace("trades t", "(SELECT DISTINCT * FROM trades) t"),
+         Unsupported, ["DISTINCT", "dataset of its own"]),
+    ],
+)  # fmt: skip
+def test_wrong_joins(deriving: Deriving, query: str, kind: type[OdfError], parts: list[str]) -> None:
+    with pytest.raises(kind) as caught:
+        validated(deriving, query, TemporalTable("rates", ["city"]))
+    said = f"{caught.value} {caught.value.hint}"
+    for part in parts:
+        assert part in said, said
+
+
+@pytest.mark.parametrize(("name", "key"), [("prices", "city"), ("rates", "town")])
+def test_temporal_tables_are_inputs_with_a_key(deriving: Deriving, name: str, key: str) -> None:
+    with pytest.raises(InvalidQuery, match=rf"'{name}' is no input|no column '{key}'"):
+        validated(deriving, f"{AS_OF} ON t.city = r.city", TemporalTable(name, [key]))
+
+
+def validated(deriving: Deriving, query: str, table: TemporalTable) -> None:
+    """Looks at a query over empty inputs."""
+    vocab = DatasetVocabulary("offset", "op", "system_time", "event_time")
+    inputs = [QueryInput(name, slice_schema(DATA, vocab), vocab) for name in ("trades", "rates")]
+    query_of = Sql(engine="spark", queries=[SqlQueryStep(query=query)], temporal_tables=[table])
+    deriving.engine.validate(query_of, inputs, vocab, None)
