@@ -59,7 +59,8 @@ class Reporter:
         """Asks the work to stop; safe from any thread, any number of times."""
         with self._lock:
             self._cancelled.set()
-            hooks = list(self._hooks)
+            # What is innermost first: whatever is around it may wait for its end.
+            hooks = list(reversed(self._hooks))
         for hook in hooks:
             hook()
 
