@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -17,6 +15,7 @@ from odf_tui import humane
 from odf_tui.cli.data import chosen, exit_code, say_failure
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
+from odf_tui.verdict import checked, finding_lines, of, origin_lines, unchecked_lines
 
 
 @verb("verify", example="odf verify --all", json=True)
@@ -50,7 +49,7 @@ def verify_verb(
     else:
         for report in reports:
             _say_report(report)
-        for line in _origin_lines(reports):
+        for line in origin_lines(reports):
             sys.stdout.write(humane.plain(line) + "\n")
     sys.exit(exit_code(jobs) if failed else 0 if valid else 3)
 
@@ -73,84 +72,14 @@ def _range(entry: DatasetEntry, span: str | None) -> tuple[int | None, int | Non
 
 
 def _say_report(report: dict[str, Any]) -> None:
-    name, findings, unchecked = report["name"], report["findings"], report["unchecked"]
-    checked = ", ".join(_checked(report))
+    name, findings = report["name"], report["findings"]
+    words = ", ".join(checked(report))
     if report["valid"]:
-        sys.stdout.write(f"{name}: valid ({checked})\n")
+        sys.stdout.write(f"{name}: valid ({words})\n")
     else:
-        sys.stdout.write(f"{name}: NOT VALID ({checked}): {_of(len(findings), 'finding')}\n")
-    for finding in findings:
-        block = f"block {finding['block']}: " if finding["block"] else ""
-        sys.stdout.write(humane.plain(f"  {finding['kind']}: {block}{finding['message']}") + "\n")
-    reasons = Counter((each["kind"], each["message"]) for each in unchecked)
-    for (kind, message), count in reasons.items():
-        line = f"  not checked: {kind}: {message} ({_of(count, 'transaction')})"
-        sys.stdout.write(humane.plain(line) + "\n")
+        sys.stdout.write(f"{name}: NOT VALID ({words}): {of(len(findings), 'finding')}\n")
+    for line in (*finding_lines(report), *unchecked_lines(report)):
+        sys.stdout.write(humane.plain(f"  {line}") + "\n")
     if findings:
         say("  what is not valid was changed or damaged after it was committed")
         say("  get it again from its publisher, or make it anew")
-
-
-def _checked(report: dict[str, Any]) -> Iterator[str]:
-    yield _of(report["blocks"], "block")
-    known = f", the rows of {humane.count(report['rows_known'])} as before" if report["rows_known"] else ""
-    yield _of(report["slices"], "slice") + known
-    for use in report["engines"]:
-        engine = f"{use['engine']} {use['version'] or ''}".rstrip()
-        made = use["made_by"]
-        by = f", made by {made}" if made and use["version"] and made != use["version"] else ""
-        yield (
-            f"{_of(use['transactions'], 'transaction')} with {_of(use['records'], 'record')}"
-            f" run again by {engine}{by}"
-        )
-
-
-def _origin_lines(reports: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Who made what from what, each dataset once, for derivative datasets."""
-    told: dict[str, dict[str, Any]] = {}
-    for report in reports:
-        if len(report["origins"]) > 1:
-            for origin in report["origins"]:
-                old = told.get(origin["id"])
-                if old is None or old["records"] <= origin["records"]:
-                    told[origin["id"]] = origin
-    if told:
-        yield "made from:"
-    width = max((len(_name(origin)) for origin in told.values()), default=0)
-    for origin in told.values():
-        for at, line in enumerate(_told(origin)):
-            yield f"  {_name(origin) if not at else '':{width}}  {line}"
-
-
-def _name(origin: dict[str, Any]) -> str:
-    return origin["name"] or origin["id"]
-
-
-def _told(origin: dict[str, Any]) -> Iterator[str]:
-    if origin["problem"]:
-        yield origin["problem"]
-        return
-    records = f"{_of(origin['records'], 'record')}{_between(origin)}"
-    if origin["kind"] == "Root":
-        yield f"{records}, from"
-        for source in origin["sources"]:
-            loads = f"{_of(source['loads'], 'load')}, {_of(source['records'], 'record')}{_between(source)}"
-            yield f"  {source['kind']} {source['place']}: {loads}, since block {source['block'][-8:]}"
-        return
-    engine = f"{origin['engine']} {origin['version'] or ''}".rstrip()
-    yield f"{records}, in {_of(origin['transactions'], 'transaction')} of {engine}, from"
-    for each in origin["inputs"]:
-        name = each["name"] or each["id"]
-        offset = "none of its records" if each["offset"] is None else f"to offset {each['offset']}"
-        yield f"  {name}: {offset}, block {(each['block'] or '')[-8:]}"
-
-
-def _between(times: dict[str, Any]) -> str:
-    first, last = humane.moment(times["first"]), humane.moment(times["last"])
-    if not first:
-        return ""
-    return f" of {first}" if first == last else f" of {first} to {last}"
-
-
-def _of(number: int, what: str) -> str:
-    return f"{humane.count(number)} {what}{'' if number == 1 else 's'}"

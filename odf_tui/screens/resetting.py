@@ -27,7 +27,7 @@ class Resetting(Trusting):
         from odf_tui.screens.dialogs import Oath
 
         asks = f"type {row.name} to make it anew"
-        below = [each.name for each in self.rows if row.id in each.inputs]
+        below = [each.name for each in self.rows if row.id in each.inputs and each.last_pulled]
         if await self.app.push_screen_wait(
             Oath(f"Make {row.name} anew?", anew_lines(row, below), [row.name], asks)
         ):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from textual.app import ComposeResult
 
 from odf_engine.coordinator.protocol import Committed, Job, JobState, LogLine
 from odf_engine.metadata.timestamp import Timestamp
+from odf_tui import verdict
 from odf_tui.humane import clip, count, elapsed, plain, shorten, size
 from odf_tui.state import LOG_LINES, JobBook, found_invalid, job_glyph
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
@@ -42,10 +43,7 @@ def outcome(job: Job) -> tuple[str, str]:
         return job.error.message.splitlines()[0] if job.error and job.error.message else "failed", "bad"
     if job.state is not JobState.done:
         return job.state.value, "warn"
-    try:
-        result = json.loads(job.result or "{}")
-    except ValueError:
-        result = {}
+    result = result_of(job)
     if job.kind == "validate":
         return str(result.get("message") or "the query is right"), "good" if result.get("checked") else "warn"
     if job.kind == "verify":
@@ -120,6 +118,30 @@ def failure_spans(job: Job) -> list[list[Span]]:
     if job.error.hint:
         lines.append([("try      ", "muted"), (plain(job.error.hint), "good")])
     return lines
+
+
+def verdict_spans(job: Job) -> list[list[Span]]:
+    """What a verification looked at, and who made what from what."""
+    if job.kind != "verify" or job.state is not JobState.done:
+        return []
+    report = result_of(job)
+    lines: list[list[Span]] = []
+    for at, text in enumerate(verdict.checked(report)):
+        lines.append([("         " if at else "checked  ", "muted"), (plain(text), "")])
+    lines += [[("wrong    ", "bad"), (plain(text), "bad")] for text in verdict.finding_lines(report)]
+    lines += [[("         ", ""), (plain(text), "warn")] for text in verdict.unchecked_lines(report)]
+    for at, text in enumerate(verdict.origin_lines([report])):
+        lines.append([("         ", ""), (plain(text), "" if at else "muted")])
+    return lines
+
+
+def result_of(job: Job) -> dict[str, Any]:
+    """The result of a job; empty when there is none, or none that can be read."""
+    try:
+        result = json.loads(job.result or "{}")
+    except ValueError:
+        return {}
+    return result if isinstance(result, dict) else {}
 
 
 def plain_lines(text: str) -> list[str]:
@@ -254,7 +276,7 @@ class JobsPane(Pane):
         if job is None:
             return []
         lines = [log_spans(event) for event in self._book.logs.get(job.id, [])[-newest:]]
-        return lines + failure_spans(job)
+        return lines + failure_spans(job) + verdict_spans(job)
 
     def show_log(self) -> None:
         """Shows the end of the selected job's log; all of it is a dialog away."""

@@ -19,7 +19,7 @@ from odf_tui.screens.details import value_lines
 from odf_tui.screens.dialogs import Oath
 from odf_tui.screens.texts import sql_spans, yaml_spans
 from odf_tui.state import Health, JobBook, Part, Sql, Target, Transaction, healths
-from odf_tui.widgets.jobs import outcome
+from odf_tui.widgets.jobs import outcome, verdict_spans
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
@@ -129,7 +129,11 @@ async def test_a_diverged_dataset_is_made_anew_after_its_name_was_typed(source: 
     rows = [
         replace(row, diverged=("port-haven.stations",)) if row.id == DAYS else row for row in source.rows_
     ]
-    source.rows_ = rows
+    # One that is made of it has rows; another one would not be named.
+    source.rows_ = [
+        replace(row, last_pulled="2024-03-11T08:15:00Z") if row.name == "smoke-and-breath" else row
+        for row in rows
+    ]
     async with driven(source, (80, 24)) as drive:
         await drive.press("D")
         assert "port-haven.air-readings has not diverged" in drive.hint()
@@ -188,6 +192,35 @@ def test_a_replay_is_told_by_transactions(source: FakeSource) -> None:
     result = {"valid": True, "findings": [], "transforms": 12, "unchecked": [{}]}
     done = source.job(JobState.done, "days", "verify", result=json.dumps(result))
     assert outcome(done) == ("valid, 12 transactions run again, 1 not", "good")
+
+
+def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSource) -> None:
+    engine = {"engine": "spark", "version": "4.3.0", "made_by": "4.2.1", "transactions": 2, "records": 36}
+    air: dict[str, object] = {
+        "id": "a", "name": "air", "kind": "Root", "records": 7, "problem": None, "first": None, "last": None,
+    }  # fmt: skip
+    load = {"loads": 1, "records": 7, "first": "2024-03-01T00:00:00Z", "last": "2024-03-02T00:00:00Z"}
+    air["sources"] = [{**load, "kind": "Url", "place": "air.csv\x1b", "block": "f16200000abcd1234"}]
+    read = {"name": None, "id": "did:odf:a", "offset": 6, "block": "f16200000abcd1234"}
+    days = {**air, "id": "d", "name": "days", "kind": "Derivative", "engine": "spark", "version": None}
+    days |= {"transactions": 2, "inputs": [read]}
+    report = {
+        "valid": False, "blocks": 5, "slices": 1, "transforms": 2, "engines": [engine],
+        "origins": [days, air],
+        "findings": [{"kind": "transform-data", "block": "f1620", "message": "record 3 is 7"}],
+        "unchecked": [{"kind": "input-missing", "block": "f1620", "message": "dew is not here"}],
+    }  # fmt: skip
+    job = source.job(JobState.done, "days", "verify", result=json.dumps(report))
+    text = "\n".join("".join(part for part, _ in line) for line in verdict_spans(job))
+    assert text.startswith("checked  5 blocks\n")
+    assert "2 transactions with 36 records run again by spark 4.3.0, made by 4.2.1" in text
+    assert "wrong    transform-data: block f1620: record 3 is 7" in text
+    assert "not checked: input-missing: dew is not here (1 transaction)" in text
+    assert "Url air.csv␛: 1 load, 7 records of 2024-03-01 to 2024-03-02, since block abcd1234" in text
+    assert "did:odf:a: to offset 6, block abcd1234" in text
+    # Reports of earlier versions say less.
+    assert verdict_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
+    assert verdict_spans(source.job(JobState.done, "days", "verify", result="not JSON")) == []
 
 
 @pytest.fixture

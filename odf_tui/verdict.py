@@ -1,0 +1,97 @@
+"""What a verification found, in words. What is missing in a report of an earlier version is left out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from odf_tui import humane
+
+Report = Mapping[str, Any]
+"""The result of a job that verifies: a dataset's entry in ``odf verify --json``."""
+
+
+def finding_lines(report: Report) -> Iterator[str]:
+    """What is wrong."""
+    for finding in report.get("findings", ()):
+        block = f"block {finding['block']}: " if finding["block"] else ""
+        yield f"{finding['kind']}: {block}{finding['message']}"
+
+
+def unchecked_lines(report: Report) -> Iterator[str]:
+    """What could not be checked, and why."""
+    reasons = Counter((each["kind"], each["message"]) for each in report.get("unchecked", ()))
+    for (kind, message), count in reasons.items():
+        yield f"not checked: {kind}: {message} ({of(count, 'transaction')})"
+
+
+def checked(report: Report) -> Iterator[str]:
+    """What was looked at."""
+    if "blocks" not in report:
+        return
+    yield of(report["blocks"], "block")
+    known = (
+        f", the rows of {humane.count(report['rows_known'])} as before" if report.get("rows_known") else ""
+    )
+    yield of(report["slices"], "slice") + known
+    for use in report.get("engines", ()):
+        engine = f"{use['engine']} {use['version'] or ''}".rstrip()
+        made = use["made_by"]
+        by = f", made by {made}" if made and use["version"] and made != use["version"] else ""
+        yield (
+            f"{of(use['transactions'], 'transaction')} with {of(use['records'], 'record')}"
+            f" run again by {engine}{by}"
+        )
+
+
+def origin_lines(reports: Sequence[Report]) -> Iterator[str]:
+    """Who made what from what, each dataset once, for derivative datasets."""
+    told: dict[str, dict[str, Any]] = {}
+    for report in reports:
+        if len(origins := report.get("origins", ())) > 1:
+            for origin in origins:
+                old = told.get(origin["id"])
+                if old is None or old["records"] <= origin["records"]:
+                    told[origin["id"]] = origin
+    if told:
+        yield "made from:"
+    width = max((len(_name(origin)) for origin in told.values()), default=0)
+    for origin in told.values():
+        for at, line in enumerate(_told(origin)):
+            yield f"  {_name(origin) if not at else '':{width}}  {line}"
+
+
+def _name(origin: dict[str, Any]) -> str:
+    return origin["name"] or origin["id"]
+
+
+def _told(origin: dict[str, Any]) -> Iterator[str]:
+    if origin["problem"]:
+        yield origin["problem"]
+        return
+    records = f"{of(origin['records'], 'record')}{_between(origin)}"
+    if origin["kind"] == "Root":
+        yield f"{records}, from"
+        for source in origin["sources"]:
+            loads = f"{of(source['loads'], 'load')}, {of(source['records'], 'record')}{_between(source)}"
+            yield f"  {source['kind']} {source['place']}: {loads}, since block {source['block'][-8:]}"
+        return
+    engine = f"{origin['engine']} {origin['version'] or ''}".rstrip()
+    yield f"{records}, in {of(origin['transactions'], 'transaction')} of {engine}, from"
+    for each in origin["inputs"]:
+        name = each["name"] or each["id"]
+        offset = "none of its records" if each["offset"] is None else f"to offset {each['offset']}"
+        yield f"  {name}: {offset}, block {(each['block'] or '')[-8:]}"
+
+
+def _between(times: dict[str, Any]) -> str:
+    first, last = humane.moment(times["first"]), humane.moment(times["last"])
+    if not first:
+        return ""
+    return f" of {first}" if first == last else f" of {first} to {last}"
+
+
+def of(number: int, what: str) -> str:
+    """A number of things."""
+    return f"{humane.count(number)} {what}{'' if number == 1 else 's'}"
