@@ -161,7 +161,7 @@ class EngineServer:
 
     def _provenance(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            decode_table(decode(unwrap(message), DeriveProvenance).request, TransformRequest)
+            decode(unwrap(message), DeriveProvenance)
             return wrap(encode(NotYet("this version of the engine cannot derive provenance yet")))
 
         return self._requests.answers(work, context, Alone())

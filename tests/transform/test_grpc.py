@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -97,29 +98,29 @@ def test_raw_query(served: str, tmp_path: Path) -> None:
 
 
 @contextmanager
-def lying(work: Callable[[TransformRequest], TransformSuccess | None]) -> Iterator[GrpcEngine]:
-    """An engine that answers with whatever ``work`` says."""
+def lying(
+    work: Callable[[TransformRequest], TransformSuccess | None], folder: Path | None = None
+) -> Iterator[GrpcEngine]:
+    """An engine that answers with whatever ``work`` says; it sees all files, or only a folder's."""
 
     def answers(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        answer = work(decode_table(request, TransformRequest))
+        answer = work(decode_table(unwrap(request), TransformRequest))
         if answer is not None:
-            yield encode_table(answer)
+            yield wrap(encode_table(answer))
 
-    handler = grpc.unary_stream_rpc_method_handler(
-        answers, request_deserializer=unwrap, response_serializer=wrap
-    )
+    handler = grpc.unary_stream_rpc_method_handler(answers)
     server = grpc.server(ThreadPoolExecutor(1))
     handlers = grpc.method_handlers_generic_handler(SERVICE, {TRANSFORM: handler})
     server.add_generic_rpc_handlers((handlers,))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        yield GrpcEngine(f"grpc://127.0.0.1:{port}")
+        yield GrpcEngine(f"grpc://127.0.0.1:{port}" + (f"?folder={folder}" if folder else ""))
     finally:
         server.stop(0)
 
 
-def test_engines_that_break_the_contract(deriving: Deriving) -> None:
+def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> None:
     root = deriving.root()
     made = deriving.derivative("SELECT event_time, city, x FROM input")
     deriving.rows(root, (1, "a", 1), (1, "b", 2))
@@ -129,17 +130,42 @@ def test_engines_that_break_the_contract(deriving: Deriving) -> None:
         shutil.copyfile(request.query_inputs[0].data_paths[0], request.new_data_path)
         return TransformSuccess(OffsetInterval(0, end))
 
+    def changed(request: TransformRequest, column: str, values: list[object]) -> TransformSuccess:
+        table = pq.read_table(request.query_inputs[0].data_paths[0])
+        at = table.schema.get_field_index(column)
+        made = pa.array(values, table.schema.field(at).type)
+        pq.write_table(
+            table.set_column(at, table.schema.field(at).with_nullable(True), made), request.new_data_path
+        )
+        return TransformSuccess(OffsetInterval(0, 1))
+
     def other_columns(request: TransformRequest) -> TransformSuccess:
         pq.write_table(pa.table({"x": [1]}), request.new_data_path)
         return TransformSuccess(OffsetInterval(0, 0))
+
+    def link(request: TransformRequest) -> TransformSuccess:
+        Path(request.new_data_path).symlink_to(request.query_inputs[0].data_paths[0])
+        return TransformSuccess(OffsetInterval(0, 1))
+
+    def pipe(request: TransformRequest) -> TransformSuccess:
+        os.mkfifo(request.new_data_path)
+        return TransformSuccess(OffsetInterval(0, 1))
 
     for work, text in (
         (lambda request: TransformSuccess(OffsetInterval(0, 1)), "wrote no file"),
         (lambda request: copied(request, 5), "it says offsets 0 to 5"),
         (other_columns, "its columns begin with x"),
         (lambda request: None, "without an answer"),
+        (lambda request: changed(request, "op", [0, 4]), "an operation that there is not"),
+        (lambda request: changed(request, "op", [2, 0]), "not next to each other"),
+        (lambda request: changed(request, "op", [0, 2]), "without the new one"),
+        (lambda request: changed(request, "offset", [0, 2]), "its offsets do not go on"),
+        (lambda request: changed(request, "event_time", [0, None]), "without an event time"),
+        (lambda request: changed(request, "system_time", [0, 1 << 50]), "a later system time"),
+        (link, "no file: data"),
+        (pipe, "no file: data"),
     ):
-        with lying(work) as engine:
+        with lying(work, tmp_path / "exchange") as engine:
             deriving.engine = engine
             with pytest.raises(BadData, match=text):
                 deriving.run(made)

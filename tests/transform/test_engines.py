@@ -1,0 +1,171 @@
+"""Engines by the name that queries give; progress, cancelling and whole errors through gRPC."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pyarrow as pa
+import pytest
+
+from odf_engine.data.slices import slice_schema
+from odf_engine.errors import Cancelled, InvalidManifest, InvalidQuery
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, OffsetInterval, Sql, SqlQueryStep
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform.contract import Engine, QueryInput
+from odf_engine.transform.engine_server import EngineServer
+from odf_engine.transform.engines import Engines
+from odf_engine.transform.grpc_documents import Answer, DeriveProvenance, NotYet, decode, encode
+from odf_engine.transform.grpc_engine import GrpcEngine
+from odf_engine.transform.grpc_wire import OWN_SERVICE, PROVENANCE, unwrap, wrap
+from odf_engine.transform.spark_engine import SparkEngine
+from odf_engine.workspace.config import Config, load, save, set_value
+from tests.transform.deriving import DATA, DERIVATIVE, Deriving
+
+# Much work for each row, so that they take a while.
+SLOW = "sha2(repeat(city, 6000), 512) <> ''"
+ROWS = f"SELECT event_time, x FROM input WHERE {SLOW}"
+WINDOW = f"""
+SELECT window.start AS event_time, count(*) AS n FROM input WHERE {SLOW} GROUP BY window(event_time, '1 day')
+"""
+
+
+@pytest.fixture
+def served(runtime: SparkRuntime) -> Iterator[str]:
+    server = EngineServer(runtime, "127.0.0.1:0")
+    server.start()
+    yield f"grpc://127.0.0.1:{server.port}"
+    server.stop()
+
+
+class Listening(Reporter):
+    """Keeps what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[object] = []
+
+    def amount(self, **amounts: int | None) -> None:
+        self.said.append(sorted(name for name, value in amounts.items() if value))
+
+    def line(self, text: str, level: str = "info") -> None:
+        self.said.append((text, level))
+
+
+def test_each_query_goes_to_the_engine_that_it_is_for(
+    deriving: Deriving, runtime: SparkRuntime, served: str, tmp_path: Path
+) -> None:
+    config = set_value(Config(), "engines.flink", f"{served}?folder={tmp_path / 'exchange'}")
+    save(config, tmp_path / "config.yaml")
+    assert load(tmp_path / "config.yaml") == config
+    here = SparkEngine(runtime)
+    engines = Engines(config, here)
+    assert engines.named("Spark") is here
+    assert isinstance(engines.named("FLINK"), GrpcEngine) and engines.named("flink") is engines.named("FLINK")
+    with pytest.raises(InvalidQuery, match="'risingwave', which is not here") as error:
+        engines.named("risingwave")
+    assert "flink, spark" in str(error.value.hint)
+    nobody = Engines(set_value(config, "engines.spark", "grpc://127.0.0.1:9"), here)
+    assert nobody.named("spark") is not here
+    for wrong in ("127.0.0.1:1", "grpc://a", "grpc://a:1?folder=/x&other=1", "grpc://a:1?as=/x"):
+        with pytest.raises(InvalidManifest):
+            GrpcEngine(wrong)
+
+    deriving.engine = engines
+    root = deriving.root()
+    deriving.rows(root, (1, "a", 1), (2, "b", 2))
+    query = "SELECT window.end AS event_time, sum(x) AS s FROM input GROUP BY window(event_time, '1 day')"
+    near = deriving.derivative(query, name="near")
+    text = DERIVATIVE.replace("engine: spark", "engine: Flink")
+    manifest = text.format(name="far", inputs="{datasetRef: input, alias: input}", tables="", query=query)
+    (far,) = deriving.workspace.add(read_manifests(manifest, "test"))
+    for day in (3, 4):
+        for made in (near, far):
+            assert deriving.run(made) == 1
+        columns = ("offset", "op", "event_time", "s")
+        assert deriving.result(near, *columns) == deriving.result(far, *columns)
+        deriving.rows(root, (day, "a", day))
+    assert deriving.newest(far).prev_checkpoint is not None
+    for name in ("in", "out"):
+        assert list((tmp_path / "exchange" / name).iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_cancelling_stops_spark(deriving: Deriving, runtime: SparkRuntime, served: str, where: str) -> None:
+    root = deriving.root()
+    deriving.rows(root, *((1 + number / 1e6, "a", number) for number in range(60_000)))
+    if where == "elsewhere":
+        deriving.engine = GrpcEngine(served)
+    for name, query in (("rows", ROWS), ("window", WINDOW)):
+        made = deriving.derivative(query, name=name)
+        reporter, ended = Listening(), threading.Event()
+
+        def run(made=made, reporter=reporter, ended=ended) -> None:
+            with pytest.raises(Cancelled):
+                deriving.run(made, reporter)
+            ended.set()
+
+        threading.Thread(target=run, daemon=True).start()
+        while not runtime.tasks_running:
+            time.sleep(0.01)
+        time.sleep(0.4)
+        begun = time.monotonic()
+        reporter.cancel()
+        assert ended.wait(10)  # two seconds, where nothing else runs
+        while runtime.tasks_running:
+            time.sleep(0.01)
+        assert time.monotonic() - begun < 10
+        assert made.dataset.state().last_inputs is None
+
+
+def test_what_is_innermost_is_stopped_first() -> None:
+    reporter, stopped = Reporter(), list[str]()
+    with (
+        reporter.on_cancel(lambda: stopped.append("stream")),
+        reporter.on_cancel(lambda: stopped.append("job")),
+    ):
+        reporter.cancel()
+    assert stopped == ["job", "stream"]
+
+
+def test_what_an_engine_says_meanwhile_is_heard(deriving: Deriving, served: str) -> None:
+    deriving.engine = GrpcEngine(served)
+    root = deriving.root()
+    deriving.rows(root, *((day, "a", day) for day in (1, 5)))
+    query = "SELECT window.end AS event_time, count(*) AS n FROM input GROUP BY window(event_time, '1 day')"
+    made = deriving.derivative(query)
+    deriving.run(made)
+    deriving.rows(root, (2, "late", 1), (9, "a", 1))
+    reporter = Listening()
+    deriving.run(made, reporter)
+    assert ("1 rows came too late for what they belong to: left out", "warning") in reporter.said
+    assert ["bytes", "rows"] in reporter.said
+    wrong = deriving.derivative("SELECT event_time,\n  nothing FROM input", name="wrong")
+    with pytest.raises(InvalidQuery) as error:
+        deriving.run(wrong)
+    assert error.value.where == "query, line 2, column 3" and error.value.excerpt and error.value.hint
+
+
+def test_looking_at_a_query_and_provenance(runtime: SparkRuntime, served: str) -> None:
+    near: Engine = SparkEngine(runtime)
+    far = GrpcEngine(served)
+    inputs = [QueryInput("input", slice_schema(DATA, DEFAULT_VOCABULARY), DEFAULT_VOCABULARY)]
+
+    def looked(engine: Engine, query: str, declared: pa.Schema | None = None) -> object:
+        transform = Sql(engine="spark", queries=[SqlQueryStep(query=query)])
+        return engine.validate(transform, inputs, DEFAULT_VOCABULARY, declared)
+
+    query = "SELECT window.end AS event_time, sum(x) AS s FROM input GROUP BY window(event_time, '1 day')"
+    for each in (query, "SELECT event_time, x FROM input"):
+        assert looked(far, each) == looked(near, each)
+    with pytest.raises(InvalidQuery, match="nothing"):
+        looked(far, "SELECT event_time, nothing FROM input")
+    question = encode(DeriveProvenance(b"", OffsetInterval(0, 1)))
+    with grpc.insecure_channel(served.removeprefix("grpc://")) as channel:
+        (answer,) = channel.unary_stream(f"/{OWN_SERVICE}/{PROVENANCE}")(wrap(question))
+    assert decode(unwrap(answer), Answer) == NotYet("this version of the engine cannot derive provenance yet")
