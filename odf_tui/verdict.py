@@ -48,7 +48,7 @@ def checked(report: Report) -> Iterator[str]:
 def origin_lines(reports: Sequence[Report]) -> Iterator[str]:
     """Who made what from what, each dataset once, for derivative datasets."""
     told: dict[str, dict[str, Any]] = {}
-    for report in reports:
+    for report in reversed(reports):  # what was made last comes first
         if len(origins := report.get("origins", ())) > 1:
             for origin in origins:
                 old = told.get(origin["id"])
