@@ -34,8 +34,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(cores, _MOST_PROCESSES) if cores > 1 else 0
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts tests into groups, of which each runs in one process: what takes longest begins first."""
+    """Puts tests into groups, of which each runs in one process: what takes longest begins first.
+
+    It comes first itself: the plugin that distributes them reads the marks.
+    """
     ranks = []
     for item in items:
         names: list[str] = getattr(item, "fixturenames", [])
