@@ -97,6 +97,15 @@ def _begin_anew(situation: Situation) -> str | None:
     return f"{row.name} is being worked on already" if situation.dataset_job else None
 
 
+def _take_columns(situation: Situation) -> str | None:
+    row = situation.dataset
+    if (why := _readable(situation)) or row is None:
+        return why
+    if not row.derivative:
+        return f"{row.name} has no query"
+    return None if row.last_pulled else f"{row.name} has no data yet: its columns are those of its query"
+
+
 def _trust(situation: Situation) -> str | None:
     row = situation.dataset
     if (why := _readable(situation)) or row is None:
@@ -147,6 +156,12 @@ ACTIONS: Final[tuple[Action, ...]] = (
     Action("add", ("a",), "add a dataset: write its manifest in your editor", hint="add"),
     Action("add_file", ("A",), "add datasets from a manifest file"),
     Action("edit", ("e",), "edit the dataset's definition in your editor", hint="edit", guard=_readable),
+    Action(
+        "take_columns",
+        ("C",),
+        "take new columns that the dataset's query gives into it",
+        guard=_take_columns,
+    ),
     Action("trust", ("t",), "show what somebody else's dataset would run, and trust it", guard=_trust),
     Action("untrust", ("U",), "take back that the dataset is trusted", guard=_untrust),
     Action(

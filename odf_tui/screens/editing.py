@@ -42,6 +42,8 @@ _CHANGE: Final[Answer] = ("edit", ("e",), "edits again")
 _UNCHECKED: Final[Answer] = ("unchecked", ("a",), "adds it unchecked")
 _FLUSH: Final[Answer] = ("flush", ("f",), "flushes")
 _REBUILD: Final[Answer] = ("rebuild", ("r",), "rebuilds")
+_TAKE: Final[Answer] = ("append", ("enter",), "takes them in")
+_KEEP: Final[Answer] = ("leave", ("escape", "q"), "leaves it as it is")
 _FORGET: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
@@ -94,7 +96,7 @@ class Editing(Waiting):
                 derivative = await asyncio.to_thread(self.source.query_in, draft.path)
                 if derivative and answer != "unchecked":
                     looking = True
-                    plan = await self._look_at_query(draft.path, derivative)
+                    plan = await self._look_at_query(await _read(draft.path), derivative)
                     looking = False
                 names = await asyncio.to_thread(self.source.add, draft.path)
             except OdfError as error:
@@ -137,10 +139,11 @@ class Editing(Waiting):
             try:
                 changes = await asyncio.to_thread(self.source.update, row.id, draft.path, dry_run=True)
                 new_query = row.derivative and any(each.title == "SetTransform" for each in changes)
-                plan = await self._look_at_query(draft.path, row.name, row.id) if new_query else None
+                text = await _read(draft.path)
+                plan = await self._look_at_query(text, row.name, row.id) if new_query else None
                 answer, line = await self._decide(row, changes, plan), None
                 if answer in _DO and plan is not None and row.last_pulled:
-                    await self._migrate(row, draft.path, answer, plan)
+                    await self._migrate(row, text, answer, plan)
                 elif answer in _DO:
                     changes = await asyncio.to_thread(self.source.update, row.id, draft.path, dry_run=False)
             except Left:
@@ -169,9 +172,8 @@ class Editing(Waiting):
                 answers = (_FLUSH, _REBUILD, _CHANGE, _FORGET)
         return await self.app.push_screen_wait(Decision(title, lines, answers))
 
-    async def _migrate(self, row: DatasetRow, path: Path, answer: str, plan: Result) -> None:
+    async def _migrate(self, row: DatasetRow, text: str, answer: str, plan: Result) -> None:
         """Lets the old query finish, and puts the new one in its place."""
-        text = await asyncio.to_thread(path.read_text, encoding="utf-8")
         request = Update(
             dataset=row.id,
             manifest=text,
@@ -189,15 +191,45 @@ class Editing(Waiting):
         else:
             self.notify_line(f"the changes of {row.name} are discarded", "warn")
 
-    # --- What both need ---
+    # --- New columns of inputs ---
 
-    async def _look_at_query(self, path: Path, name: str, dataset: str = "") -> Result:
+    def do_take_columns(self) -> None:
+        """Takes columns that the query has come to give into the dataset."""
+        row = self.graph.row
+        if row is not None:
+            self.start(self._take_columns(row))
+
+    async def _take_columns(self, row: DatasetRow) -> None:
+        from odf_tui.screens.dialogs import Decision
+        from odf_tui.screens.problems import plan_lines
+
+        text = await asyncio.to_thread(self.source.definition, row.id)
+        plan = await self._look_at_query(text, row.name, row.id)
+        if not plan.get("new"):
+            self.notify_line(f"the query of {row.name} gives no other columns than it has", "warn")
+            return
+        answers = (_FLUSH, _REBUILD) if plan.get("state") == "lost" else (_TAKE,)
+        title = f"{row.name}: its query gives new columns"
+        answer = await self.app.push_screen_wait(Decision(title, plan_lines(plan), (*answers, _KEEP)))
+        if answer not in _DO:
+            self.notify_line(f"{row.name} stays as it is", "warn")
+            return
+        try:
+            await self._migrate(row, text, answer, plan)
+        except Left:
+            self.notify_line(f"{row.name} is being changed")
+        else:
+            self.notify_line(f"{row.name} has new columns: {', '.join(plan['new'])}")
+            self.reads.datasets()
+
+    # --- What all need ---
+
+    async def _look_at_query(self, text: str, name: str, dataset: str = "") -> Result:
         """Asks the worker about the query of a derivative dataset.
 
         Raises:
             OdfError: the query is wrong, or nobody can look at it.
         """
-        text = await asyncio.to_thread(path.read_text, encoding="utf-8")
         title = f"Looking at the query of {name}"
         return await self.result_of(Validate(manifest=text, dataset=dataset), name, title)
 
@@ -229,6 +261,10 @@ class Editing(Waiting):
     def _relative(self, path: Path) -> str:
         folder = self.source.folder
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
+
+
+async def _read(path: Path) -> str:
+    return await asyncio.to_thread(path.read_text, encoding="utf-8")
 
 
 def _remark(plan: Result | None) -> str:

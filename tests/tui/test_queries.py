@@ -140,6 +140,26 @@ async def test_a_new_query_whose_state_is_lost(
         assert outcome(source.known[-1]) == (f"updated, state {wanted}ed", "good")
 
 
+async def test_columns_that_an_input_got_are_taken_in(source: FakeSource) -> None:
+    async with driven(source, (80, 24)) as drive:
+        await drive.press("C")
+        assert "port-haven.air-readings has no query" in drive.hint()
+        await drive.press("l")
+        await drive.pilot.press("C")
+        await ends(drive, JobState.done, result=plan())
+        await drive.until(hinted(drive, "gives no other columns than it has"))
+        await drive.pilot.press("C")
+        await ends(drive, JobState.done, result=plan(new=["no2", "o3"], state="kept"))
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.settle()
+        assert "no2, o3: new, empty in the rows before" in drive.text()
+        await drive.pilot.press("enter")
+        await ends(drive, JobState.done, result="{}")
+        await drive.until(hinted(drive, "air-by-day has new columns: no2, o3"))
+        definition = source.definition(DAYS)
+        assert source.link.submitted[-1] == Update(dataset=DAYS, manifest=definition, accept_columns=True)
+
+
 async def test_what_was_written_stays_when_a_change_fails_or_goes_on_alone(
     source: FakeSource, typist: Typist
 ) -> None:
