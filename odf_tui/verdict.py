@@ -46,20 +46,27 @@ def checked(report: Report) -> Iterator[str]:
 
 
 def origin_lines(reports: Sequence[Report]) -> Iterator[str]:
-    """Who made what from what, each dataset once, for derivative datasets."""
+    """Who made what from what, each dataset once, for derivative datasets: a table for wide windows."""
+    told = list(origins(reports))
+    if told:
+        yield "made from:"
+    width = max((len(name) for name, _ in told), default=0)
+    for name, lines in told:
+        for at, line in enumerate(lines):
+            yield f"  {name if not at else '':{width}}  {line}"
+
+
+def origins(reports: Sequence[Report]) -> Iterator[tuple[str, list[str]]]:
+    """Who made what from what: names of datasets, each once, and what there is to say of each."""
     told: dict[str, dict[str, Any]] = {}
     for report in reversed(reports):  # what was made last comes first
-        if len(origins := report.get("origins", ())) > 1:
-            for origin in origins:
+        if len(found := report.get("origins", ())) > 1:
+            for origin in found:
                 old = told.get(origin["id"])
                 if old is None or old["records"] <= origin["records"]:
                     told[origin["id"]] = origin
-    if told:
-        yield "made from:"
-    width = max((len(_name(origin)) for origin in told.values()), default=0)
     for origin in told.values():
-        for at, line in enumerate(_told(origin)):
-            yield f"  {_name(origin) if not at else '':{width}}  {line}"
+        yield _name(origin), list(_told(origin))
 
 
 def _name(origin: dict[str, Any]) -> str:

@@ -130,8 +130,9 @@ def verdict_spans(job: Job) -> list[list[Span]]:
         lines.append([("         " if at else "checked  ", "muted"), (plain(text), "")])
     lines += [[("wrong    ", "bad"), (plain(text), "bad")] for text in verdict.finding_lines(report)]
     lines += [[("         ", ""), (plain(text), "warn")] for text in verdict.unchecked_lines(report)]
-    for at, text in enumerate(verdict.origin_lines([report])):
-        lines.append([("         ", ""), (plain(text), "" if at else "muted")])
+    for at, (name, texts) in enumerate(verdict.origins([report])):
+        lines.append([("         " if at else "origin   ", "muted"), (plain(name), "name")])
+        lines += [[(" " * 11, ""), (plain(text), "")] for text in texts]
     return lines
 
 

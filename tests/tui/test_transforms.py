@@ -24,6 +24,7 @@ from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.test_engine import MANIFEST, LonelySource, add_rows
+from tests.tui.test_pictures import compare
 
 AIR, DAYS = "did:odf:port-haven.air-readings", "did:odf:air-by-day"
 QUERY = "SELECT round(avg(t.start)) AS n, -- all\n  'it''s' AS `from`\nFROM air WHERE x IN(1) AND y > 1.5"
@@ -91,10 +92,7 @@ async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource
         await drive.press("slash", "=air-by-day", "enter")
         await drive.press("2")
         await drive.press("enter")
-        text = drive.text()
-        assert "120, offsets 120 to 239, 4.4 kB →" in text
-        assert "none: the query needs none" in text
-        assert "tab YAML" in text
+        compare(drive, "80x24-transaction")
         await drive.press("j", "enter")  # the block of the first input
         assert drive.app.screen is bench
         assert bench.pane == "blocks"
