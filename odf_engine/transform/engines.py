@@ -26,6 +26,10 @@ SPARK: Final = "spark"
 """The engine that is always here; the configuration may put another one in its place."""
 
 
+class EngineMissing(InvalidQuery):
+    """The query is for an engine that is not here."""
+
+
 class Engines:
     """All engines of a workspace, asked as if they were one: each query goes to the engine that it is for.
 
@@ -42,14 +46,14 @@ class Engines:
         """The engine of this name, whatever its case.
 
         Raises:
-            InvalidQuery: there is none.
+            EngineMissing: there is none.
             InvalidManifest: its address in the configuration is none.
         """
         key = name.lower()
         if key not in self._known:
             if key not in self._addresses:
                 here = ", ".join(sorted({SPARK, *self._addresses}))
-                raise InvalidQuery(
+                raise EngineMissing(
                     f"the query is for the engine '{name}', which is not here",
                     where="transform",
                     hint=f"engines: {here}; tell where another one is: "

@@ -27,6 +27,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.transform.checkpoint import ENGINE, read_about
 from odf_engine.transform.contract import Engine, Result
+from odf_engine.transform.engines import EngineMissing
 from odf_engine.transform.plan import Diverged, Transaction, recorded_transaction
 from odf_engine.transform.run import CHECKPOINT, event_of, make_request, perform
 from odf_engine.verify.content import Problem
@@ -134,10 +135,10 @@ class Replay:
             result = self._run(transaction, system_time, folder, staged)
         except Cancelled:
             raise
-        except (SourceUnavailable, Unsupported) as error:
-            raise NotReplayed("engine-missing", str(error)) from error
         except OdfError as error:
             self._reporter.check()  # what was stopped may fail in any way
+            if _lacks_engine(error, transaction.transform):
+                raise NotReplayed("engine-missing", str(error)) from error
             yield ("transform-failed", f"it cannot be run again: {error}")
             return
         self._note(transaction.transform, result)
@@ -147,10 +148,16 @@ class Replay:
             return
         if written is None or data is None:
             recorded, made = (0 if each is None else _rows(each) for each in (data, written))
-            yield ("transform-data", f"its block has {recorded:,} records; run again there are {made:,}")
+            difference = f"its block has {recorded:,} records; run again there are {made:,}"
         elif written.logical_hash != data.logical_hash:
             path = self._entry.dataset.slice_path(data.physical_hash)
-            yield ("transform-data", _difference(path, data, staged, written, self._reporter))
+            difference = _difference(path, data, staged, written, self._reporter)
+        else:
+            return
+        version = transaction.transform.transform.version
+        if _is_spark(transaction.transform) and version != ENGINE:
+            difference += f" (the engine was {version or 'of no version'}, and is {ENGINE} now)"
+        yield ("transform-data", difference)
 
     def _run(self, transaction: Transaction, system_time: Timestamp, folder: Path, staged: Path) -> Result:
         request = make_request(transaction, folder, staged, system_time)
@@ -216,6 +223,14 @@ class Replay:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lacks_engine(error: OdfError, transform: SetTransform) -> bool:
+    """Whether a transaction failed for want of the engine that ran it, which says nothing against it."""
+    if isinstance(error, EngineMissing | SourceUnavailable):
+        return True
+    same = _is_spark(transform) and transform.transform.version == ENGINE
+    return isinstance(error, Unsupported) and not same
 
 
 def _is_spark(transform: SetTransform) -> bool:

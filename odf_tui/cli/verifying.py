@@ -75,7 +75,8 @@ def _say_report(report: dict[str, Any]) -> None:
     name, findings = report["name"], report["findings"]
     words = ", ".join(checked(report))
     if report["valid"]:
-        sys.stdout.write(f"{name}: valid ({words})\n")
+        limit = " as far as it could be checked" if report["unchecked"] else ""
+        sys.stdout.write(f"{name}: valid{limit} ({words})\n")
     else:
         sys.stdout.write(f"{name}: NOT VALID ({words}): {of(len(findings), 'finding')}\n")
     for line in (*finding_lines(report), *unchecked_lines(report)):

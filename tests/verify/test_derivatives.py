@@ -1,4 +1,5 @@
-"""Whoever changes anything of a derivative dataset is found out, also where all hashes agree again."""
+"""Verification of derivative datasets: whoever changes anything is found out, also where all hashes agree
+again; what cannot be checked is said; and who made what from what."""
 
 from __future__ import annotations
 
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
 from odf_engine.data.digest import digest_file
+from odf_engine.errors import Cancelled
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import encode_block
 from odf_engine.metadata.model import (
@@ -25,7 +27,10 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform.checkpoint import ENGINE
+from odf_engine.transform.engines import Engines
 from odf_engine.verify.integrity import Report, verify
+from odf_engine.verify.origins import origins
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from tests.transform.deriving import Deriving
@@ -269,3 +274,75 @@ def test_what_was_changed_is_found(made: Deriving, case: Case, tampering: Tamper
     block = "" if case.kind == "block-hash" else str(entry.dataset.block(case.block).hash)
     found = [(each.kind, each.block) for each in report.findings]
     assert any(kind == case.kind and each.endswith(block) for kind, each in found), report.findings
+
+
+# --- What cannot be checked, and where rows came from ------------------------------------------
+
+
+@pytest.fixture
+def copy(made: Deriving, tmp_path: Path) -> Workspace:
+    shutil.copytree(made.workspace.folder, tmp_path / "workspace")
+    return Workspace(tmp_path / "workspace")
+
+
+def test_an_input_that_is_not_here(made: Deriving, copy: Workspace) -> None:
+    root, rows = copy.resolve("input"), copy.resolve("rows")
+    root.dataset.folder.rename(root.dataset.folder.with_name(".away"))
+    report = check(made, copy, rows, 0)
+    assert (report.valid, report.transforms, report.slices) == (True, 0, 3)
+    assert [each.kind for each in report.unchecked] == ["input-missing"] * 3
+    told, missing = origins(copy, rows)
+    assert (told.name, told.records, missing.id, missing.name) == ("rows", 9, str(root.id), None)
+    assert missing.problem == "it is not in this workspace"
+
+
+def test_an_engine_that_is_not_here(made: Deriving, copy: Workspace) -> None:
+    t = Tampering(copy, "rows")
+    t.change(1, transform=replace(t.event(1).transform, engine="flink", version="1.2"))
+    engines = Engines(copy.config, made.engine)
+    replay = Replay(copy, t.entry, engines, Reporter())
+    report = verify(Dataset(t.folder, ChainIndex(":memory:")), Reporter(), replay=replay)
+    assert report.valid and [each.kind for each in report.unchecked] == ["engine-missing"] * 3
+    assert "flink" in report.unchecked[0].message
+
+
+def test_a_dataset_of_another_version(made: Deriving, copy: Workspace) -> None:
+    t = Tampering(copy, "rows")
+    one_value(t)
+    t.change(1, transform=replace(t.event(1).transform, version="3.9.9+odf1"))
+    report = check(made, copy, t.entry, 0)
+    (finding,) = report.findings
+    assert "y=1;" in finding.message and "y=-30" in finding.message
+    assert finding.message.endswith(f"(the engine was 3.9.9+odf1, and is {ENGINE} now)")
+    assert [(use.made_by, use.version) for use in report.engines] == [("3.9.9+odf1", ENGINE)]
+
+
+def test_stopping(made: Deriving, copy: Workspace) -> None:
+    class Stopping(Reporter):
+        replaying = False
+
+        def phase(self, name: str) -> None:
+            self.replaying = name == "replay"
+
+        def amount(self, **amounts: Any) -> None:
+            if self.replaying and amounts.get("files") == 2:
+                self.cancel()
+
+    reporter = Stopping()
+    entry = copy.resolve("windows")
+    with pytest.raises(Cancelled):
+        verify(entry.dataset, reporter, replay=Replay(copy, entry, made.engine, reporter))
+    assert list((copy.odf / "cache").glob("replay-*")) == []
+
+
+def test_where_rows_came_from(made: Deriving, copy: Workspace) -> None:
+    rows = copy.resolve("rows")
+    (whole, root) = origins(copy, rows)
+    assert (whole.name, whole.kind, whole.transactions, whole.records) == ("rows", "Derivative", 3, 9)
+    assert (whole.engine, whole.version, whole.query) == ("spark", ENGINE, [f"{ROWS}\n"])
+    assert [(each.name, each.alias, each.offset) for each in whole.inputs] == [("input", "input", 8)]
+    assert (root.name, root.kind, root.records) == ("input", "Root", 9)
+    assert (root.first or "") < (root.last or "")
+    # As it was after the second transaction.
+    (early, root) = origins(copy, rows, last=SECOND)
+    assert (early.transactions, early.records, root.records) == (2, 6, 6)
