@@ -1,0 +1,82 @@
+"""Shapes of queries that go together: unions, the changes of a snapshot, as-of joins before windows.
+
+Each takes the same data in at once, in three transactions and in one for each commit.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transform.deriving import Deriving
+from tests.transform.test_stateful import CF, CT, A, R, Step, fed, hashed
+
+SIDES: list[Step] = [
+    ("l", [(1, "a", 1), (1.5, "b", 2)], None),
+    ("r", [(1.25, "a", 10), (2, "c", 20)], None),
+    ("l", [(2.5, "a", 3)], "2024-01-04T00:00:00Z"),
+    ("r", [(2.75, "a", 30), (4, "a", 40)], None),
+]
+UNION = "SELECT event_time, city, x FROM l UNION ALL SELECT event_time, city, -x AS x FROM r"
+
+
+def test_union_of_two_inputs(deriving: Deriving) -> None:
+    made = fed(deriving, UNION, SIDES, "l", "r", three=True)
+    assert deriving.result(made[0], "city", "x") == [
+        ("a", 1), ("b", 2), ("a", 3), ("a", -10), ("c", -20), ("a", -30), ("a", -40)
+    ]  # fmt: skip
+    # A transaction has its rows input by input: so the order depends on what came together.
+    assert len({hashed(deriving, each, ordered=False) for each in made}) == 1
+
+
+def test_windows_over_a_union(deriving: Deriving) -> None:
+    query = (
+        f"WITH both AS ({UNION})\n"
+        "SELECT window.start AS event_time, city, sum(x) AS s FROM both\n"
+        "GROUP BY window(event_time, '1 day'), city"
+    )
+    made = fed(deriving, query, SIDES, "l", "r", three=True)
+    assert deriving.result(made[0], "city", "s") == [("a", -9), ("b", 2), ("a", -27), ("c", -20)]
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+SNAPSHOTS: list[Step] = [
+    ("input", [(1, "a", 10), (1, "b", 20), (1, "c", 30)], None),
+    ("input", [(1, "b", 20, CF), (1.5, "b", 25, CT)], None),
+    ("input", [(1, "a", 10, CF), (1.75, "a", 11, CT), (1, "c", 30, R), (1.75, "d", 5)], None),
+    ("input", [(1.5, "b", 25, CF), (3, "b", 26, CT)], None),
+]
+"""What a list that is put out anew each time becomes."""
+
+
+def test_a_snapshot_through_a_map(deriving: Deriving) -> None:
+    made = fed(deriving, "SELECT event_time, city, x * 2 AS y FROM input WHERE x > 10", SNAPSHOTS, three=True)
+    assert deriving.result(made[0], "op", "city", "y") == [
+        (A, "b", 40), (A, "c", 60),
+        (CF, "b", 40), (CT, "b", 50),
+        (A, "a", 22), (R, "c", 60),
+        (CF, "b", 50), (CT, "b", 52),
+    ]  # fmt: skip
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "expected"),
+    [
+        # The day ends with what was true on it by then: a's new number and d; b's had moved on.
+        ("window(event_time, '1 day')", [(A, 16, 2)]),
+        # Without a window each commit corrects the whole.
+        (None, [(A, 60, 3), (CF, 60, 3), (CT, 65, 3), (CF, 65, 3), (CT, 41, 3), (CF, 41, 3), (CT, 42, 3)]),
+    ],
+)
+def test_a_snapshot_through_a_sum(
+    deriving: Deriving, group: str | None, expected: list[tuple[int, int, int]]
+) -> None:
+    columns = "sum(x) AS s, count(*) AS n FROM input"
+    query = (
+        f"SELECT window.start AS event_time, {columns} GROUP BY {group}"
+        if group
+        else f"SELECT max(event_time) AS event_time, {columns}"
+    )
+    made = fed(deriving, query, SNAPSHOTS, three=True)
+    assert deriving.result(made[0], "op", "s", "n") == expected
+    assert len({hashed(deriving, each) for each in made}) == 1
