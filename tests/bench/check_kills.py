@@ -1,0 +1,172 @@
+"""Kills the worker with -9 at random instants of pulls of derivatives with state.
+
+    python tests/bench/check_kills.py [KILLS] [SEED]
+
+Two workspaces get the same files, one after the other. In one of them the worker is killed while a
+windowed sum, a running grouping and a join go on; after every kill the datasets have to be at the head
+from before the pull or at one after it. In the end both workspaces have the same rows in the same
+order, and everything is valid by replay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.slices import read_batches
+from odf_engine.workspace.workspace import Workspace
+
+ROOT = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch:
+        kind: FilesGlob
+        path: {name}/*.csv
+        order: ByName
+      read: {{kind: Csv, header: true, schema: ["event_time TIMESTAMP", "city STRING", "x DOUBLE"]}}
+      merge: {{kind: Append}}
+"""
+DERIVATIVE = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{inputs}]
+      transform: {{kind: Sql, engine: spark, query: "{query}"}}
+"""
+QUERIES = {
+    "windowed": "SELECT window.start AS event_time, city, sum(x) AS s, count(*) AS n "
+    "FROM l GROUP BY window(event_time, '1 day'), city",
+    "running": "SELECT max(event_time) AS event_time, city, sum(x) AS s FROM l GROUP BY city",
+    "joined": "SELECT l.event_time, l.city, l.x, r.x AS y FROM l LEFT JOIN r ON l.city = r.city "
+    "AND r.event_time BETWEEN l.event_time AND l.event_time + INTERVAL 2 HOURS",
+}
+
+
+def make(folder: Path) -> None:
+    odf(folder, "init")
+    texts = [ROOT.format(name=name) for name in ("l", "r")]
+    inputs = ", ".join(f"{{datasetRef: {name}, alias: {name}}}" for name in ("l", "r"))
+    for name, query in QUERIES.items():
+        used = inputs if name == "joined" else "{datasetRef: l, alias: l}"
+        texts.append(DERIVATIVE.format(name=name, inputs=used, query=query))
+    (folder / "all.yaml").write_text("---".join(texts))
+    odf(folder, "add", "all.yaml")
+    for name in ("l", "r"):
+        (folder / name).mkdir()
+
+
+def feed(folder: Path, number: int) -> None:
+    for name in ("l", "r"):
+        chance = random.Random(f"{name}{number}")
+        lines = [
+            f"2024-01-{1 + number:02d}T{chance.randrange(24):02d}:{chance.randrange(60):02d}:00Z,"
+            f"c{chance.randrange(9)},{chance.random()}\n"
+            for _ in range(5000)
+        ]
+        (folder / name / f"{number:03d}.csv").write_text("event_time,city,x\n" + "".join(lines))
+
+
+def odf(folder: Path, *arguments: str, code: int | None = 0) -> Any:
+    command = [sys.executable, "-m", "odf_tui", *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+    assert code is None or done.returncode == code, done.stderr
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+
+def killed(folder: Path, chance: random.Random) -> tuple[str, str]:
+    """Kills the worker in the midst of a pull; what was running, and in which phase."""
+    worker = odf(folder, "worker", "start", "--json")["status"]["pid"]
+    pull = subprocess.Popen(
+        [sys.executable, "-m", "odf_tui", "pull", "--all"],
+        cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    seen = ("none", "none")
+    target = chance.choice(list(QUERIES))
+    while pull.poll() is None and seen[0] != target:
+        time.sleep(0.02)
+        for job in odf(folder, "jobs", "--json"):
+            if job["state"] == "running" and job["target"] == target:
+                seen = (target, job["progress"].get("phase", ""))
+    time.sleep(chance.random() * 1.5)
+    os.kill(worker, signal.SIGKILL)
+    pull.wait()
+    return seen
+
+
+def heads(folder: Path) -> dict[str, str]:
+    return {str(entry.alias): str(entry.dataset.state().head) for entry in Workspace(folder).datasets()}
+
+
+def chains(folder: Path) -> dict[str, list[str]]:
+    found = Workspace(folder).datasets()
+    return {str(entry.alias): [str(block.hash) for block in entry.dataset.blocks()] for entry in found}
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """The logical hash of all rows of each dataset, without the times at which they were added."""
+    found: dict[str, str] = {}
+    for entry in Workspace(folder).datasets():
+        hasher: LogicalHasher | None = None
+        for row in entry.dataset.slices():
+            for batch in read_batches(entry.dataset.slice_path(row)):
+                kept = batch.drop_columns(["system_time"])
+                hasher = hasher or LogicalHasher(kept.schema)
+                hasher.update(kept)
+        found[str(entry.alias)] = str(hasher.finish()) if hasher else "empty"
+    return found
+
+
+def main() -> None:
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 20
+    chance = random.Random(int(sys.argv[2]) if len(sys.argv) > 2 else 1)
+    root = Path(tempfile.mkdtemp(prefix="odf-kills-"))
+    calm, stormy = root / "calm", root / "stormy"
+    try:
+        for folder in (calm, stormy):
+            folder.mkdir()
+            make(folder)
+        landed = 0
+        for number in range(kills):
+            feed(stormy, number)
+            before = heads(stormy)
+            seen = killed(stormy, chance)
+            for name, chain in chains(stormy).items():
+                assert before[name] in chain, f"{name} lost its head"
+            landed += heads(stormy)[seen[0]] != before[seen[0]] if seen[0] in before else 0
+            print(f"kill {number + 1}: while {seen[0]} ran ({seen[1]})", flush=True)
+            if chance.random() < 0.5:
+                odf(stormy, "pull", "--all")
+        odf(stormy, "pull", "--all")
+        for number in range(kills):
+            feed(calm, number)
+            odf(calm, "pull", "--all")
+        assert contents(calm) == contents(stormy), (contents(calm), contents(stormy))
+        assert odf(stormy, "verify", "--all", "--json")["valid"]
+        print(f"{kills} kills, {landed} of them after a commit: the same rows, all of it valid by replay")
+    finally:
+        for folder in (calm, stormy):
+            odf(folder, "worker", "stop", code=None)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
