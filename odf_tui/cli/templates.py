@@ -148,6 +148,26 @@ DERIVATIVE: Final = (
           SELECT event_time, id, amount
           FROM input
           WHERE amount > 0
+        # Steps that build on each other, instead of one query:
+        # queries:
+        #   - {alias: large, query: SELECT * FROM input WHERE amount > 100}
+        #   - {query: "SELECT event_time, id FROM large"}   # the last one has no alias
+        #
+        # What a query remembers from one pull to the next is kept beside the dataset:
+        #   a window, whose row comes once the watermark has passed its end
+        #     SELECT window.start AS event_time, id, sum(amount) AS amount
+        #     FROM input GROUP BY window(event_time, '1 day'), id
+        #   groups without a window, which every pull corrects
+        #     SELECT max(event_time) AS event_time, id, sum(amount) AS amount
+        #     FROM input GROUP BY id
+        #   two inputs, joined in a bound of time
+        #     SELECT a.event_time, a.id, b.amount FROM input AS a JOIN other AS b
+        #     ON a.id = b.id AND b.event_time BETWEEN a.event_time AND a.event_time + INTERVAL 1 HOUR
+        #   each row with what was true of its key at its time
+        #     SELECT t.event_time, t.id, t.amount * r.rate AS amount FROM input AS t
+        #     LEFT JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.id = r.id
+        #     and beside the query, the inputs that are looked up so:
+        # temporalTables: [{name: rates, primaryKey: [id]}]
 """
     + _TAIL
 )

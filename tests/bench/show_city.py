@@ -32,7 +32,7 @@ from odf_engine.verify.replay import Replay
 from odf_engine.workspace.workspace import Workspace
 from tests.transform.city import City
 from tests.transform.test_city import check_boroughs, check_the_rest
-from tests.verify.test_tampering import Tampering
+from tests.verify.test_derivatives import Tampering
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 NAME = "nyc.weeks"
