@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from odf_engine.chain.state import count
+from odf_engine.chain.transactions import kind_of_transaction
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
@@ -130,7 +131,10 @@ def _data(event: model.AddData | model.ExecuteTransform) -> str:
         parts.append(f"{rows:,} record" + ("" if rows == 1 else "s"))
     if event.new_watermark is not None:
         parts.append(f"watermark {_time(event.new_watermark)}")
-    if event.new_checkpoint is not None and event.new_checkpoint.physical_hash != event.prev_checkpoint:
+    kind = kind_of_transaction(event) if isinstance(event, model.ExecuteTransform) else "execute"
+    if kind != "execute":
+        parts.append("the state has ended" if kind == "finish" else "the state was rebuilt")
+    elif event.new_checkpoint is not None and event.new_checkpoint.physical_hash != event.prev_checkpoint:
         parts.append("checkpoint")
     if not parts and isinstance(event, model.AddData) and event.new_source_state is not None:
         parts.append("source state")

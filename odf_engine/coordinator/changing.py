@@ -26,7 +26,7 @@ def validate(request: Validate, context: Context, reporter: Reporter) -> dict[st
     snapshot = _definition(request.manifest)
     runtime = context.host.spark(reporter)
     from odf_engine.transform.engines import Engines  # after Spark has started, see warm_up
-    from odf_engine.transform.migrate import NotYet, look
+    from odf_engine.transform.prospects import NotYet, look
     from odf_engine.transform.spark_engine import SparkEngine
 
     reporter.phase("validate")
@@ -44,7 +44,7 @@ def validate(request: Validate, context: Context, reporter: Reporter) -> dict[st
         return result | {"message": error.message}
     if found is None:
         return result | {"message": "the definition has no query"}
-    columns = to_ddl(found.validated.schema)
+    columns = to_ddl(found.columns)
     return result | {"checked": True, "schema": columns, "new": found.new, "state": found.state}
 
 

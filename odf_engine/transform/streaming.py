@@ -14,23 +14,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyarrow import types
 
 from odf_engine.data.changelog import Op
 from odf_engine.data.slices import WrittenSlice, write_slice
 from odf_engine.errors import BadData, InvalidQuery, Unsupported
-from odf_engine.ingest.ordering import Order, gathered
 from odf_engine.metadata.model import Checkpoint, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.spark.frames import arrow_batches
-from odf_engine.spark.plans import by_all_columns
 from odf_engine.spark.query import run_query
-from odf_engine.spark.readers import spark_path
 from odf_engine.spark.settings import is_here
 from odf_engine.spark.slices import plain_schema, plain_slice
 from odf_engine.spark.stateful import ROWS, Stateful, stateful
 from odf_engine.spark.streams import Streams, is_plain
-from odf_engine.spark.types import arrow_schema, spark_schema
+from odf_engine.spark.types import arrow_schema
+from odf_engine.transform.arranging import Arranging
 from odf_engine.transform.batches import END_OF_TIME, Batch, Marks, Slice, batches, read_slices
 from odf_engine.transform.changes import Emitted, read_emitted
 from odf_engine.transform.checkpoint import (
@@ -91,6 +87,7 @@ class Streaming:
         self._kept = folder / "kept"
         self._scratch = folder / "scratch"
         self._scratch.mkdir(parents=True)
+        self._arrange = Arranging(session, self._scratch, reporter)
         self._streams = Streams(session, self._kept / "state", folder)
 
     def run(self) -> Result:
@@ -144,9 +141,10 @@ class Streaming:
     def _finish(self) -> Result:
         self._before()
         ready = self._ready()
-        # Groups without a window are in the dataset as they are: nothing is to come of them.
-        todo = [Batch([], END_OF_TIME)] if ready.emitted is None else []
-        written = self._write(chain.from_iterable(self._results(ready, todo)), ready.contract)
+        if ready.emitted is not None:
+            ready.emitted.load(self._kept / _EMITTED)
+        rows = self._results(ready, [Batch([], END_OF_TIME)])
+        written = self._write(chain.from_iterable(rows), ready.contract)
         return Result(written, ready.contract.schema)
 
     def _rebuild(self) -> Result:
@@ -165,7 +163,8 @@ class Streaming:
         slices = read_slices(self._request.query_inputs)
         aliases = {self._request.query_inputs[each.at].query_alias for each in slices if each.changes}
         query = self._query(aliases)
-        own = pa.schema([field for field in arrow_schema(query.frame.schema) if field.name != ROWS])
+        columns = arrow_schema(query.frame.schema)
+        own = pa.schema([columns.field(name) for name in query.own(columns.names)])
         contract = Contract(own, self._request.vocab, self._declared)
         self._check(query, slices)
         emitted = Emitted(own, query.keys, contract.event_time) if query.mode == "update" else None
@@ -181,7 +180,11 @@ class Streaming:
         for number, batch in enumerate(todo):
             rows = self._batch(ready.query, ready.contract, batch, number)
             results.append(rows if ready.emitted is None else _changed(ready.emitted, rows))
-        return results
+        if not ready.query.order:
+            return results
+        rows = chain.from_iterable(results)
+        schema = arrow_schema(ready.query.frame.schema)
+        return [self._arrange.ordered(rows, schema, ready.query.order, ready.contract.event_time)]
 
     # --- The query and its state --------------------------------------------------------------
 
@@ -271,7 +274,8 @@ class Streaming:
         taken: list[Iterator[pa.RecordBatch]] = []
 
         def take(frame: DataFrame) -> None:
-            taken.append(self._gathered(frame, contract, self._scratch / f"rows-{number}.parquet"))
+            gather = self._arrange.kept if query.order else self._arrange.sorted
+            taken.append(gather(frame, contract, number))
 
         # A row may still come whose time is exactly the watermark, where that makes a difference.
         mark = max(0, (batch.watermark or 0) - query.exact)
@@ -289,26 +293,6 @@ class Streaming:
             path = plain_slice(each.path, inputs[each.at].vocab, self._scratch / f"copy-{name}")
             files[each.at].append(path if is_plain(path) else _link(self._scratch / f"link-{name}", path))
         return files
-
-    def _gathered(self, frame: DataFrame, contract: Contract, path: Path) -> Iterator[pa.RecordBatch]:
-        """The rows of a batch, all of them there already, by event time and then every other column."""
-        time = contract.event_time
-        schema = arrow_schema(frame.schema)
-        flat = not any(types.is_nested(field.type) for field in schema)
-        rows = map(contract.checked, arrow_batches(frame, self._reporter)[1])
-        if not flat:
-            with pq.ParquetWriter(path, schema, compression="lz4") as writer:
-                for batch in rows:
-                    writer.write_batch(batch)
-            return arrow_batches(self._by_spark(schema, path, time), self._reporter, progress=False)[1]
-        order = Order(tuple(sorted(schema.names, key=lambda name: name != time)))
-        found = gathered(rows, order, path, lambda kind: self._by_spark(kind, path, time), self._reporter)
-        first = next(found, None)
-        return iter(()) if first is None else chain([first], found)
-
-    def _by_spark(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
-        frame = self._session.read.schema(spark_schema(schema)).parquet(spark_path(path))
-        return by_all_columns(frame, time)
 
     def _write(self, rows: Iterator[pa.RecordBatch], contract: Contract) -> WrittenSlice | None:
         request = self._request
