@@ -244,7 +244,7 @@ class GrpcEngine:
         if code is grpc.StatusCode.UNIMPLEMENTED:
             return Unsupported("the engine cannot do this: it can only run queries", where=self._address)
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return TookTooLong(f"the query ran longer than {self._seconds:,.0f} s", where=self._address)
+            return TookTooLong(f"the query ran longer than {self._seconds:,g} s", where=self._address)
         details = error.details() if isinstance(error, grpc.Call) else str(error)
         return SourceUnavailable(f"the engine broke off: {details}", where=self._address)
 

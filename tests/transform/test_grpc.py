@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -32,7 +33,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.spark.session import SparkRuntime
 from odf_engine.transform.engine_server import EngineServer
-from odf_engine.transform.grpc_engine import GrpcEngine
+from odf_engine.transform.grpc_engine import GrpcEngine, TookTooLong
 from odf_engine.transform.grpc_wire import RAW_QUERY, SERVICE, TRANSFORM, unwrap, wrap
 from tests.transform.deriving import Deriving
 
@@ -99,7 +100,9 @@ def test_raw_query(served: str, tmp_path: Path) -> None:
 
 @contextmanager
 def lying(
-    work: Callable[[TransformRequest], TransformSuccess | None], folder: Path | None = None
+    work: Callable[[TransformRequest], TransformSuccess | None],
+    folder: Path | None = None,
+    seconds: float | None = None,
 ) -> Iterator[GrpcEngine]:
     """An engine that answers with whatever ``work`` says; it sees all files, or only a folder's."""
 
@@ -115,7 +118,9 @@ def lying(
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     try:
-        yield GrpcEngine(f"grpc://127.0.0.1:{port}" + (f"?folder={folder}" if folder else ""))
+        yield GrpcEngine(
+            f"grpc://127.0.0.1:{port}" + (f"?folder={folder}" if folder else ""), seconds=seconds
+        )
     finally:
         server.stop(0)
 
@@ -188,6 +193,15 @@ def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.Monk
     deriving.engine = GrpcEngine("grpc://127.0.0.1:9")
     with pytest.raises(SourceUnavailable, match="does not answer"):
         deriving.run(made)
+
+
+def test_an_engine_that_takes_too_long(deriving: Deriving) -> None:
+    deriving.rows(deriving.root(), (1, "a", 1))
+    made = deriving.derivative("SELECT event_time FROM input")
+    with lying(lambda request: time.sleep(1), seconds=0.1) as engine:
+        deriving.engine = engine
+        with pytest.raises(TookTooLong, match=r"ran longer than 0\.1 s"):
+            deriving.run(made)
 
 
 @given(st.binary(max_size=300))
