@@ -22,8 +22,8 @@ settings.register_profile("untimed", deadline=None, suppress_health_check=[Healt
 settings.load_profile("untimed")
 
 _MOST_PROCESSES = 4
-_SHARED = {"runtime": 0, "demo": 1}
-"""What takes long to make, so that all tests that use it run in one process, and the rank of these."""
+_LASTING = ("runtime", "demo")
+"""What takes long to make and lasts until its process ends; tests of a folder that use it stay together."""
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
@@ -36,17 +36,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Puts tests into groups, of which each runs in one process: what takes longest begins first.
+    """Puts tests into groups, each of which runs in one process: first those that use what is lasting.
 
-    It comes first itself: the plugin that distributes them reads the marks.
+    The groups of single files, at the end, are small, so that no process waits long for the others.
+    This comes before the plugin that distributes tests: it reads the marks.
     """
-    ranks = []
+    ranks: dict[pytest.Item, int] = {}
     for item in items:
-        names: list[str] = getattr(item, "fixturenames", [])
-        shared = next((name for name in _SHARED if name in names), None)
-        item.add_marker(pytest.mark.xdist_group(shared or item.nodeid.split("::")[0]))
-        ranks.append(_SHARED.get(shared or "", len(_SHARED)))
-    items[:] = [item for _, item in sorted(zip(ranks, items, strict=True), key=lambda pair: pair[0])]
+        file = item.nodeid.partition("::")[0]
+        used = [name for name in _LASTING if name in getattr(item, "fixturenames", ())]
+        group = f"{file.rpartition('/')[0]} {used[0]}" if used else file
+        item.add_marker(pytest.mark.xdist_group(group))
+        ranks[item] = _LASTING.index(used[0]) if used else len(_LASTING)
+    items.sort(key=ranks.__getitem__)
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +62,7 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
-    """Spark, started once for all tests on two cores with little memory."""
+    """Spark, started once in each process of tests, on two cores with little memory."""
     from odf_engine.spark.session import SparkRuntime
     from odf_engine.spark.settings import SparkOptions
 
