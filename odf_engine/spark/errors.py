@@ -32,6 +32,7 @@ _ADVICE: Final = re.compile(
 _ENDED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")
 _OUT_OF_MEMORY: Final = 52
 """What Spark's process exits with when a task of its own has no memory left."""
+_EXECUTOR_OUT_OF_MEMORY: Final = re.compile(rf"ExecutorLostFailure .* code {_OUT_OF_MEMORY}\b", re.DOTALL)
 _WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
 
 
@@ -330,6 +331,12 @@ def _unseen(cause: Cause) -> OdfError | None:
 def _exhausted(cause: Cause) -> OdfError | None:
     if cause.kind == "java.lang.OutOfMemoryError" or "OutOfMemory" in cause.condition:
         return _out_of_memory()
+    if _EXECUTOR_OUT_OF_MEMORY.search(cause.message):
+        return SparkFailed(
+            "an executor of the cluster ran out of memory",
+            hint="raise it: `odf config set spark.conf.spark.executor.memory 4g` and `odf worker stop`, "
+            "then pull again",
+        )
     if "No space left on device" in cause.message:
         return SparkFailed("the disk is full", hint="make room and try again")
     return None

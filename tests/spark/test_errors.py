@@ -53,6 +53,10 @@ def test_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(error, SparkFailed)
     assert error.message == "Spark ran out of memory"
     assert "driverMemory" in str(error.hint)
+    killed = "Lost task 0.3 (TID 3) (host executor 4): ExecutorLostFailure (executor 4 exited caused by one "
+    killed += "of the running tasks) Reason: Command exited with code 52"
+    error = with_causes(monkeypatch, Cause("org.apache.spark.SparkException", killed))
+    assert "an executor of the cluster ran out of memory" in str(error)
     full = with_causes(monkeypatch, aborted, Cause("java.io.IOException", "No space left on device"))
     assert isinstance(full, SparkFailed)
     assert full.message == "the disk is full"
