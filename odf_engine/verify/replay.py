@@ -30,7 +30,7 @@ from odf_engine.transform.contract import Engine, Result
 from odf_engine.transform.engines import EngineMissing
 from odf_engine.transform.plan import Diverged, Transaction, recorded_transaction
 from odf_engine.transform.run import CHECKPOINT, event_of, make_request, perform
-from odf_engine.verify.content import Problem
+from odf_engine.verify.content import Problem, check_object
 from odf_engine.verify.report import EngineUse
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
@@ -139,7 +139,7 @@ class Replay:
             self._reporter.check()  # what was stopped may fail in any way
             if _lacks_engine(error, transaction.transform):
                 raise NotReplayed("engine-missing", str(error)) from error
-            yield ("transform-failed", f"it cannot be run again: {error}")
+            yield self._damage(transaction) or ("transform-failed", f"it cannot be run again: {error}")
             return
         self._note(transaction.transform, result)
         yield from self._checkpoint(transaction, event, result, folder)
@@ -157,7 +157,7 @@ class Replay:
         version = transaction.transform.transform.version
         if _is_spark(transaction.transform) and version != ENGINE:
             difference += f" (the engine was {version or 'of no version'}, and is {ENGINE} now)"
-        yield ("transform-data", difference)
+        yield self._damage(transaction) or ("transform-data", difference)
 
     def _run(self, transaction: Transaction, system_time: Timestamp, folder: Path, staged: Path) -> Result:
         request = make_request(transaction, folder, staged, system_time)
@@ -165,6 +165,19 @@ class Replay:
         if last is not None and last.physical_hash == self._carried:
             request = replace(request, prev_checkpoint_path=str(self._carried_path))
         return perform(self._engine, transaction, request, self._reporter)
+
+    def _read(self, _: int) -> None:
+        self._reporter.check()
+
+    def _damage(self, transaction: Transaction) -> Problem | None:
+        """An input's slice that is not what its own chain says, and so to blame for what came out."""
+        for each in transaction.inputs:
+            for row in each.slices:
+                path = each.entry.dataset.slice_path(row)
+                found = check_object(path, "slice", row.physical_hash, row.size, self._read)
+                for _, message in found:
+                    return ("input-damaged", f"input '{each.alias}' has to be verified first: {message}")
+        return None
 
     def _checkpoint(
         self, transaction: Transaction, event: ExecuteTransform, result: Result, folder: Path

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from odf_engine.coordinator.operations import Context, execute
+from odf_engine.coordinator.protocol import Pull
 from odf_engine.errors import UsageError
 from odf_engine.metadata.model import SetInfo
 from odf_engine.progress import Reporter
-from odf_engine.transform.anew import transform_or_begin_anew
+from odf_engine.spark.session import SparkRuntime
 from odf_engine.transform.plan import Diverged
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
@@ -17,6 +22,17 @@ from tests.transform.deriving import Deriving
 
 WINDOWS = """SELECT window.start AS event_time, count(*) AS n, sum(y) AS s FROM rows
 GROUP BY window(event_time, '1 day')"""
+
+
+class Home:
+    """What the worker has for a job."""
+
+    def __init__(self, folder: Path, runtime: SparkRuntime) -> None:
+        self.folder = folder
+        self._runtime = runtime
+
+    def spark(self, reporter: Reporter) -> SparkRuntime:
+        return self._runtime
 
 
 def begin_again(deriving: Deriving, root: DatasetEntry) -> None:
@@ -30,7 +46,7 @@ def diverged(deriving: Deriving) -> list[str]:
     return [each.name for each in deriving.workspace.summaries() if each.diverged]
 
 
-def test_datasets_downstream_of_a_reset_one(deriving: Deriving) -> None:
+def test_datasets_downstream_of_a_reset_one(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
     first = deriving.derivative("SELECT event_time, city, x * 10 AS y FROM input", name="rows")
     second = deriving.derivative(WINDOWS, "rows", name="windows")
@@ -49,11 +65,12 @@ def test_datasets_downstream_of_a_reset_one(deriving: Deriving) -> None:
     assert caught.value.exit_code == 4 and "--reset-on-divergence" in (caught.value.hint or "")
     assert first.dataset.head() == old[first.id].head
 
-    result = anew(deriving, first)
-    assert (result.status, result.old_head, result.records) == ("updated", old[first.id].head, 2)
+    result = anew(deriving, runtime, first)
+    assert result["old_head"] == str(old[first.id].head) and result["new_head"] == str(first.dataset.head())
+    assert (result["status"], result["records"], result["blocks"]) == ("updated", 2, 3)
     assert deriving.result(first, "offset", "y") == [(0, 70), (1, 80)]
     assert diverged(deriving) == ["windows"]
-    anew(deriving, second)
+    anew(deriving, runtime, second)
     assert diverged(deriving) == []
     assert deriving.result(second, "offset", "n", "s") == [(0, 1, 70)]
 
@@ -67,11 +84,13 @@ def test_datasets_downstream_of_a_reset_one(deriving: Deriving) -> None:
         report = verify(entry.dataset, Reporter(), replay=replay)
         assert (report.findings, report.transforms) == ([], 1)
         # What did not diverge goes on as ever.
-        assert anew(deriving, entry).status == "up-to-date"
+        assert anew(deriving, runtime, entry)["status"] == "up-to-date"
     assert deriving.run(second) == 0
     with pytest.raises(UsageError):
         reset(deriving.workspace, root)
 
 
-def anew(deriving: Deriving, entry: DatasetEntry):
-    return transform_or_begin_anew(deriving.workspace, entry, deriving.engine, Reporter())
+def anew(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry) -> dict[str, Any]:
+    """What a job does when it was asked for that."""
+    context = Context(Home(deriving.workspace.folder, runtime))
+    return execute(Pull(str(entry.id), reset_on_divergence=True), context, Reporter())

@@ -189,6 +189,11 @@ def another_state(t: Tampering) -> None:
     )
 
 
+def an_input_damaged(t: Tampering) -> None:
+    slices = t.workspace.resolve("input").dataset.slices()
+    Tampering(t.workspace, "input").flip("data", slices[1].physical_hash)
+
+
 def other_offsets(t: Tampering) -> None:
     t.change(THIRD, new_data=replace(t.event(THIRD).new_data, offset_interval=OffsetInterval(7, 9)))
 
@@ -224,6 +229,7 @@ CASES = [
     Case("the time of a block", "rows", another_time, "transform-data", THIRD),
     Case("a dropped block", "rows", lambda t: t.rewrite({SECOND: None}),
          "transform-intervals", SECOND, False),
+    Case("a byte of an input's slice", "rows", an_input_damaged, "input-damaged", SECOND),
     Case("the checkpoint before", "windows", lambda t: t.change(THIRD, prev_checkpoint=NOTHING),
          "prev-checkpoint", THIRD, False),
     Case("a checkpoint left out", "windows", lambda t: t.change(THIRD, new_checkpoint=None),
