@@ -8,7 +8,7 @@ deduplications, and sums whose last bits depend on the order of addition see the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,7 +18,9 @@ from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.catalyst import analysed, id_of, items, name_of, references, sortable
 from odf_engine.spark.errors import translated
 from odf_engine.spark.firsts import firsts, keys_of_firsts, marked, window_of_firsts
+from odf_engine.spark.joins import check_join
 from odf_engine.spark.origins import OPERATION, PASSING, Follower, NeedsState, Part
+from odf_engine.spark.plans import ORDER, unsorted
 from odf_engine.spark.undo import Aggregates
 
 if TYPE_CHECKING:
@@ -38,6 +40,11 @@ class Stateful:
         keys: with ``update``, the columns that tell groups apart.
         plain: inputs whose retractions and corrections the query cannot take, and what in it cannot.
         exact: whether rows whose time is exactly the watermark may still come.
+        order: what a final ORDER BY says, over hidden columns of the frame: columns, each with ASC or
+            DESC and where its nulls stand. It holds for the rows of one transaction: rows that are final
+            by then stay before those that come later, so that what a reader has seen never moves. The
+            rows are the same however the inputs are taken in, and their order is where the event time
+            comes first.
     """
 
     frame: DataFrame
@@ -45,6 +52,11 @@ class Stateful:
     keys: tuple[str, ...]
     plain: Mapping[str, str]
     exact: bool
+    order: tuple[str, ...] = ()
+
+    def own(self, names: Sequence[str]) -> list[str]:
+        """Of the frame's columns those that are the query's."""
+        return [name for name in names if name != ROWS and not name.startswith(ORDER)]
 
 
 def stateful(
@@ -104,8 +116,9 @@ class _Maker(Follower):
         self._grouping: list[str] = []
 
     def stream(self, frame: DataFrame) -> Stateful:
+        plan, order = unsorted(self, self.opened(frame))
         try:
-            part = self.follow(self.opened(frame))
+            part = self.follow(plan)
         except NeedsState as reason:
             raise Unsupported(
                 f"the query has {reason}, which a transformation cannot have",
@@ -119,7 +132,13 @@ class _Maker(Follower):
         self._check(whole)
         plain = {name: why for name, why in self._plain.items() if name not in self._mentioned}
         mode = "append" if self._running is None else "update"
-        return Stateful(self.frame(whole), mode, keys, plain, self._exact)
+        if order and mode == "update":
+            raise Unsupported(
+                "the query has ORDER BY over groups without a window, which change with every row",
+                where="query",
+                hint="leave it out: changes come in the order of their event time",
+            )
+        return Stateful(self.frame(whole), mode, keys, plain, self._exact, order)
 
     def _keys(self, kept: list[Any]) -> tuple[str, ...]:
         names = {id_of(column): column.name() for column in kept}
@@ -162,9 +181,9 @@ class _Maker(Follower):
             return part
         if name in ("GlobalLimit", "LocalLimit", "Sort", "Offset"):
             raise Unsupported(
-                "the query has ORDER BY or LIMIT over rows that need state",
+                "the query has LIMIT or an inner ORDER BY over rows that need state",
                 where="query",
-                hint="leave it out: rows come in the order of their event time, then of their columns",
+                hint="leave it out: an ORDER BY at the end of the last step orders the rows of a transaction",
             )
         if name == "Window":
             raise Unsupported(
@@ -223,32 +242,8 @@ class _Maker(Follower):
         self._settle(plan, "a join of inputs")
         self._exact = True
         made = self.rebuilt(plan, [self._bare(left, plan.left()), self._bare(right, plan.right())])
-        self._check_bound(made, [*conditions, *([condition] if condition is not None else [])])
+        check_join(self, made, [*conditions, *([condition] if condition is not None else [])])
         return Part(made, [], left.passed | right.passed)
-
-    def _check_bound(self, join: Any, conditions: list[Any]) -> None:
-        """Lets pass joins whose rows need not be kept for ever."""
-        whole = conditions[0] if conditions else None
-        for each in conditions[1:]:
-            whole = self.expressions.And(whole, each)
-        option = self.java.scala.Option
-        helper = self.companion("StreamingJoinHelper", self.catalyst.analysis)
-        logical = self.catalyst.plans.logical
-        asked = logical.Join(join.left(), join.right(), join.joinType(), option.apply(whole), join.hint())
-        if helper.isWatermarkInJoinKeys(asked):
-            return
-        left, right, mark = join.left().outputSet(), join.right().outputSet(), option.apply(10**15)
-        bounds = (
-            helper.getStateValueWatermark(left, right, option.apply(whole), mark),
-            helper.getStateValueWatermark(right, left, option.apply(whole), mark),
-        )
-        if not all(bound.isDefined() for bound in bounds):
-            raise InvalidQuery(
-                "a join of inputs has no bound in time, so all of their rows had to be kept for ever",
-                where="query",
-                hint="say how far apart two rows may be: ON … AND b.event_time BETWEEN "
-                "a.event_time - INTERVAL 1 DAY AND a.event_time + INTERVAL 1 DAY",
-            )
 
     def _filter(self, plan: Any) -> Part:
         condition = plan.condition()

@@ -16,7 +16,7 @@ from odf_engine.spark.fingerprint import fingerprint
 from odf_engine.spark.origins import OPERATION, POSITION, NeedsState, check_repeatable, follow
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import plain_schema, slices_frame
-from odf_engine.spark.stateful import ROWS, Stateful, stateful
+from odf_engine.spark.stateful import Stateful, stateful
 from odf_engine.spark.streams import Streams
 from odf_engine.spark.temporal import has_clause
 from odf_engine.spark.types import arrow_schema
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
     from odf_engine.spark.session import SparkSession
 
-_HIDDEN = (POSITION, OPERATION, ROWS)
+_HIDDEN = (POSITION, OPERATION)
 
 
 def validated(
@@ -85,7 +85,8 @@ def _checked(
     text: str,
     inputs: Sequence[QueryInput],
 ) -> Validated:
-    own = _own(query.frame)
+    columns = arrow_schema(query.frame.schema)
+    own = pa.schema([columns.field(name) for name in query.own(columns.names)])
     contract = Contract(own, vocab, declared)
     if query.mode == "update":
         Emitted(own, query.keys, contract.event_time)

@@ -125,6 +125,21 @@ def test_sliding_and_session_windows(deriving: Deriving, query: str, expected: l
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
+def test_a_final_order_by_orders_the_rows_of_a_transaction(deriving: Deriving) -> None:
+    query = (
+        "SELECT window.start AS event_time, sum(x) AS s, array(city) AS c FROM input\n"
+        "GROUP BY window(event_time, '1 day'), city ORDER BY c[0] DESC, length(s) NULLS LAST"
+    )
+    root, made = deriving.root(), deriving.derivative(query)
+    deriving.rows(root, *DAYS[0][1], *DAYS[1][1])
+    deriving.rows(root, *DAYS[2][1])
+    deriving.run(made)
+    deriving.rows(root, *DAYS[3][1], watermark=DAYS[3][2])
+    deriving.run(made)
+    # 'a' of the first day had ended when 3 came in; the others ended with the second transaction.
+    assert deriving.result(made, "s", "c") == [(2, ["b"]), (11, ["a"]), (3, ["b"]), (7, ["a"]), (1, ["a"])]
+
+
 def test_groups_without_a_window_are_corrected(deriving: Deriving) -> None:
     query = (
         "SELECT max(event_time) AS event_time, city, sum(x) AS s, count(*) AS n FROM input\n"
@@ -293,6 +308,10 @@ def test_cancelling_stops_spark(deriving: Deriving) -> None:
     ("query", "kind", "parts"),
     [
         ("SELECT l.event_time FROM input l JOIN input r ON l.x = r.x", InvalidQuery, ["bound", "BETWEEN"]),
+        ("SELECT l.event_time FROM input l JOIN input r ON r.event_time BETWEEN l.event_time AND "
+         "l.event_time + INTERVAL 1 DAY", InvalidQuery, ["equal on both sides", "a.key = b.key"]),
+        ("SELECT max(event_time) AS event_time, city FROM input GROUP BY city ORDER BY city", Unsupported,
+         ["ORDER BY over groups"]),
         ("SELECT DISTINCT city FROM input", InvalidQuery, ["DISTINCT without the event time"]),
         ("SELECT max(event_time) AS event_time FROM input GROUP BY city", InvalidQuery, ["city"]),
         ("SELECT event_time, sum(x) OVER (PARTITION BY city) AS s FROM input", Unsupported, ["window("]),
