@@ -16,10 +16,9 @@ from tests.transform.test_stateful import CF, CT, A, Lines, R, Step, hashed
 
 STEPS: list[Step] = [
     ("trades", [(1, "a", 1), (2.5, "a", 2), (2, "b", 3)], None),
-    ("rates", [(1.5, "a", 10), (2, "b", 20)], None),
-    ("rates", [(3, "a", 11), (2.25, "a", 12)], None),  # the second for a row that has not come out
+    ("rates", [(1.5, "a", 10), (2, "b", 20), (3, "a", 11), (2.25, "a", 12)], None),
     ("trades", [(3, "a", 4), (3.5, "c", 5), (1.75, "a", 6), (4, "b", 7)], None),  # 1.75 is late
-    ("rates", [(3.75, "b", 20, R), (6, "a", 13)], None),
+    ("rates", [(2.75, "a", 15), (3.75, "b", 20, R), (6, "a", 13)], None),  # 2.75 is: 3 came out with 11
     ("trades", [(5, "a", 8), (7, "a", 9)], None),
     ("rates", [(6.5, "a", 13, CF), (6.5, "a", 14, CT), (5, "z", 0)], "2024-01-08T00:00:00Z"),
 ]
@@ -28,19 +27,20 @@ STEPS: list[Step] = [
 def fed(
     deriving: Deriving, query: str, steps: Sequence[Step], lines: Lines | None = None, **keys: str
 ) -> list[DatasetEntry]:
-    """Datasets of one query that took the inputs in at once, step by step, and in parts."""
+    """Datasets of one query that took the inputs in at once, in parts, and with ``lines`` step by step."""
     names = list(dict.fromkeys(step[0] for step in steps))
     roots = {name: deriving.root(name) for name in names}
-    once, each, parts = (
-        deriving.derivative(query, *names, name=name, **keys) for name in ("once", "each", "parts")
-    )
+    made = [
+        deriving.derivative(query, *names, name=name, **keys)
+        for name in ("once", "parts", "each")[: 3 if lines else 2]
+    ]
     for number, (name, rows, watermark) in enumerate(steps):
         deriving.rows(roots[name], *rows, watermark=watermark)
-        deriving.run(each)
-        if lines is not None and number in (len(steps) // 3, len(steps) - 2, len(steps) - 1):
-            deriving.run(parts)
-    deriving.run(once, lines)
-    return [once, each, *([parts] if lines is not None else [])]
+        ends = (True, number in (len(steps) - 3, len(steps) - 1), number == len(steps) - 1)
+        for entry, now in zip(made[::-1], ends[-len(made) :], strict=True):
+            if now:
+                deriving.run(entry, lines if entry is made[0] else None)
+    return made
 
 
 def days(deriving: Deriving, entry: DatasetEntry, *columns: str) -> list[tuple[object, ...]]:
