@@ -141,3 +141,33 @@ def test_a_change_that_breaks_readers_names_its_rule(fresh: Odf, tmp_path: Path)
     assert ran.code == 1
     assert "dataset x, block 2: " in ran.err and "(rule schema-evolution)" in ran.err
     assert "hint: keep 'a' as INT" in ran.err
+
+
+def test_a_query_with_a_state_changes(odf: Odf) -> None:
+    """In the demo's workspace, whose worker runs already."""
+    manifest = odf("show", "port-haven.air-by-day", "--manifest").out
+    assert "version: 4" not in manifest  # of the engine: written down with each transform
+    manifest = manifest.replace("port-haven.air-by-day", "port-haven.changing")
+    try:
+        assert odf("add", "-", input=manifest).code == 0
+        assert odf("pull", "port-haven.changing").code == 0
+        weekly = manifest.replace("'1 day'", "'7 days'").replace("count(*)", "count(*) AS hours, count(*)")
+        checked = odf("add", "--check", "-", input=weekly).out
+        assert "the query can be run; the state of the old query is of no use to it" in checked
+        assert "  hours BIGINT\n" in checked and checked.endswith("  new to the dataset: hours\n")
+        wrong = odf("add", "--check", "-", input=manifest.replace("avg(pm25)", "avg(pm52)"))
+        assert wrong.code == 1 and "pm52" in wrong.err
+        # Its columns are listed in the manifest: one more has to be meant.
+        listed = odf("add", "--update", "-", input=weekly)
+        assert listed.code == 1 and "SetDataSchema does not list: hours" in listed.err
+        refused = odf("add", "--update", "--accept-columns", "-", input=weekly)
+        assert refused.code == 2 and "cannot go on from the state of the old one" in refused.err
+        assert "--flush" in refused.err and "--rebuild" in refused.err
+        (done,) = odf("add", "--update", "--flush", "--accept-columns", "--json", "-", input=weekly).json
+        assert (done["status"], done["state"]) == ("updated", "flushed")
+        assert [change["title"] for change in done["changes"]] == ["SetDataSchema", "SetTransform"]
+        assert "the state has ended" in odf("log", "port-haven.changing").out
+        transform = odf("show", "port-haven.changing", "--json").json["transform"]["transform"]
+        assert transform["version"] == "4.3.0+odf1"
+    finally:
+        odf("delete", "port-haven.changing", "-y")
