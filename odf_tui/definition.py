@@ -203,7 +203,7 @@ def query_facts(transform: Any) -> Iterator[Fact]:
     for step in getattr(transform, "queries", None) or ():
         yield step.alias or "query", Sql(step.query.strip())
     for table in getattr(transform, "temporal_tables", None) or ():
-        yield "as of", f"{table.name}: the newest version of each {', '.join(table.primary_key)}"
+        yield "as of", f"{table.name} by {', '.join(table.primary_key)}: the versions valid at the time"
 
 
 def _time(state: ChainState) -> Iterator[Fact]:

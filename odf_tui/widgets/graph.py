@@ -193,7 +193,8 @@ class GraphView(LineView):
         if place.x < left:
             self.scroll_to(x=place.x, animate=False)
         elif place.x + width > left + room:
-            self.scroll_to(x=place.x + width - room, animate=False)
+            # Of a label that is wider than the window, the beginning tells more.
+            self.scroll_to(x=min(place.x, place.x + width - room), animate=False)
 
     def keep_in_view(self) -> None:
         """Scrolls to the selection."""
