@@ -126,7 +126,7 @@ def wait_for_phase(odf: Odf, target: str, phases: set[str]) -> str:
 
 
 def test_interrupting_a_pull_cancels_it(trial: Path, odf: Odf) -> None:
-    add(trial, "long", large(1_200_000))
+    add(trial, "long", large(600_000))
     head = head_of(trial, "long")
     process = start_pull(trial, "long")
     wait_for_phase(odf, "long", {"write"})
@@ -144,7 +144,7 @@ def test_interrupting_a_pull_cancels_it(trial: Path, odf: Odf) -> None:
 
 def test_a_killed_worker_leaves_interrupted_jobs_and_a_whole_dataset(trial: Path, odf: Odf) -> None:
     if not (trial / "long.csv").exists():
-        add(trial, "long", large(1_200_000))
+        add(trial, "long", large(600_000))
     head = head_of(trial, "long")
     worker = odf("worker", "start", "--json").json["status"]["pid"]
     process = start_pull(trial, "long")

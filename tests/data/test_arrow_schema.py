@@ -138,7 +138,7 @@ _WHOLE = encode_schema(
 )
 
 
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=700)
 @given(
     st.lists(st.tuples(st.integers(0, len(_WHOLE) - 1), st.integers(0, 255)), min_size=1, max_size=4),
     st.none() | st.integers(0, len(_WHOLE)),
