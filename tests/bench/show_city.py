@@ -10,6 +10,7 @@ verification took, and what it says of ten ways of tampering. With a folder, bot
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import tempfile
@@ -115,7 +116,7 @@ def show_tampering(city: City, root: Path) -> None:
         dataset = Dataset(changed.dataset.folder, ChainIndex(":memory:"))
         report = verify(dataset, Reporter(), None, None, Replay(workspace, changed, city.engine, Reporter()))
         said = f"{report.findings[0].kind}: {report.findings[0].message}" if report.findings else "NOT FOUND"
-        print(f"  {what:34} {said[:110]}")
+        print(f"  {what:34} {re.sub('(f1620[0-9a-f]{8})[0-9a-f]+', r'\\1…', said)[:150]}")
 
 
 def tamperings(data: int, last: int) -> list[tuple[str, Callable[[Tampering], None]]]:

@@ -188,7 +188,7 @@ BOROUGH_DAYS: Final = (
     _HEAD.format(name="nyc.borough-days", kind="Derivative")
     + _DERIVED.format(inputs="{datasetRef: nyc.days, alias: days}")
     + """\
-        # A row for each day and borough; when the city corrects a day, so are these.
+        # Five rows of one: when the city corrects a day, they are taken back and given anew.
         query: |
 """
     + indent(_LONG, " " * 10)
