@@ -37,6 +37,7 @@ from tests.verify.test_derivatives import Tampering
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 NAME = "nyc.weeks"
+LONG_HASH = re.compile("(?<=f1620[0-9a-f]{8})[0-9a-f]+")
 
 
 def main() -> None:
@@ -114,9 +115,12 @@ def show_tampering(city: City, root: Path) -> None:
         workspace = Workspace(folder)
         changed = workspace.resolve(NAME)
         dataset = Dataset(changed.dataset.folder, ChainIndex(":memory:"))
-        report = verify(dataset, Reporter(), None, None, Replay(workspace, changed, city.engine, Reporter()))
+        report = verify(dataset, Reporter())
+        if report.valid:  # files and chain agree with each other: it takes running transactions again
+            replay = Replay(workspace, changed, city.engine, Reporter())
+            report = verify(dataset, Reporter(), slices[-1], None, replay)
         said = f"{report.findings[0].kind}: {report.findings[0].message}" if report.findings else "NOT FOUND"
-        print(f"  {what:34} {re.sub('(f1620[0-9a-f]{8})[0-9a-f]+', r'\\1…', said)[:150]}")
+        print(f"  {what:34} {LONG_HASH.sub('…', said)[:150]}")
 
 
 def tamperings(data: int, last: int) -> list[tuple[str, Callable[[Tampering], None]]]:
