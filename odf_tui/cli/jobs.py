@@ -121,8 +121,8 @@ def _print_failure(job: Job) -> None:
     if error is not None:
         where = f"{error.where}: " if error.where else ""
         sys.stdout.write(f"{(job.ended or '')[11:19]} {job.state.value:7} {where}{error.message}\n")
-        for line in error.excerpt:
-            sys.stdout.write(f"{'':8} line    {line}\n")
+        for at, line in enumerate(error.excerpt):
+            sys.stdout.write(f"{'':8} {'' if at else 'line':7} {line}\n")
         if error.hint:
             sys.stdout.write(f"{'':8} hint    {error.hint}\n")
 

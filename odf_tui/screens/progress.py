@@ -47,8 +47,9 @@ class JobDialog(ModalScreen[str]):
             yield Lines(self._lines())
 
     def on_mount(self) -> None:
-        """Looks now and then."""
+        """Looks often whether it has ended; what it does is told once a second."""
         self.set_interval(_LOOK_SECONDS, self._look)
+        self.set_interval(1.0, self._tell)
 
     def _lines(self) -> list[list[tuple[str, str]]]:
         job = self._book.jobs.get(self._job)
@@ -62,7 +63,8 @@ class JobDialog(ModalScreen[str]):
         job = self._book.jobs.get(self._job)
         if job is not None and job.state.final:
             self.dismiss("ended")
-            return
+
+    def _tell(self) -> None:
         view, lines = self.query_one(Lines), self._lines()
         if lines != view.lines:
             view.lines = lines

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from contextlib import suppress
+from typing import Any, Final
 
 from odf_engine.coordinator.protocol import JobState, Request
 from odf_engine.errors import Cancelled, OdfError
 from odf_tui.screens.base import Parts
+
+_TICK_SECONDS: Final = 0.05
+_STOPPING_TICKS: Final = 40
 
 
 class Left(Exception):
@@ -38,14 +43,24 @@ class Waiting(Parts):
         if how == "leave":
             raise Left
         if how == "stop":
-            await link.cancel(job_id)
+            with suppress(OdfError):  # it may have ended meanwhile
+                await link.cancel(job_id)
+            await self._end_of(job_id)
+        return self._outcome_of(job_id, title)
+
+    async def _end_of(self, job_id: str) -> None:
+        for _ in range(_STOPPING_TICKS):
+            job = self.book.jobs.get(job_id)
+            if job is not None and job.state.final:
+                return
+            await asyncio.sleep(_TICK_SECONDS)
+
+    def _outcome_of(self, job_id: str, title: str) -> dict[str, Any]:
+        job = self.book.jobs.get(job_id)
+        if job is None or not job.state.final or job.state is JobState.cancelled:
             raise Cancelled(f"{title}: stopped")
-        job = self.book.jobs[job_id]
         if job.state is JobState.done:
             return json.loads(job.result or "{}")
-        if job.state is JobState.cancelled:
-            raise Cancelled(f"{title}: stopped")
-        failure = job.error
-        if failure is None:
+        if job.error is None:
             raise OdfError(f"{title}: {job.state.value}", hint="its log in pane 4 says more")
-        raise OdfError(failure.message, hint=failure.hint, where=failure.where)
+        raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)

@@ -88,9 +88,12 @@ async def test_a_wrong_query_is_shown_in_the_manifest_and_mended(source: FakeSou
         await drive.until(lambda: len(source.link.submitted) == 2)
         await drive.until(lambda: isinstance(drive.app.screen, JobDialog))
         await drive.pilot.press("escape")  # it takes too long
+        await drive.until(lambda: source.link.cancelled)
+        stopped = replace(source.known[-1], state=JobState.cancelled)
+        source.link.tell(source.changed(stopped))
         await drive.until(lambda: isinstance(drive.app.screen, Decision))
         await drive.settle()
-        assert source.link.cancelled == [source.known[-1].id]
+        assert source.link.cancelled == [stopped.id]
         await drive.pilot.press("e")
         await ends(drive, JobState.done, result=plan())
         await drive.until(hinted(drive, "its query is right"))

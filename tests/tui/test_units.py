@@ -65,6 +65,14 @@ def test_lines_are_broken_between_words() -> None:
         "         three four",
     ]
     assert wrapped([("a", ""), ("b", "")], 20) == [[("a", ""), ("b", "")]]
+    # Between spans as well, under the beginning of the text; but not before a word that has to be broken.
+    query = [("   q  ", "muted"), ("  ", ""), ("SELECT", "key"), (" one, two", ""), (" FROM", "key")]
+    assert ["".join(text for text, _ in piece) for piece in wrapped(query, 20)] == [
+        "   q    SELECT one, ",
+        "        two FROM",
+    ]
+    broken = wrapped([("", ""), ("id:", "name"), (" " + "f" * 40, "")], 20)
+    assert [len(piece[-1][0]) for piece in broken] == [17, 20, 4]
 
 
 def test_health_of_datasets(tmp_path: Path) -> None:
