@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pyarrow as pa
 import pytest
 from msgspec.structs import replace
@@ -41,34 +39,31 @@ def test_valid(deriving: Deriving, made: DatasetEntry) -> None:
     assert list((deriving.workspace.odf / "cache").glob("replay-*")) == []
 
 
-def forge(entry: DatasetEntry, value: int | None = None, **changes: object) -> None:
-    """Puts another newest block into a dataset, as somebody would who holds the files."""
+def forge(entry: DatasetEntry, value: int) -> None:
+    """Another value in the newest slice, and a block that agrees with it, as whoever holds the files can."""
     dataset = entry.dataset
     newest = next(iter(dataset.blocks()))
     event = newest.block.event
     assert isinstance(event, ExecuteTransform) and event.new_data is not None
-    staged: Path | None = None
-    if value is not None:
-        table = pa.Table.from_batches(read_batches(dataset.slice_path(event.new_data.physical_hash)))
-        column = pa.array([value, *table.column("y").to_pylist()[1:]], pa.int64())
-        table = table.set_column(table.schema.get_field_index("y"), "y", column)
-        staged = dataset.staging_path("data")
-        written = write_slice(
-            table.drop_columns(["offset", "system_time"]).to_batches(),
-            schema=table.schema, vocab=dataset.state().vocabulary, path=staged,
-            first_offset=event.new_data.offset_interval.start, system_time=newest.block.system_time,
-            fallback_event_time=Timestamp.now(), reporter=Reporter(),
-        )  # fmt: skip
-        assert written is not None
-        changes["new_data"] = DataSlice(
-            written.logical_hash, written.physical_hash, written.offset_interval, written.size
-        )
+    table = pa.Table.from_batches(read_batches(dataset.slice_path(event.new_data.physical_hash)))
+    column = pa.array([value, *table.column("y").to_pylist()[1:]], pa.int64())
+    table = table.set_column(table.schema.get_field_index("y"), "y", column)
+    staged = dataset.staging_path("data")
+    written = write_slice(
+        table.drop_columns(["offset", "system_time"]).to_batches(),
+        schema=table.schema, vocab=dataset.state().vocabulary, path=staged,
+        first_offset=event.new_data.offset_interval.start, system_time=newest.block.system_time,
+        fallback_event_time=Timestamp.now(), reporter=Reporter(),
+    )  # fmt: skip
+    assert written is not None
+    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
     before = newest.block.prev_block_hash
     assert before is not None
     (dataset.folder / "refs" / "head").write_text(str(before))
     dataset.commit(
-        [replace(event, **changes)], system_time=newest.block.system_time, expected_head=before, data=staged
-    )
+        [replace(event, new_data=data)],
+        system_time=newest.block.system_time, expected_head=before, data=staged,
+    )  # fmt: skip
 
 
 def test_a_value_written_consistently(deriving: Deriving, made: DatasetEntry) -> None:
