@@ -1,0 +1,121 @@
+"""What pull and verify ask of the worker, and what verify says, without a worker."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Verify
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.verbs import cli
+
+MANIFESTS = """
+kind: DatasetSnapshot
+version: 1
+content: {name: rain, kind: Root, metadata: []}
+---
+kind: DatasetSnapshot
+version: 1
+content:
+  name: wet-days
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: rain}]
+      transform: {kind: Sql, engine: spark, query: SELECT * FROM rain}
+"""
+
+
+class Odf:
+    """The command, with jobs that end at once with these results."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder = folder
+        self.workspace = Workspace.init(folder)
+        self.workspace.add(read_manifests(MANIFESTS, "test"))
+        self.asked: list[Request] = []
+        self.results: dict[str, dict[str, Any]] = {}
+        for module in ("data", "verifying"):
+            monkeypatch.setattr(f"odf_tui.cli.{module}.follow", self._follow)
+
+    def _follow(self, workspace: Workspace, requests: list[tuple[Request, str]]) -> list[Job]:
+        self.asked += [request for request, _ in requests]
+        return [
+            Job(
+                id="1", kind="verify", target=name, dataset=request.dataset, state=JobState.done,
+                created="2024-05-01T00:00:00Z", result=json.dumps(self.results.get(name, {})),
+            )
+            for request, name in requests
+        ]  # fmt: skip
+
+    def __call__(self, *arguments: str) -> Result:
+        return CliRunner().invoke(cli, ["-w", str(self.folder), *arguments])
+
+
+@pytest.fixture
+def odf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Odf:
+    return Odf(tmp_path, monkeypatch)
+
+
+def test_pulling_all_lets_what_diverged_begin_anew(odf: Odf) -> None:
+    odf.results = {name: {"status": "up-to-date"} for name in ("rain", "wet-days")}
+    assert odf("pull", "--all", "--reset-on-divergence").exit_code == 0
+    assert odf("pull", "wet-days").exit_code == 0
+    rain, wet, plain = (request for request in odf.asked if isinstance(request, Pull))
+    assert rain.reset_on_divergence and wet.reset_on_divergence and not plain.reset_on_divergence
+    assert wet.after == [rain.dataset]  # which may be what it diverged from
+
+
+def test_verifying_down_to_the_roots_in_a_range(odf: Odf) -> None:
+    odf.results = {name: report(name) for name in ("rain", "wet-days")}
+    ran = odf("verify", "-r", "wet-days", "--range", "1..", "--rows")
+    assert ran.exit_code == 0, ran.output
+    assert [request.first for request in odf.asked if isinstance(request, Verify) and request.rows] == [1, 1]
+
+
+def report(name: str, **more: Any) -> dict[str, Any]:
+    counts = {"blocks": 2, "slices": 1, "transforms": 0, "rows_known": 0}
+    return {
+        "name": name, "valid": True, "findings": [], "unchecked": [], "engines": [], "origins": [],
+        **counts, **more,
+    }  # fmt: skip
+
+
+def test_what_verification_says(odf: Odf) -> None:
+    finding = {"kind": "transform-data", "block": "f1620" + "0" * 64, "message": "record 3 is x=1\x1b[2J"}
+    engine = {"engine": "spark", "made_by": "3.9", "version": "4.3", "transactions": 2, "records": 1200}
+    odf.results = {"wet-days": report("wet-days", valid=False, findings=[finding], engines=[engine])}
+    ran = odf("verify", "wet-days")
+    assert ran.exit_code == 3
+    said = ran.stdout
+    assert "wet-days: NOT VALID (" in said and "1 finding\n" in said
+    assert "2 transactions with 1 200 records run again by spark 4.3, made by 3.9" in said
+    assert "transform-data" in said and "record 3 is x=1" in said and "\x1b" not in said
+    assert json.loads(odf("verify", "wet-days", "--json").stdout)["datasets"][0]["findings"] == [finding]
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [("input-missing", "valid as far as it could be checked"), ("checkpoint-other", "valid (")],
+)
+def test_what_could_not_be_checked_is_said(odf: Odf, kind: str, word: str) -> None:
+    reason = {"kind": kind, "block": "x", "message": "the input 'rain' is not in this workspace"}
+    missing = {"id": "did:odf:fed", "name": None, "problem": "it is not in this workspace"}
+    made = {
+        "id": "did:odf:fee", "name": "wet-days", "problem": None, "kind": "Derivative", "records": 5,
+        "first": "2024-05-01T00:00:00Z", "last": "2024-05-02T00:00:00Z", "engine": "spark", "version": None,
+        "transactions": 2, "sources": [],
+        "inputs": [{"id": "did:odf:fed", "name": None, "alias": "rain", "block": None, "offset": 4}],
+    }  # fmt: skip
+    odf.results = {
+        "wet-days": report("wet-days", unchecked=[reason] * 3, origins=[made, {**made, **missing}])
+    }
+    ran = odf("verify", "wet-days")
+    assert ran.exit_code == 0
+    assert f"wet-days: {word}" in ran.stdout
+    assert "is not in this workspace" in ran.stdout and "did:odf:fed: to offset 4" in ran.stdout
