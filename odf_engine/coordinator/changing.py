@@ -54,6 +54,7 @@ def update(request: Update, context: Context, reporter: Reporter) -> dict[str, A
     Raises:
         OdfError: the definition or its query is wrong, or a transaction failed.
     """
+    from odf_engine.workspace.appending import note_origin
     from odf_engine.workspace.workspace import Workspace
 
     workspace = Workspace.find(explicit=context.host.folder)
@@ -67,6 +68,8 @@ def update(request: Update, context: Context, reporter: Reporter) -> dict[str, A
     from odf_engine.transform.migrate import change
 
     before = entry.dataset.state()
+    if request.origin is not None:  # so that its query runs shut in already now
+        note_origin(entry, request.origin)
     with engines_for(workspace, entry, runtime) as engine:
         outcome = change(
             workspace,

@@ -46,10 +46,12 @@ from odf_engine.transform.prospects import (
     checked_query,
     fate_of_state,
     schema_after,
+    state_before,
     transform_after,
     with_schema,
 )
 from odf_engine.transform.run import CHECKPOINT, event_of, make_request, perform, transform
+from odf_engine.workspace.appending import append
 from odf_engine.workspace.definitions import Change
 from odf_engine.workspace.updating import Update
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
@@ -136,8 +138,8 @@ class _Migration:
         self._reporter.phase("validate")
         checked = checked_query(self._workspace, transform, self._engine, state.vocabulary)
         self._next_schema(update, state, checked, accept)
-        fate = fate_of_state(self._workspace, self._entry, state, transform, checked, self._engine)
-        check_choice(fate, choice, checked)
+        before = state_before(self._workspace, self._entry, state, self._engine)
+        check_choice(fate_of_state(state, before, transform, checked), choice, checked)
         self._finish_what_lies_before()
 
         update, state = self._planned(), self._entry.dataset.state()
@@ -145,7 +147,7 @@ class _Migration:
         update = with_schema(update, state, schema)
         if not update.events:
             return Outcome([], "none")
-        fate = fate_of_state(self._workspace, self._entry, state, transform, checked, self._engine)
+        fate = fate_of_state(state, before, transform, checked)
         check_choice(fate, choice, checked)
         moment = max(Timestamp.now(), state.system_time)
         update = replace(update, system_time=moment)
@@ -254,7 +256,8 @@ class _Migration:
         self._reporter.phase("commit")
         self._reporter.check()
         changed = replace(update, events=list(events))
-        head = self._workspace.append(self._entry, changed, origin, data=data, checkpoint=checkpoint)
+        version = self._workspace.config.block_version
+        head = append(self._entry, changed, origin, block_version=version, data=data, checkpoint=checkpoint)
         self._reporter.line(f"block {head}: {', '.join(kind_of(event) for event in events)}")
         self._reporter.committed(str(self._entry.id), str(head), kind_of(events[-1]), 0)
 

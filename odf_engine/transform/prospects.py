@@ -71,7 +71,8 @@ def look(workspace: Workspace, snapshot: DatasetSnapshot, engine: Engine) -> Loo
     new = [] if declared is None else grown(declared, checked.schema, vocab).names[len(declared) :]
     fate: Fate = "none"
     if state is not None and update.entry is not None and state.last_inputs is not None:
-        fate = fate_of_state(workspace, update.entry, state, transform, checked, engine)
+        before = state_before(workspace, update.entry, state, engine)
+        fate = fate_of_state(state, before, transform, checked)
     filled = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     columns = pa.schema([field for field in checked.schema if field.name not in filled])
     return Look(columns, new, fate)
@@ -133,28 +134,33 @@ def _query_input(workspace: Workspace, item: TransformInput) -> QueryInput:
     return QueryInput(item.alias or item.dataset_ref, schema, state.vocabulary)
 
 
-def fate_of_state(
-    workspace: Workspace,
-    entry: DatasetEntry,
-    state: ChainState,
-    transform: SetTransform,
-    checked: Validated,
-    engine: Engine,
-) -> Fate:
-    """What becomes of the state of the query that a dataset has."""
+def state_before(workspace: Workspace, entry: DatasetEntry, state: ChainState, engine: Engine) -> str | None:
+    """What the state of a dataset's query depends on; None where it keeps none, or nobody knows."""
+    if state.last_checkpoint is None or state.transform is None:
+        return None
+    old = standing_transaction(workspace, entry, state, "finish", state.system_time)
+    inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in old.inputs]
+    try:
+        return engine.validate(state.transform.transform, inputs, state.vocabulary, None).state
+    except (InvalidQuery, Unsupported):
+        return None
+
+
+def fate_of_state(state: ChainState, before: str | None, transform: SetTransform, checked: Validated) -> Fate:
+    """What becomes of the state of the query that a dataset has.
+
+    Args:
+        state: of the chain.
+        before: what the state depends on (:func:`state_before`).
+        transform: the new query.
+        checked: what the engine says of it.
+    """
     if checked.state is None and state.last_checkpoint is None:
         return "none"
     if checked.state is None or state.last_checkpoint is None or state.transform is None:
         return "lost"
-    if _by_alias(state.transform.inputs) != _by_alias(transform.inputs):
-        return "lost"
-    old = standing_transaction(workspace, entry, state, "finish", state.system_time)
-    inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in old.inputs]
-    try:
-        before = engine.validate(state.transform.transform, inputs, state.vocabulary, None)
-    except (InvalidQuery, Unsupported):
-        return "lost"
-    return "kept" if before.state == checked.state else "lost"
+    same = before == checked.state and _by_alias(state.transform.inputs) == _by_alias(transform.inputs)
+    return "kept" if same else "lost"
 
 
 def _by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:

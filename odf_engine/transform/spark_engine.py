@@ -71,7 +71,8 @@ class SparkEngine:
 
     def finish(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
         """See :class:`odf_engine.transform.contract.Engine`."""
-        state = self._state(request)
+        about = goes_on(request)
+        state = (None if about is None else about.state) or self._state(request)
         return _kind(request)(self._session(request), request, declared, reporter, state).finish()
 
     def rebuild(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:

@@ -21,13 +21,11 @@ from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
 from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId, KeyStore
-from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace import config as settings
 from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders
-from odf_engine.workspace.small_files import write_text
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 
 if TYPE_CHECKING:
@@ -221,6 +219,7 @@ class Workspace:
                 schema that breaks readers.
             OdfError: a definition is wrong.
         """
+        from odf_engine.workspace.appending import append
         from odf_engine.workspace.updating import plan_updates
 
         with self._lock():
@@ -249,47 +248,12 @@ class Workspace:
             foreign = _by_alias(origins)
             for update in planned.updates:
                 if update.entry is not None and update.events:
-                    self.append(update.entry, update, foreign.get(update.alias))
+                    origin = foreign.get(update.alias)
+                    append(update.entry, update, origin, block_version=self.config.block_version)
         return [
             replace(update, entry=made[update.alias]) if update.is_new else update
             for update in planned.updates
         ]
-
-    def append(
-        self,
-        entry: DatasetEntry,
-        update: Update,
-        origin: str | None = None,
-        *,
-        data: Path | None = None,
-        checkpoint: Path | None = None,
-    ) -> Multihash:
-        """Appends what an update says in one commit; returns the new head.
-
-        Args:
-            entry: the dataset.
-            update: its events, and the head that they follow.
-            origin: as for :meth:`add`.
-            data, checkpoint: staged files of a transaction among the events.
-
-        Raises:
-            Conflict: somebody else committed meanwhile; nothing is changed.
-            OdfError: the events may not follow.
-        """
-        if origin is not None:  # before the blocks: nothing foreign may run in between
-            write_text(entry.dataset.folder / ORIGIN_FILE, origin)
-        try:
-            return entry.dataset.commit(
-                update.events,
-                system_time=update.system_time,
-                expected_head=update.head,
-                data=data,
-                checkpoint=checkpoint,
-                block_version=self.config.block_version,
-            )
-        except OdfError as error:
-            error.where = f"dataset {entry.alias}" + (f", {error.where}" if error.where else "")
-            raise
 
     def dataset_new(
         self,
