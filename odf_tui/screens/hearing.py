@@ -95,6 +95,8 @@ class Hearing(Places):
         self._look = None
         self._looked = time.monotonic()
         self.seen = ("", "") if row is None else (row.id, row.head)
+        if self.target is not None and self.target.dataset != self.seen[0]:
+            self.target = None  # the person went elsewhere
         if row is None:
             self.blocks_pane.view.open("", 0)
             self.data_pane.say("", [(" Rows show here.", "muted")])
