@@ -75,7 +75,7 @@ def _name(origin: dict[str, Any]) -> str:
 
 def _told(origin: dict[str, Any]) -> Iterator[str]:
     if origin["problem"]:
-        yield origin["problem"]
+        yield f"{origin['problem']}: {origin['id']}" if origin["name"] is None else origin["problem"]
         return
     records = f"{of(origin['records'], 'record')}{_between(origin)}"
     if origin["kind"] == "Root":
@@ -87,7 +87,7 @@ def _told(origin: dict[str, Any]) -> Iterator[str]:
     engine = f"{origin['engine']} {origin['version'] or ''}".rstrip()
     yield f"{records}, in {of(origin['transactions'], 'transaction')} of {engine}, from"
     for each in origin["inputs"]:
-        name = each["name"] or each["id"]
+        name = each["name"] or each["alias"]
         offset = "none of its records" if each["offset"] is None else f"to offset {each['offset']}"
         yield f"  {name}: {offset}, block {(each['block'] or '')[-8:]}"
 

@@ -105,7 +105,7 @@ def test_what_verification_says(odf: Odf) -> None:
 )
 def test_what_could_not_be_checked_is_said(odf: Odf, kind: str, word: str) -> None:
     reason = {"kind": kind, "block": "x", "message": "the input 'rain' is not in this workspace"}
-    missing = {"id": "did:odf:fed", "name": None, "problem": "it is not in this workspace"}
+    missing = {"id": "did:odf:fed", "name": None, "problem": "it is not in this workspace", "inputs": []}
     made = {
         "id": "did:odf:fee", "name": "wet-days", "problem": None, "kind": "Derivative", "records": 5,
         "first": "2024-05-01T00:00:00Z", "last": "2024-05-02T00:00:00Z", "engine": "spark", "version": None,
@@ -118,4 +118,5 @@ def test_what_could_not_be_checked_is_said(odf: Odf, kind: str, word: str) -> No
     ran = odf("verify", "wet-days")
     assert ran.exit_code == 0
     assert f"wet-days: {word}" in ran.stdout
-    assert "is not in this workspace" in ran.stdout and "did:odf:fed: to offset 4" in ran.stdout
+    assert "rain: to offset 4, block" in ran.stdout
+    assert "  rain      it is not in this workspace: did:odf:fed\n" in ran.stdout
