@@ -1,4 +1,4 @@
-"""Temporary folders of pulls and pushes, and what goes wrong with files."""
+"""Temporary folders of jobs, and what goes wrong with files."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, get_args
 
 from odf_engine import processes
 from odf_engine.errors import OdfError
+
+Kind = Literal["pull", "transform", "replay", "sandbox"]
 
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
-def job_folder(cache: Path) -> Iterator[Path]:
-    """A folder of one pull or push; those of processes that died without cleaning up go."""
+def job_folder(cache: Path, kind: Kind = "pull") -> Iterator[Path]:
+    """A folder of one piece of work; those of processes that died without cleaning up go."""
     cache.mkdir(parents=True, exist_ok=True)
-    for old in cache.glob("pull-*"):
-        owner = old.name.split("-")[1]
-        if owner.isdigit() and not processes.runs(int(owner)):
+    for old in cache.glob("*-*-*"):
+        what, owner = old.name.split("-")[:2]
+        if what in get_args(Kind) and owner.isdigit() and not processes.runs(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=f"pull-{os.getpid()}-", dir=cache))
+    folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{os.getpid()}-", dir=cache))
     try:
         yield folder
     finally:

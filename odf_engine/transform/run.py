@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic
 from typing import Final
@@ -13,6 +10,7 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.ingest.folders import job_folder
 from odf_engine.ingest.poll import PullResult
 from odf_engine.ingest.shape import declared_schema
 from odf_engine.metadata.model import (
@@ -53,7 +51,7 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
         transaction = plan_transaction(workspace, entry, workspace.config.transform.most_rows)
         if transaction is None:
             break
-        with _job_folder(workspace.odf / "cache") as folder:
+        with job_folder(workspace.odf / "cache", "transform") as folder:
             _Step(workspace, transaction, engine, folder, reporter).run()
     return PullResult.between(before, entry.dataset.state())
 
@@ -218,13 +216,3 @@ def _said(each: InputPlan) -> str:
     rows = sum(row.end - row.start + 1 for row in each.slices)
     mark = f", watermark {each.watermark}" if each.watermark is not None else ""
     return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} slices{mark}"
-
-
-@contextmanager
-def _job_folder(cache: Path) -> Iterator[Path]:
-    cache.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix="transform-", dir=cache))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

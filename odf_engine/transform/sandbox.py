@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 import odf_engine
 from odf_engine.errors import NotTrusted, OdfError, SourceUnavailable
+from odf_engine.ingest.folders import job_folder
 from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.spark import archive
@@ -59,12 +60,12 @@ class Sandbox:
         self._name = name
         self._without = without
         self._process: _Process | None = None
+        self._kept = ExitStack()  # the process, and its folders
 
     def close(self) -> None:
         """Ends the engine at once, and leaves no file behind."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.end()
+        self._process = None
+        self._kept.close()
 
     def execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
         """See :class:`odf_engine.transform.contract.Engine`.
@@ -115,10 +116,10 @@ class Sandbox:
         if self._process is not None:
             return self._process.engine
         java = find_java(os.environ.get("ODF_JAVA"))
-        self._cache.mkdir(parents=True, exist_ok=True)
-        exchange = Exchange(Path(tempfile.mkdtemp(prefix="sandbox-", dir=self._cache)), _EXCHANGE)
-        sockets = Path(tempfile.mkdtemp(prefix="odf-"))  # the path of a socket must be short
-        try:
+        with ExitStack() as folders:
+            exchange = Exchange(folders.enter_context(job_folder(self._cache, "sandbox")), _EXCHANGE)
+            # The path of a socket must be short.
+            sockets = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="odf-")))
             walls = Walls(
                 read={each: each for each in _readable(java)} | {_EXCHANGE / "in": exchange.inputs},
                 write={
@@ -134,15 +135,11 @@ class Sandbox:
                 )
                 return self._without
             reporter.line(f"{self._name} is not trusted: its query runs in a sandbox ({program})")
-            self._process = _Process(self._config, walls, program, java, exchange, sockets, self._log)
-            self._process.wait(reporter)
-            return self._process.engine
-        except BaseException:
-            self.close()
-            raise
-        finally:
-            if self._process is None:
-                _remove(exchange.folder, sockets)
+            process = _Process(self._config, walls, program, java, exchange, sockets / "engine", self._log)
+            folders.callback(process.end)
+            process.wait(reporter)
+            self._process, self._kept = process, folders.pop_all()
+            return process.engine
 
     def _program(self, walls: Walls) -> Program | None:
         """What shuts in here; None when nothing does, and that is allowed."""
@@ -172,11 +169,9 @@ class _Process:
         program: Program,
         java: Java,
         exchange: Exchange,
-        sockets: Path,
+        socket: Path,
         log: Path,
     ) -> None:
-        socket = sockets / "engine"
-        self._folders = (exchange.folder, sockets)
         self._log = log
         self.engine = GrpcEngine(
             f"unix:{socket}", name="the sandbox", seconds=config.sandbox.minutes * 60, exchange=exchange
@@ -235,17 +230,11 @@ class _Process:
             time.sleep(0.05)
 
     def end(self) -> None:
-        """Kills it, and everything that it started; removes its folders."""
+        """Kills it, and everything that it started."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
-        _remove(*self._folders)
-
-
-def _remove(*folders: Path) -> None:
-    for each in folders:
-        shutil.rmtree(each, ignore_errors=True)
 
 
 def _most_bytes(memory: str) -> int:

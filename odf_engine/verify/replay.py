@@ -22,6 +22,7 @@ from odf_engine.chain.state import ChainState
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import Cancelled, NotFound, OdfError, SourceUnavailable, Unsupported
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.ingest.folders import job_folder
 from odf_engine.metadata.model import Checkpoint, DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -72,14 +73,11 @@ class Replay:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Around all calls of :meth:`problems`: holds the files that they hand to each other."""
-        cache = self._workspace.odf / "cache"
-        cache.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix="replay-", dir=cache))
-        try:
-            yield
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = self._carried = None
+        with job_folder(self._workspace.odf / "cache", "replay") as self._folder:
+            try:
+                yield
+            finally:
+                self._folder = self._carried = None
 
     @property
     def engines(self) -> list[EngineUse]:

@@ -127,7 +127,8 @@ class UiConfig(Settings, frozen=True):
 
 
 Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
-EngineAddress = Annotated[str, Meta(pattern=r"^grpc://[^/?#]+:\d+(\?.+)?$")]
+ENGINE_ADDRESS: Final = r"^grpc://[^/?#]+:\d+(\?.+)?$"
+EngineAddress = Annotated[str, Meta(pattern=ENGINE_ADDRESS)]
 
 
 class Config(Settings, frozen=True):
@@ -367,4 +368,6 @@ def _convert(plain: Any, path: Path) -> Config:
 def _tidy(error: msgspec.ValidationError) -> str:
     message, _, place = str(error).partition(" - at `$.")
     message = message[:1].lower() + message[1:].replace("`", "'")
+    if repr(ENGINE_ADDRESS)[1:-1] in message:
+        message = "it is no address such as grpc://127.0.0.1:2884"
     return f"{place.rstrip('`')}: {message}" if place else message
