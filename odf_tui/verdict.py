@@ -65,12 +65,10 @@ def origins(reports: Sequence[Report]) -> Iterator[tuple[str, list[str]]]:
                 old = told.get(origin["id"])
                 if old is None or old["records"] <= origin["records"]:
                     told[origin["id"]] = origin
+    # What is not here is called as those call it that were made from it.
+    aliases = {each["id"]: each["alias"] for origin in told.values() for each in origin["inputs"]}
     for origin in told.values():
-        yield _name(origin), list(_told(origin))
-
-
-def _name(origin: dict[str, Any]) -> str:
-    return origin["name"] or origin["id"]
+        yield origin["name"] or aliases.get(origin["id"]) or origin["id"], list(_told(origin))
 
 
 def _told(origin: dict[str, Any]) -> Iterator[str]:
