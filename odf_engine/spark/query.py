@@ -14,7 +14,7 @@ from odf_engine.spark.casts import identifier
 from odf_engine.spark.catalyst import Catalyst
 from odf_engine.spark.confinement import check_confined
 from odf_engine.spark.errors import QueryError, explain, translated
-from odf_engine.spark.temporal import Table, has_clause, quoted, with_conditions
+from odf_engine.spark.temporal import HOW, Table, has_clause, quoted, with_conditions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -96,6 +96,11 @@ def _step(
         wrong = explain(error) if isinstance(error, PySparkException) else error
         where = f"{place}, {wrong.where}" if isinstance(wrong, QueryError) and wrong.where else place
         wrong.where = where
+        if "time travel" in wrong.message:
+            wrong.message = (
+                "FOR SYSTEM_TIME AS OF names a column, the event time of the rows, and no other time"
+            )
+            wrong.hint = HOW
         if wrong.hint is None and "no table or view" in wrong.message:
             wrong.hint = f"the query sees {', '.join(f'`{name}`' for name in known)}"
         raise wrong from (None if wrong is error else error)

@@ -20,6 +20,7 @@ from odf_engine.spark.catalyst import Catalyst, items, name_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+HOW: Final = "FROM trades AS t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.currency = r.currency"
 _HIDDEN: Final = "odf_as_of "
 _NAME: Final = r"(?:\w+|`[^`'\\]*`)"
 _CLAUSE: Final = re.compile(
@@ -138,7 +139,7 @@ class _Rewriter(Catalyst):
             return self._join(plan, *found)
         if name == "RelationTimeTravel":
             raise InvalidQuery(
-                "FOR SYSTEM_TIME AS OF stands on the right of a JOIN alone", where="query", hint=_HOW
+                "FOR SYSTEM_TIME AS OF stands on the right of a JOIN alone", where="query", hint=HOW
             )
         children = items(plan.children())
         made = [self.plan(child) for child in children]
@@ -159,7 +160,7 @@ class _Rewriter(Catalyst):
         kind = plan.joinType().sql() if name_of(plan.joinType()) != "UsingJoin" else "USING"
         if kind not in ("INNER", "LEFT OUTER"):
             raise InvalidQuery(
-                f"the temporal table '{table.name}' cannot be joined with {kind}", where="query", hint=_HOW
+                f"the temporal table '{table.name}' cannot be joined with {kind}", where="query", hint=HOW
             )
         if plan.condition().isEmpty():
             raise InvalidQuery(
@@ -200,7 +201,7 @@ class _Rewriter(Catalyst):
             hint = f"declare its key: temporalTables: [{{name: {name}, primaryKey: [...]}}]"
             message = f"'{name}' is joined FOR SYSTEM_TIME AS OF, and is no temporal table"
         else:
-            message, hint = f"there is no input '{name}' to be joined FOR SYSTEM_TIME AS OF", _HOW
+            message, hint = f"there is no input '{name}' to be joined FOR SYSTEM_TIME AS OF", HOW
         raise InvalidQuery(message, where="query", hint=hint)
 
 
@@ -216,6 +217,3 @@ def _clause_of(plan: Any) -> tuple[str, Any] | None:
     if alias is None:
         alias = relation.multipartIdentifier().last() if name_of(relation) == "UnresolvedRelation" else ""
     return alias, plan
-
-
-_HOW: Final = "FROM trades AS t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.currency = r.currency"

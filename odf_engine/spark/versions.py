@@ -111,41 +111,12 @@ def looked_up(rows: DataFrame, versions: DataFrame, keys: Sequence[str]) -> Data
     )
 
 
-def chosen(rows: DataFrame, until: int | None, *, outer: bool) -> DataFrame:
-    """Rows that come out have a version, or nulls in an outer join; those that are not due stay.
-
-    Args:
-        rows: with their versions.
-        until: the watermark in milliseconds; None while there is none.
-        outer: whether rows without a version come out.
-    """
-    ours = [name for name in rows.columns if name[0] != "r" and name not in (ALIVE, UNKNOWN)]
+def chosen(rows: DataFrame) -> DataFrame:
+    """Rows with the columns of their version, which are null where there is none."""
+    ours = [name for name in rows.columns if name[0] != "r" and name != UNKNOWN]
     theirs = [f"IF({ALIVE}, {name}, NULL) AS {name}" for name in rows.columns if name[0] == "r"]
-    waits = "true" if until is None else f"{DUE} > timestamp_millis({until})"
     with translated():
-        kept = rows if outer else rows.where(f"{ALIVE} OR {waits}")
-        return kept.selectExpr(*ours, *theirs, f"{ALIVE} AND {UNKNOWN} AS {UNKNOWN}")
-
-
-def still_needed(versions: DataFrame, keys: Sequence[str], until: int | None) -> DataFrame:
-    """The versions that rows may still ask for: the newest of each key at a time, and all later ones."""
-    if until is None:
-        return versions
-    past = f"{TIME} <= timestamp_millis({until})"
-    group = f"PARTITION BY {', '.join(keys)}, {past}"
-    columns = ", ".join(name for name in versions.columns if name != OLDEST)
-    return _run(
-        f"""
-        SELECT {columns}, past AND cut AS {OLDEST}
-        FROM (
-            SELECT *, {past} AS past,
-                row_number() OVER ({group} ORDER BY {TIME} DESC, {PLACE} DESC) AS number,
-                count(*) OVER ({group}) > 1 OR max({OLDEST}) OVER ({group}) AS cut
-            FROM {_VERSIONS}
-        ) WHERE NOT past OR number = 1
-        """,
-        versions=versions,
-    )
+        return rows.selectExpr(*ours, *theirs, f"{ALIVE} AND {UNKNOWN} AS {UNKNOWN}")
 
 
 def _run(query: str, *, rows: DataFrame | None = None, versions: DataFrame | None = None) -> DataFrame:

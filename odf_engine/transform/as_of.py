@@ -29,17 +29,9 @@ from odf_engine.spark.origins import OPERATION, POSITION, Followed
 from odf_engine.spark.readers import spark_path
 from odf_engine.spark.stateful import Stateful
 from odf_engine.spark.types import arrow_schema
-from odf_engine.spark.versions import (
-    DUE,
-    TIME,
-    UNKNOWN,
-    as_versions,
-    chosen,
-    looked_up,
-    still_needed,
-    with_due,
-)
+from odf_engine.spark.versions import DUE, TIME, as_versions, chosen, looked_up, with_due
 from odf_engine.transform.as_of_query import input_frame, prepared
+from odf_engine.transform.as_of_state import Waiting, nullable, still_needed
 from odf_engine.transform.batches import Batch, Marks, Slice, batches_as_of
 from odf_engine.transform.contract import QueryInput
 from odf_engine.transform.output import Contract
@@ -162,10 +154,9 @@ class AsOfStreaming(Streaming):
         new = as_versions(new, keys, changes=join.table.name in changing)
         versions = self._with_kept(new, folder / _VERSIONS, f"versions-{at}")
         found = self._as_of.meets(at, looked_up(rows, versions, keys))
-        found = chosen(found, until, outer=join.outer)
-        waiting = _Waiting(folder / _ROWS, _nullable(rows), until)
+        waiting = Waiting(folder / _ROWS, nullable(rows), until, outer=join.outer)
         with pq.ParquetWriter(path, arrow_schema(joined_schema(join))) as writer, waiting:
-            due = waiting.due(self._sorted(found, (DUE, POSITION)))
+            due = waiting.due(self._sorted(chosen(found), (DUE, POSITION)))
             for batch in whole_pairs(due, POSITION, OPERATION):
                 writer.write_batch(self._numbered(at, batch, writer.schema))
         if waiting.unknown:
@@ -176,9 +167,9 @@ class AsOfStreaming(Streaming):
             )
         # What waits will ask for versions at its own time.
         needed = until if waiting.least is None or until is None else min(until, waiting.least)
-        left = self._sorted(still_needed(versions, keys, needed), (*keys, TIME, POSITION))
-        with pq.ParquetWriter(folder / _VERSIONS, _nullable(versions)) as writer:
-            for batch in left:
+        known = self._sorted(versions, (*keys, TIME, POSITION))
+        with pq.ParquetWriter(folder / _VERSIONS, nullable(versions)) as writer:
+            for batch in still_needed(known, keys, needed):
                 writer.write_batch(pa.record_batch(batch.columns, schema=writer.schema))
 
     def _with_kept(self, new: DataFrame, kept: Path, name: str) -> DataFrame:
@@ -226,51 +217,3 @@ class AsOfStreaming(Streaming):
         return in_order(
             lambda sort: (ordered if sort else frame, lambda batch: batch), Order(tuple(keys)), self._reporter
         )
-
-
-def _nullable(frame: DataFrame) -> pa.Schema:
-    """The columns of rows that are written together with others of the same columns."""
-    return pa.schema([field.with_nullable(True) for field in arrow_schema(frame.schema)])
-
-
-class _Waiting:
-    """The rows of a join that are not due: they go into a file.
-
-    Args:
-        path: of the file.
-        schema: of the rows.
-        until: the watermark in milliseconds; None while there is none.
-
-    Attributes:
-        least: the least event time among them, in milliseconds.
-        unknown: how many of the other rows have not the version at their time.
-    """
-
-    def __init__(self, path: Path, schema: pa.Schema, until: int | None) -> None:
-        self._writer = pq.ParquetWriter(path, schema)
-        self._until = None if until is None else pa.scalar(until * 1000).cast(schema.field(DUE).type)
-        self.least: int | None = None
-        self.unknown = 0
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        self._writer.close()
-
-    def due(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Passes on rows that are due, of rows in the order in which they are."""
-        schema = self._writer.schema
-        for batch in batches:
-            count = 0
-            if self._until is not None:
-                count = pc.sum(pc.less_equal(batch.column(DUE), self._until)).as_py() or 0
-            rest = batch.slice(count)
-            if rest.num_rows:
-                least = pc.min(pc.cast(rest.column(TIME), pa.int64())).as_py() // 1000
-                self.least = least if self.least is None else min(least, self.least)
-                self._writer.write_batch(pa.record_batch(rest.select(schema.names).columns, schema=schema))
-            if count:
-                now = batch.slice(0, count)
-                self.unknown += pc.sum(now.column(UNKNOWN)).as_py() or 0
-                yield now

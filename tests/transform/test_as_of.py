@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 
+import pyarrow as pa
 import pytest
 
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
+from odf_engine.spark.versions import OLDEST, PLACE, TIME
+from odf_engine.transform.as_of_state import still_needed
 from odf_engine.transform.contract import QueryInput
 from odf_engine.workspace.workspace import DatasetEntry
 from tests.transform.deriving import DATA, Deriving
@@ -118,6 +122,28 @@ def test_what_follows_a_join_may_group(deriving: Deriving, window: bool) -> None
     assert len({hashed(deriving, each) for each in made}) == 1
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 100])
+def test_versions_that_are_still_needed(size: int) -> None:
+    random = Random(size)
+    for _ in range(8):
+        rows = sorted((random.choice("abc"), random.randrange(6), place) for place in range(30))
+        expected: list[tuple[str, int, int, bool]] = []
+        for key in "abc":
+            past = [row for row in rows if row[0] == key and row[1] <= 3]
+            expected += [(*row, len(past) > 1) for row in past[-1:]]
+            expected += [(*row, False) for row in rows if row[0] == key and row[1] > 3]
+        times = pa.array([row[1] * 1000 for row in rows]).cast(pa.timestamp("us", "UTC"))
+        batch = pa.record_batch(
+            [[row[0] for row in rows], times, [row[2] for row in rows], [False] * len(rows)],
+            names=["k0", TIME, PLACE, OLDEST],
+        )
+        parts = [batch.slice(at, size) for at in range(0, len(rows), size)]
+        found = pa.Table.from_batches(still_needed(parts, ["k0"], until=3), batch.schema)
+        columns = [found["k0"], found[TIME].cast(pa.int64()), found[PLACE], found[OLDEST]]
+        got = list(zip(*(column.to_pylist() for column in columns), strict=True))
+        assert got == [(key, time * 1000, place, oldest) for key, time, place, oldest in expected]
+
+
 AS_OF = "SELECT t.event_time, r.x FROM trades t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r"
 
 
@@ -125,6 +151,8 @@ AS_OF = "SELECT t.event_time, r.x FROM trades t JOIN rates FOR SYSTEM_TIME AS OF
     ("query", "kind", "parts"),
     [
         (f"{AS_OF} ON t.x = r.x", InvalidQuery, ["'city' of 'rates'", "ON t.city = rates.city"]),
+        (AS_OF.replace("t.event_time AS r", "date(t.event_time) AS r") + " ON t.city = r.city", InvalidQuery,
+         ["names a column", "ON t.currency"]),
         (f"{AS_OF} USING (city)", InvalidQuery, ["with USING", "ON t.currency = r.currency"]),
         (f"{AS_OF} ON t.city = r.town", InvalidQuery, ["no column `r`.`town`"]),
         (AS_OF.replace("t.event_time AS r", "t.x AS r") + " ON t.city = r.city", InvalidQuery, ["event"]),
