@@ -79,8 +79,11 @@ def _fragment(thrown: Any, message: str) -> Fragment | None:
     for context in thrown.getQueryContext():
         if str(context.contextType()) == "SQL":
             match = _SUMMARY.search(str(context.summary()))
+            text = str(context.fragment())
+            if match is None and not text:
+                continue  # an expression that no part of the query stands for
             line, column = (int(match[1]), int(match[2])) if match else (1, 1)
-            return Fragment(str(context.fragment()), line, column)
+            return Fragment(text, line, column)
     # The parser counts columns from 0, and says so in its message alone.
     match = _PARSER.search(message)
     return Fragment("", int(match[1]), int(match[2]) + 1) if match else None

@@ -310,6 +310,9 @@ def _bad_value(cause: Cause) -> OdfError | None:
         if cause.condition.startswith("INVALID_INTERVAL_FORMAT"):
             error.hint = "write it like '1 day' or '15 minutes'"
             return error
+        if cause.condition == "ARITHMETIC_OVERFLOW" and fragment is None:  # Spark does not say which one
+            hint = "give it more room, such as sum(CAST(… AS DECIMAL(38, 0)))"
+            return RejectedRow("a sum, or another aggregate, overflows its type", where="query", hint=hint)
         error.hint = next((lowered(advice) for advice in more if advice.startswith("Use ")), None)
     if fragment is not None:
         error.where = f"query, line {fragment.line}, column {fragment.column}"

@@ -74,6 +74,8 @@ WRONG: list[tuple[str, type[OdfError], str, list[str]]] = [
      "line 1, column 40", ["division by zero", "`100 / (x - 7)`"]),
     ("SELECT event_time, 9223372036854775807 + x AS y FROM input", BadData, "line 1, column 20",
      ["overflow", "`9223372036854775807 + x`", "try_add"]),
+    (f"SELECT window.start AS event_time, sum(9223372036854775807) AS y FROM input {DAY}", BadData, "query",
+     ["a sum", "overflows", "DECIMAL(38, 0)"]),
     ("SELECT event_time, CAST(city AS INT) AS y FROM input", BadData, "line 1, column 20",
      ["'a' is not an INT", "`CAST(city AS INT)`", "try_cast"]),
 ]  # fmt: skip
