@@ -27,6 +27,7 @@ from msgspec.structs import replace
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.errors import BadData, InvalidQuery, Unsupported
+from odf_engine.ingest.shape import declared_schema
 from odf_engine.metadata.model import (
     DatasetSnapshot,
     MetadataEvent,
@@ -42,6 +43,7 @@ from odf_engine.transform.plan import Transaction, standing_transaction
 from odf_engine.transform.prospects import (
     Choice,
     Fate,
+    NotYet,
     check_choice,
     checked_query,
     fate_of_state,
@@ -54,6 +56,7 @@ from odf_engine.transform.run import CHECKPOINT, event_of, make_request, perform
 from odf_engine.workspace.appending import append
 from odf_engine.workspace.definitions import Change
 from odf_engine.workspace.updating import Update
+from odf_engine.workspace.versions import SPARK
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 
@@ -136,7 +139,7 @@ class _Migration:
             self._append(update, update.events, origin)
             return Outcome(update.changes, "none")
         self._reporter.phase("validate")
-        checked = checked_query(self._workspace, transform, self._engine, state.vocabulary)
+        checked = self._checked(transform, state)
         self._next_schema(update, state, checked, accept)
         before = state_before(self._workspace, self._entry, state, self._engine)
         check_choice(fate_of_state(state, before, transform, checked), choice, checked)
@@ -165,6 +168,18 @@ class _Migration:
         return Outcome(update.changes, fate)
 
     # --- What shall be ------------------------------------------------------------------------
+
+    def _checked(self, transform: SetTransform, state: ChainState) -> Validated:
+        try:
+            return checked_query(self._workspace, transform, self._engine, state.vocabulary)
+        except NotYet:
+            raise
+        except Unsupported as error:
+            # Engines of others may know nothing of validation: what keeps no state can go on all the same.
+            if transform.transform.engine.lower() == SPARK or state.last_checkpoint is not None:
+                raise
+            self._reporter.line(f"the new query is taken as it is: {error}", "warning")
+            return Validated(declared_schema(state) or pa.schema([]), None)
 
     def _planned(self) -> Update:
         (update,) = self._workspace.update([self._snapshot], dry_run=True)

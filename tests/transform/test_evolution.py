@@ -11,7 +11,7 @@ import pytest
 
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, slice_schema
-from odf_engine.errors import InvalidManifest, InvalidQuery, UsageError
+from odf_engine.errors import InvalidManifest, InvalidQuery, Unsupported, UsageError
 from odf_engine.metadata.model import (
     DatasetSnapshot,
     ExecuteTransform,
@@ -22,10 +22,15 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.progress import Reporter
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform.contract import Validated
 from odf_engine.transform.migrate import Outcome, change
 from odf_engine.transform.prospects import Choice, look
+from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
+from odf_engine.workspace import config as settings
+from odf_engine.workspace.config import Config, TransformConfig
 from odf_engine.workspace.definitions import snapshot_of
 from odf_engine.workspace.versions import SPARK_VERSION
 from odf_engine.workspace.workspace import DatasetEntry
@@ -38,9 +43,11 @@ DAILY = (
 )
 
 
-def definition(entry: DatasetEntry, query: str, *inputs: str, **more: Any) -> DatasetSnapshot:
+def definition(
+    entry: DatasetEntry, query: str, *inputs: str, engine: str = "spark", version: str | None = None
+) -> DatasetSnapshot:
     named = [TransformInput(each, each) for each in inputs or ("input",)]
-    transform = SetTransform(named, Sql(engine="spark", query=query, **more))
+    transform = SetTransform(named, Sql(engine=engine, version=version, query=query))
     return DatasetSnapshot(str(entry.alias), entry.dataset.state().kind, [transform])
 
 
@@ -229,3 +236,29 @@ def test_an_input_gains_a_column(deriving: Deriving) -> None:
     deriving.run(star)
     assert star.dataset.state().records == 3
     check(deriving, star)
+
+
+class Foreign(SparkEngine):
+    """An engine that can only run queries."""
+
+    def validate(self, transform: Sql, inputs: Any, vocab: Any, declared: Any) -> Validated:
+        raise Unsupported("the engine cannot do this")
+
+
+def test_a_foreign_engine_is_taken_at_its_word(deriving: Deriving, runtime: SparkRuntime) -> None:
+    root = deriving.root()
+    settings.save(Config(transform=TransformConfig(most_rows=2)), deriving.workspace.config_path)
+    del deriving.workspace.config
+    made = deriving.derivative("SELECT event_time, x FROM input")
+    deriving.rows(root, (1, "a", 1), (1, "b", 2))
+    deriving.rows(root, (2, "a", 3))
+    assert deriving.run(made) == 2  # no more rows at once than the configuration says
+    deriving.rows(root, (3, "a", 4))
+    deriving.engine = Foreign(runtime)
+    foreign = definition(made, "SELECT event_time, x + 1 AS x FROM input", engine="flink", version="1.2")
+    assert change(deriving.workspace, made, foreign, deriving.engine, Reporter()).state == "none"
+    deriving.rows(root, (4, "a", 5))
+    deriving.run(made)
+    assert deriving.result(made, "x") == [(1,), (2,), (3,), (4,), (6,)]
+    with pytest.raises(Unsupported, match="the engine cannot do this"):
+        becomes(deriving, made, "SELECT event_time, x FROM input")
