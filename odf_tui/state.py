@@ -347,6 +347,8 @@ def healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Health]:
     for job in book.jobs.values():  # oldest first
         if job.kind in INTAKES and job.state is not JobState.cancelled:
             pulls[job.dataset] = job
+        elif job.kind == "update" and job.state is JobState.done:
+            pulls.pop(job.dataset, None)  # what failed before was another query
         elif job.kind == "verify" and job.state is JobState.done:
             verifies[job.dataset] = job
     opened = {job.dataset: job for job in reversed(book.open())}

@@ -23,7 +23,7 @@ _IN_QUERY: Final = re.compile(
 _QUERY: Final = re.compile(r"^(?P<before>\s*(?:- )*query:\s*)(?P<value>.*)$")
 _QUOTED: Final = re.compile(r"'([^'\n]+)'")
 _STATES: Final[Mapping[str, Sequence[Sequence[Span]]]] = {
-    "none": [[("   ", ""), ("keeps no state: the rows to come are made by the new one", "")]],
+    "none": [[("   ", ""), ("keeps no state: the rows to come are made by it", "")]],
     "kept": [[("   ", ""), ("goes on from the state of the old one", "good")]],
     "lost": [
         [("   ", ""), ("cannot go on from the state of the old one", "warn")],

@@ -178,6 +178,10 @@ def test_a_derivative_is_stale_runs_and_is_current(source: FakeSource) -> None:
     book.jobs[job.id] = replace(job, state=JobState.failed, error=Failure("division by zero"))
     assert health(behind=True) is Health.failed
     assert health(diverged=("air",)) is Health.diverged
+    updated = source.job(JobState.done, "days", "update", id="99")
+    book.jobs[updated.id] = updated
+    assert health(behind=True) is Health.stale
+    del book.jobs[updated.id]
     book.jobs[job.id] = replace(job, state=JobState.done)
     assert health() is Health.current
 
