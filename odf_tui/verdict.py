@@ -66,7 +66,7 @@ def origins(reports: Sequence[Report]) -> Iterator[tuple[str, list[str]]]:
                 if old is None or old["records"] <= origin["records"]:
                     told[origin["id"]] = origin
     # What is not here is called as those call it that were made from it.
-    aliases = {each["id"]: each["alias"] for origin in told.values() for each in origin["inputs"]}
+    aliases = {each["id"]: each.get("alias") for origin in told.values() for each in origin["inputs"]}
     for origin in told.values():
         yield origin["name"] or aliases.get(origin["id"]) or origin["id"], list(_told(origin))
 
@@ -85,7 +85,7 @@ def _told(origin: dict[str, Any]) -> Iterator[str]:
     engine = f"{origin['engine']} {origin['version'] or ''}".rstrip()
     yield f"{records}, in {of(origin['transactions'], 'transaction')} of {engine}, from"
     for each in origin["inputs"]:
-        name = each["name"] or each["alias"]
+        name = each["name"] or each.get("alias") or each["id"]
         offset = "none of its records" if each["offset"] is None else f"to offset {each['offset']}"
         yield f"  {name}: {offset}, block {(each['block'] or '')[-8:]}"
 
