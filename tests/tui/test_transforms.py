@@ -200,6 +200,7 @@ def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSou
     engine = {"engine": "spark", "version": "4.3.0", "made_by": "4.2.1", "transactions": 2, "records": 36}
     air: dict[str, object] = {
         "id": "a", "name": "air", "kind": "Root", "records": 7, "problem": None, "first": None, "last": None,
+        "inputs": [],
     }  # fmt: skip
     load = {"loads": 1, "records": 7, "first": "2024-03-01T00:00:00Z", "last": "2024-03-02T00:00:00Z"}
     air["sources"] = [{**load, "kind": "Url", "place": "air.csv\x1b", "block": "f16200000abcd1234"}]
