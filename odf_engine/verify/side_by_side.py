@@ -12,6 +12,7 @@ from typing import Final, Self
 from odf_engine.verify.content import Problem
 
 _THREADS: Final = os.cpu_count() or 1
+_AHEAD: Final = 4 * _THREADS  # so that no thread waits for the one with the oldest check
 
 Check = Callable[[], Iterable[Problem]]
 
@@ -34,14 +35,14 @@ class SideBySide:
         """Runs a check; waits first where too many are under way."""
         assert self._threads is not None  # within `with`
         self._waiting.append((block, self._threads.submit(lambda: list(check()))))
-        self._tell(at_most=_THREADS)
+        self._tell(at_most=_AHEAD)
 
     def tell(self, block: str, problem: Problem) -> None:
         """Something that was found already."""
         known: Future[list[Problem]] = Future()
         known.set_result([problem])
         self._waiting.append((block, known))
-        self._tell(at_most=_THREADS)
+        self._tell(at_most=_AHEAD)
 
     def _tell(self, at_most: int) -> None:
         """Tells what is known up to the first check that is under way; waits for what is too many."""
