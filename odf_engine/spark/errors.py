@@ -26,7 +26,7 @@ _CODE: Final = re.compile(r"^\s*\[[A-Z_0-9.]+\]\s*")
 _TAIL: Final = re.compile(r"\s*(SQLSTATE: \w+|== (SQL|DataFrame)|Parse Mode:|; line \d+ pos).*", re.DOTALL)
 _ADVICE: Final = re.compile(
     r"\s*(If necessary,? set .*?bypass this error|Search path: .*?\]|Verify the .*?"
-    r"|Please,? refer to .*? for a fix)\.",
+    r"|Please,? refer to .*? for a fix|Please increase heap size .*? in Spark configuration)\.",
     re.DOTALL,
 )
 _ENDED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")

@@ -25,6 +25,11 @@ from odf_engine.spark.launch import SparkFailed
             "[FIELD_NOT_FOUND] No such struct field `d` in `c`. SQLSTATE: 42704; line 1 pos 7;\n'Project\n",
             "No such struct field `d` in `c`",
         ),
+        (
+            "System memory 3 must be at least 4. Please increase heap size using the --driver-memory option or "
+            '"spark.driver.memory" in Spark configuration.',
+            "System memory 3 must be at least 4",
+        ),
         ("two\nlines", "two lines"),
         ("", ""),
     ],
