@@ -26,8 +26,8 @@ from odf_engine.spark.launch import SparkFailed
             "No such struct field `d` in `c`",
         ),
         (
-            "System memory 3 must be at least 4. Please increase heap size using the --driver-memory option or "
-            '"spark.driver.memory" in Spark configuration.',
+            "System memory 3 must be at least 4. Please increase heap size using the --driver-memory option "
+            'or "spark.driver.memory" in Spark configuration.',
             "System memory 3 must be at least 4",
         ),
         ("two\nlines", "two lines"),
