@@ -124,7 +124,13 @@ def verdict_spans(job: Job) -> list[list[Span]]:
     """What a verification looked at, and who made what from what."""
     if job.kind != "verify" or job.state is not JobState.done:
         return []
-    report = result_of(job)
+    try:
+        return _report_spans(result_of(job))
+    except (KeyError, TypeError, AttributeError):  # another version of this program verified
+        return []
+
+
+def _report_spans(report: verdict.Report) -> list[list[Span]]:
     lines: list[list[Span]] = []
     for at, text in enumerate(verdict.checked(report)):
         lines.append([("         " if at else "checked  ", "muted"), (plain(text), "")])

@@ -224,6 +224,8 @@ def test_a_verification_says_what_it_looked_at_and_who_made_what(source: FakeSou
     # Reports of earlier versions say less.
     assert verdict_spans(source.job(JobState.done, "days", "verify", result='{"valid": true}')) == []
     assert verdict_spans(source.job(JobState.done, "days", "verify", result="not JSON")) == []
+    report["origins"] = [{"id": "d"}, {"id": "a"}]
+    assert verdict_spans(source.job(JobState.done, "days", "verify", result=json.dumps(report))) == []
 
 
 @pytest.fixture
