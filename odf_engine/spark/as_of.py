@@ -175,6 +175,13 @@ class AsOfQuery(Catalyst):
             ]
             return self.frame(self.project([*back, *others, alive], below))
 
+    def described(self, join: AsOfJoin) -> list[str]:
+        """What a join looks up, as text."""
+        keys = [f"{ours.sql()} = {theirs.sql()}" for ours, theirs in join.keys]
+        columns = [f"{column.name()} {column.dataType().sql()}" for column in join.right]
+        also = "" if join.also is None else join.also.sql()
+        return [f"outer {join.outer}", join.table.name, *keys, *columns, also]
+
     def reads(self, join: AsOfJoin) -> set[str]:
         """The inputs whose rows come through to a join."""
         return self._reads(join.left)

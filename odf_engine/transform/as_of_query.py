@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 from pyarrow import types
 
 from odf_engine.metadata.model import Sql
 from odf_engine.spark.as_of import JOINED, AsOfQuery, joined_schema
 from odf_engine.spark.casts import identifier
+from odf_engine.spark.errors import translated
+from odf_engine.spark.fingerprint import fingerprint
 from odf_engine.spark.origins import OPERATION, POSITION, NeedsState, check_repeatable
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import plain_schema, slices_frame
@@ -93,11 +94,26 @@ def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput)
     return frame
 
 
-def fingerprint_as_of(transform: Sql, inputs: Sequence[QueryInput]) -> str:
-    """What the state of such a query depends on, as text: all of it, and the columns of its inputs."""
-    parts = [
-        (each.alias, each.schema.remove_metadata().to_string(show_field_metadata=False)) for each in inputs
-    ]
-    return msgspec.json.encode(
-        [transform.queries or [], transform.temporal_tables or [], parts], order="sorted"
-    ).decode()
+def fingerprint_as_of(
+    session: SparkSession, streams: Streams, query: Prepared, inputs: Sequence[QueryInput]
+) -> str:
+    """What the state of such a query depends on, as text: the joins and what comes before them, and what
+    keeps something after them.
+
+    Args:
+        session, streams, inputs: as for :func:`prepared`.
+        query: what that gave.
+    """
+    as_of = query.as_of
+    joined = {
+        join.view: streams.view(at, arrow_schema(joined_schema(join)), JOINED)
+        for at, join in enumerate(as_of.joins, len(inputs))
+    }
+    parts = [f"rows {query.by_row}"]
+    with translated():
+        for at, join in enumerate(as_of.joins):
+            parts += as_of.described(join)
+            parts.append(fingerprint(session, as_of.rows(at, joined), whole=True))
+        if not query.by_row:
+            parts.append(fingerprint(session, as_of.rest(joined), whole=query.query.mode == "update"))
+    return "\n".join(parts)

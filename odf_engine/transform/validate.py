@@ -43,8 +43,9 @@ def validated(
     if has_clause(transform.queries or []):
         with tempfile.TemporaryDirectory(prefix="odf-validate-") as folder:
             streams = Streams(session, Path(folder, "state"), Path(folder))
-            query = prepared(session, streams, transform, inputs, vocab.event_time_column, set()).query
-        return _checked(query, vocab, declared, fingerprint_as_of(transform, inputs), inputs)
+            made = prepared(session, streams, transform, inputs, vocab.event_time_column, set())
+            text = fingerprint_as_of(session, streams, made, inputs)
+        return _checked(made.query, vocab, declared, text, inputs)
     vocabs = {each.alias: each.vocab for each in inputs}
     views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
     frame = run_query(session, views, transform.queries or [])

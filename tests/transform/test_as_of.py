@@ -177,9 +177,22 @@ def test_temporal_tables_are_inputs_with_a_key(deriving: Deriving, name: str, ke
         validated(deriving, f"{AS_OF} ON t.city = r.city", TemporalTable(name, [key]))
 
 
-def validated(deriving: Deriving, query: str, table: TemporalTable) -> None:
-    """Looks at a query over empty inputs."""
+def test_what_the_state_of_a_join_depends_on(deriving: Deriving) -> None:
+    table, whole = TemporalTable("rates", ["city"]), f"{AS_OF} ON t.city = r.city"
+    state = validated(deriving, whole, table)
+    assert state == validated(deriving, whole.replace("r.x FROM", "r.x + t.x AS x FROM"), table)
+    for new in (
+        whole.replace("trades t", "(SELECT * FROM trades WHERE x > 0) t"),
+        whole.replace("JOIN", "LEFT JOIN"),
+        f"{whole} AND r.x > 0",
+        f"SELECT DISTINCT event_time, x FROM ({whole})",
+    ):
+        assert validated(deriving, new, table) not in (state, None)
+
+
+def validated(deriving: Deriving, query: str, table: TemporalTable) -> str | None:
+    """Looks at a query over empty inputs: what its state depends on."""
     vocab = DatasetVocabulary("offset", "op", "system_time", "event_time")
     inputs = [QueryInput(name, slice_schema(DATA, vocab), vocab) for name in ("trades", "rates")]
     query_of = Sql(engine="spark", queries=[SqlQueryStep(query=query)], temporal_tables=[table])
-    deriving.engine.validate(query_of, inputs, vocab, None)
+    return deriving.engine.validate(query_of, inputs, vocab, None).state
