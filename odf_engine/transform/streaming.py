@@ -209,7 +209,7 @@ class Streaming:
             raise Unsupported(
                 "the checkpoint holds the state of another query or of other inputs",
                 where=path,
-                hint="make the dataset anew with this query",
+                hint="put the old query back; odf add --update sees to the state where a query changes",
             )
         return about
 

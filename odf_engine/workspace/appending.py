@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odf_engine.errors import OdfError
+from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import SetTransform
 from odf_engine.workspace.folders import ORIGIN_FILE
 from odf_engine.workspace.small_files import write_text
 from odf_engine.workspace.summary import DatasetEntry
@@ -19,6 +20,21 @@ def note_origin(entry: DatasetEntry, origin: str) -> None:
     """Notes where the definition of a dataset came from, when somebody else wrote it: such a dataset is
     not one's own any more (see :mod:`odf_engine.workspace.trust`)."""
     write_text(entry.dataset.folder / ORIGIN_FILE, origin)
+
+
+def check_no_state(update: Update) -> None:
+    """Lets pass what can be appended without an engine.
+
+    Raises:
+        UsageError: the query changes, and there is a state that the new one may not be able to go on from.
+    """
+    if update.entry is None or not any(isinstance(event, SetTransform) for event in update.events):
+        return
+    if update.entry.dataset.state().last_checkpoint is not None:
+        raise UsageError(
+            f"the query of {update.alias} has a state, which has to be seen to where another one takes over",
+            hint="odf add --update does; it says what there is to choose",
+        )
 
 
 def append(

@@ -217,9 +217,10 @@ class Workspace:
                 something else would change than what was ``shown``.
             ChainRuleViolated: a change that a dataset's chain does not allow, such as one of the
                 schema that breaks readers.
+            UsageError: a query changes whose state somebody has to see to.
             OdfError: a definition is wrong.
         """
-        from odf_engine.workspace.appending import append
+        from odf_engine.workspace.appending import append, check_no_state
         from odf_engine.workspace.updating import plan_updates
 
         with self._lock():
@@ -234,6 +235,8 @@ class Workspace:
 
             try:
                 planned = plan_updates(self.datasets(), snapshots, new_id)
+                for each in planned.updates:
+                    check_no_state(each)
                 if shown is not None and [each.changes for each in shown] != [
                     each.changes for each in planned.updates
                 ]:
