@@ -269,6 +269,10 @@ class SparkRuntime:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
         with _python_untouched():
             self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
+        accumulators: Any = getattr(self._context, "_accumulatorServer", None)
+        if accumulators is not None:
+            # Of a connection that ends with Java it would print a stack trace.
+            accumulators.handle_error = lambda *_: None
         self._root = session_type(self._context)
         self._forgotten = _function_names(self._context)
 

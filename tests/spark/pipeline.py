@@ -1,9 +1,9 @@
 """A small pipeline whose rows must be the same wherever Spark runs, and a program that runs it.
 
-    python tests/spark/pipeline.py JOB
+    python tests/spark/pipeline.py PLACE JOBS
 
-JOB is JSON (:class:`Job`); what is printed last is JSON as well (:class:`Done`). Spark is one a process, so
-that every place where it runs needs such a program.
+Both are JSON (:class:`Place`, a list of :class:`Job`); a line of JSON is printed for each job
+(:class:`Done`). Spark is one a process, so that every place where it runs needs such a program.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import monotonic
@@ -62,7 +62,7 @@ content:
   metadata:
     - kind: SetTransform
       inputs: [{inputs}]
-      transform: {{kind: Sql, engine: spark, query: "{query}"}}
+      transform: {{kind: Sql, engine: spark, query: "{query}", temporalTables: [{tables}]}}
 """
 MERGES: Final = {"readings": "{kind: Append}", "visits": "{kind: Snapshot, primaryKey: [id]}"}
 QUERIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
@@ -86,16 +86,32 @@ QUERIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
         "SELECT max(event_time) AS event_time, region, sum(visits) AS visits, avg(temperature) AS heat, "
         "count(*) AS n FROM visits GROUP BY region",
     ),
+    "known": (
+        ("readings", "visits"),
+        "SELECT r.event_time, r.id, r.region, v.region AS moved FROM readings AS r "
+        "LEFT JOIN visits FOR SYSTEM_TIME AS OF r.event_time AS v ON r.id = v.id",
+    ),
 }
-"""Without state, windows of DOUBLE, a join of streams, and groups that are corrected."""
+"""Without state, windows of DOUBLE, joins in time, groups that are corrected, and versions of a key."""
+KEYS: Final = {"known": "{name: visits, primaryKey: [id]}"}
+
+
+class Place(msgspec.Struct):
+    """Where Spark runs.
+
+    Attributes:
+        scratch: for Spark's log and temporary files; on a cluster the executors see it.
+        options: of :class:`odf_engine.spark.settings.SparkOptions`.
+    """
+
+    scratch: str
+    options: dict[str, Any]
 
 
 class Job(msgspec.Struct, kw_only=True):
     """What to do.
 
     Attributes:
-        scratch: for Spark's log and temporary files; on a cluster the executors see it.
-        options: of :class:`odf_engine.spark.settings.SparkOptions`.
         make: a folder for a new workspace with the pipeline; None for none.
         source: folder with the files to pull (:func:`make_sources`).
         check: workspaces to verify.
@@ -103,8 +119,6 @@ class Job(msgspec.Struct, kw_only=True):
         kill: name of a derivative during which an executor is killed.
     """
 
-    scratch: str
-    options: dict[str, Any]
     make: str | None = None
     source: str = ""
     check: list[str] = []
@@ -121,7 +135,7 @@ class Done(msgspec.Struct, kw_only=True):
         findings: of the verification.
         transforms: how many transactions were run again.
         lost: how many executors Spark lost.
-        seconds: from a started Spark to the end.
+        seconds: from begin to end, without Spark's start.
     """
 
     hashes: dict[str, str]
@@ -166,7 +180,9 @@ class Pipeline:
             self.workspace.add(read_manifests(text, name))
         for name, (inputs, query) in QUERIES.items():
             listed = ", ".join(f"{{datasetRef: {each}, alias: {each}}}" for each in inputs)
-            self.workspace.add(read_manifests(DERIVATIVE.format(name=name, inputs=listed, query=query), name))
+            tables = KEYS.get(name, "")
+            text = DERIVATIVE.format(name=name, inputs=listed, query=query, tables=tables)
+            self.workspace.add(read_manifests(text, name))
 
     def make(self, source: Path, kill: str | None = None) -> int:
         """Pulls everything twice; returns how many executors were lost."""
@@ -231,6 +247,8 @@ class _Killer(threading.Thread):
     def __init__(self, runtime: SparkRuntime) -> None:
         super().__init__(daemon=True)
         self._runtime = runtime
+        self._application = runtime.session().sparkContext.applicationId
+        self._before = len(self._lost())
         self._over = threading.Event()
         self._killed = False
 
@@ -245,19 +263,19 @@ class _Killer(threading.Thread):
         """Waits until Spark knows; how many were lost."""
         self._over.set()
         self.join()
-        deadline = monotonic() + 30
-        while (lost := sum(not each.isActive() for each in _executors(self._runtime))) == 0 and self._killed:
-            if monotonic() > deadline:
-                break
+        deadline = monotonic() + 60
+        while (lost := len(self._lost()) - self._before) == 0 and self._killed and monotonic() < deadline:
             threading.Event().wait(0.05)
         return lost
+
+    def _lost(self) -> list[Any]:
+        return [each for each in _executors(self._runtime) if not each.isActive()]
 
     def _kill(self, name: str) -> None:
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 words = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                application = self._runtime.session().sparkContext.applicationId
-                if application in words and words[words.index("--executor-id") + 1] == name:
+                if self._application in words and words[words.index("--executor-id") + 1] == name:
                     os.kill(int(folder.name), signal.SIGKILL)
                     self._killed = True
 
@@ -268,49 +286,66 @@ def _executors(runtime: SparkRuntime) -> list[Any]:
     return [found.apply(at) for at in range(found.size())]
 
 
-def run(job: Job) -> Done:
-    """Does a job with a Spark of its own."""
+def run(place: Place, jobs: Sequence[Job]) -> Iterator[Done]:
+    """Does jobs, one after the other, with a Spark of its own."""
     from odf_engine.spark.session import SparkRuntime
     from odf_engine.spark.settings import SparkOptions
 
-    scratch = Path(job.scratch)
+    scratch = Path(place.scratch)
     runtime = SparkRuntime(
-        SparkOptions(**job.options), scratch / "spark.log", scratch / "cache",
+        SparkOptions(**place.options), scratch / "spark.log", scratch / "cache",
         java_flags=["-XX:TieredStopAtLevel=1"],
     )  # fmt: skip
     runtime.start()
     try:
-        began = monotonic()
-        done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, seconds=0)
-        if job.make is not None:
-            made = Pipeline(Path(job.make), runtime)
-            done.lost = made.make(Path(job.source), job.kill)
-            done.hashes, done.checkpoints = made.hashes(), made.checkpoints()
-        for folder in job.check:
-            findings, count = Pipeline(Path(folder), runtime).verify(job.replayed)
-            done.findings += findings
-            done.transforms += count
-        done.seconds = monotonic() - began
-        return done
+        for job in jobs:
+            yield _done(job, runtime)
     finally:
         runtime.stop()
 
 
-def run_apart(job: Job) -> Done:
-    """Does a job in a process of its own.
+def _done(job: Job, runtime: SparkRuntime) -> Done:
+    began = monotonic()
+    done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, seconds=0)
+    if job.make is not None:
+        made = Pipeline(Path(job.make), runtime)
+        done.lost = made.make(Path(job.source), job.kill)
+        done.hashes, done.checkpoints = made.hashes(), made.checkpoints()
+    for folder in job.check:
+        findings, count = Pipeline(Path(folder), runtime).verify(job.replayed)
+        done.findings += findings
+        done.transforms += count
+    done.seconds = monotonic() - began
+    return done
+
+
+def run_apart(place: Place, *jobs: Job) -> Iterator[Done]:
+    """Does jobs in a process of their own; yields as each is done.
 
     Raises:
         OdfError: it failed; the message is the last line of what it said.
     """
     root = str(Path(__file__).resolve().parents[2])
-    done = subprocess.run(
-        [sys.executable, __file__, msgspec.json.encode(job)],
-        cwd=root, env={**os.environ, "PYTHONPATH": root}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    if done.returncode:
-        raise OdfError(done.stderr.strip().rpartition("\n")[2])
-    return msgspec.json.decode(done.stdout.splitlines()[-1], type=Done)
+    said = Path(place.scratch) / "program.log"
+    command = [sys.executable, __file__, msgspec.json.encode(place), msgspec.json.encode(jobs)]
+    with (
+        said.open("wb") as errors,
+        subprocess.Popen(
+            command, cwd=root, env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, stderr=errors
+        ) as program,
+    ):
+        assert program.stdout is not None
+        for line in program.stdout:
+            yield msgspec.json.decode(line, type=Done)
+    if program.returncode:
+        raise OdfError(said.read_text().strip().rpartition("\n")[2])
+
+
+def main() -> None:
+    place = msgspec.json.decode(sys.argv[1], type=Place)
+    for done in run(place, msgspec.json.decode(sys.argv[2], type=list[Job])):
+        print(msgspec.json.encode(done).decode(), flush=True)
 
 
 if __name__ == "__main__":
-    print(msgspec.json.encode(run(msgspec.json.decode(sys.argv[1], type=Job))).decode())
+    main()

