@@ -120,6 +120,7 @@ def show_tampering(city: City, root: Path) -> None:
             replay = Replay(workspace, changed, city.engine, Reporter())
             report = verify(dataset, Reporter(), slices[-1], None, replay)
         said = f"{report.findings[0].kind}: {report.findings[0].message}" if report.findings else "NOT FOUND"
+        said = said.replace(f"{changed.dataset.folder}/", "")
         print(f"  {what:34} {LONG_HASH.sub('…', said)[:150]}")
 
 
