@@ -75,6 +75,8 @@ DEFAULTS: Final[Mapping[str, str]] = {
     "spark.app.name": "odf",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
+    # What runs is known at once, and not a heartbeat later: cancelling and progress look there.
+    "spark.ui.liveUpdate.period": "0",
     "spark.scheduler.mode": "FAIR",
     # Without checksum files beside every file that is written.
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",

@@ -25,6 +25,7 @@ from odf_engine.transform.grpc_engine import GrpcEngine
 from odf_engine.transform.grpc_wire import OWN_SERVICE, PROVENANCE, unwrap, wrap
 from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.workspace.config import Config, load, save, set_value
+from odf_engine.workspace.workspace import DatasetEntry
 from tests.transform.deriving import DATA, DERIVATIVE, Deriving
 
 # Much work for each row, so that they take a while.
@@ -98,28 +99,31 @@ def test_each_query_goes_to_the_engine_that_it_is_for(
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
 def test_cancelling_stops_spark(deriving: Deriving, runtime: SparkRuntime, served: str, where: str) -> None:
     root = deriving.root()
-    deriving.rows(root, *((1 + number / 1e6, "a", number) for number in range(60_000)))
+    deriving.rows(root, *((1 + number / 1e6, "a", number) for number in range(100_000)))
     if where == "elsewhere":
         deriving.engine = GrpcEngine(served)
-    for name, query in (("rows", ROWS), ("window", WINDOW)):
+    for name, query in (("rows", ROWS), ("window", WINDOW))[where == "elsewhere" :]:
         made = deriving.derivative(query, name=name)
-        reporter, ended = Listening(), threading.Event()
+        reporter, outcome = Listening(), list[object]()
 
-        def run(made=made, reporter=reporter, ended=ended) -> None:
-            with pytest.raises(Cancelled):
-                deriving.run(made, reporter)
-            ended.set()
+        def run(made: DatasetEntry, reporter: Reporter, outcome: list[object]) -> None:
+            try:
+                outcome.append(deriving.run(made, reporter))
+            except Cancelled as error:
+                outcome.append(error)
 
-        threading.Thread(target=run, daemon=True).start()
+        thread = threading.Thread(target=run, args=(made, reporter, outcome))
+        thread.start()
         while not runtime.tasks_running:
+            assert thread.is_alive(), outcome
             time.sleep(0.01)
-        time.sleep(0.4)
         begun = time.monotonic()
         reporter.cancel()
-        assert ended.wait(10)  # two seconds, where nothing else runs
+        thread.join()
+        assert isinstance(outcome[0], Cancelled)
         while runtime.tasks_running:
             time.sleep(0.01)
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 10  # two seconds, where nothing else runs
         assert made.dataset.state().last_inputs is None
 
 

@@ -17,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_engine.errors import BadData, InvalidManifest, InvalidQuery, SourceUnavailable
+from odf_engine.errors import BadData, InvalidManifest, InvalidQuery, SourceUnavailable, Unsupported
 from odf_engine.metadata.flatbuffers import decode_table, encode_table
 from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
     OffsetInterval,
     RawQueryInvalidQuery,
     RawQueryProgress,
@@ -179,6 +180,8 @@ def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> 
     with lying(lambda request: copied(request, 1)) as engine:
         deriving.engine = engine
         assert deriving.run(made) == 1
+        with pytest.raises(Unsupported, match="it can only run queries"):
+            engine.validate(Sql(engine="spark"), [], DEFAULT_VOCABULARY, None)
     assert deriving.result(made, "offset", "x") == [(0, 1), (1, 2)]
 
 
