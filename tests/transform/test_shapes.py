@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from tests.transform.deriving import Deriving
-from tests.transform.test_stateful import CF, CT, A, R, Step, fed, hashed
+from tests.transform.test_as_of import fed as fed_as_of
+from tests.transform.test_stateful import CF, CT, A, Lines, R, Step, fed, hashed
 
 SIDES: list[Step] = [
     ("l", [(1, "a", 1), (1.5, "b", 2)], None),
@@ -79,4 +80,28 @@ def test_a_snapshot_through_a_sum(
     )
     made = fed(deriving, query, SNAPSHOTS, three=True)
     assert deriving.result(made[0], "op", "s", "n") == expected
+    assert len({hashed(deriving, each) for each in made}) == 1
+
+
+TRADES: list[Step] = [
+    ("trades", [(1, "a", 1), (1, "a", 1), (1.5, "b", 2)], None),
+    ("rates", [(0.5, "a", 10), (1.25, "b", 20)], None),
+    ("trades", [(1.75, "a", 3), (2.5, "a", 4)], None),
+    ("rates", [(2, "a", 11), (5, "z", 0)], None),
+    ("trades", [(5, "a", 0)], None),
+]
+
+
+def test_an_as_of_join_then_deduplication_then_sliding_windows(deriving: Deriving) -> None:
+    query = (
+        "WITH priced AS (SELECT t.event_time, t.city, t.x * r.x AS cost FROM trades AS t\n"
+        "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city),\n"
+        "different AS (SELECT DISTINCT event_time, city, cost FROM priced)\n"
+        "SELECT window.end AS event_time, city, sum(cost) AS s FROM different\n"
+        "GROUP BY window(event_time, '2 days', '1 day'), city"
+    )
+    made = fed_as_of(deriving, query, TRADES, Lines(), rates="city")
+    assert [
+        (row[0].day, *row[1:]) for row in deriving.result(made[0], "event_time", "city", "s")
+    ] == [(2, "a", 40), (2, "b", 40), (3, "a", 84), (3, "b", 40), (4, "a", 44)]  # fmt: skip
     assert len({hashed(deriving, each) for each in made}) == 1
