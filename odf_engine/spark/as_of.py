@@ -94,7 +94,7 @@ class AsOfQuery(Catalyst):
         self.inputs = dict(inputs)
         self.system: dict[int, str] = {}
         self._tables = {table.view.lower(): table for table in tables.values()}
-        self._places: dict[int, int] = {}
+        self._places: dict[tuple[int, ...], int] = {}
         with translated():
             opened = Follower(session, inputs).in_place(analysed(frame))
             self._rest = self._cut(opened)
@@ -207,8 +207,9 @@ class AsOfQuery(Catalyst):
 
     def _cut(self, plan: Any) -> Any:
         """The plan with a place for the rows of each join."""
-        made = [self._cut(child) for child in items(plan.children())]
-        if any(new is not old for new, old in zip(made, items(plan.children()), strict=True)):
+        children = items(plan.children())
+        made = [self._cut(child) for child in children]
+        if any(new is not old for new, old in zip(made, children, strict=True)):
             plan = self.rebuilt(plan, made)
         if name_of(plan) == "Join" and (table := self._table(plan.right())) is not None:
             return self._place(plan, table)
@@ -225,8 +226,10 @@ class AsOfQuery(Catalyst):
     def _place(self, plan: Any, table: Table) -> Any:
         output = items(plan.output())
         place = self.catalyst.plans.logical.LocalRelation(self.seq(output), self.seq([]), False, self.none())
-        if id_of(output[0]) not in self._places:
-            self._places[id_of(output[0])] = len(self.joins)
+        # The same join may stand twice in a plan, where WITH has named it.
+        ids = tuple(map(id_of, output))
+        if ids not in self._places:
+            self._places[ids] = len(self.joins)
             self.joins.append(self._join(plan, table, output, place))
             self._note_system(self.joins[-1], plan)
         return place
@@ -330,8 +333,7 @@ class AsOfQuery(Catalyst):
         return self.rebuilt(plan, made)
 
     def _place_of(self, plan: Any) -> int | None:
-        output = items(plan.output())
-        return self._places.get(id_of(output[0])) if output else None
+        return self._places.get(tuple(map(id_of, items(plan.output()))))
 
     def _joined(self, join: AsOfJoin, frame: DataFrame | None) -> Any:
         """The view of the rows of a join, with the columns that the plan has after it."""
