@@ -35,6 +35,7 @@ def reset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
 
     Raises:
         UsageError: a root dataset, whose rows could not be made again.
+        NotFound: an input is not here, so that the rows could not be made again.
         Unsupported: a setting of a newer specification, which cannot be taken over.
         Conflict: somebody else committed to the dataset meanwhile.
     """
@@ -48,6 +49,8 @@ def reset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
             where=f"block {number}",
             hint="a newer version can do it",
         )
+    for source in state.inputs():
+        workspace.resolve(str(source))
     return entry.dataset.begin_anew(
         list(settings_of(state)),
         system_time=max(Timestamp.now(), state.system_time),

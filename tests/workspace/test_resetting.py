@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.errors import Conflict
+from odf_engine.errors import Conflict, NotFound
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import SetInfo, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
@@ -93,3 +93,12 @@ def test_nothing_happens_when_somebody_was_quicker(workspace: Workspace) -> None
         )
     assert entry.dataset.head() == head
     assert [path.name for path in (entry.dataset.folder / "refs").iterdir()] == ["head"]
+
+
+def test_nothing_happens_where_an_input_is_not_here(workspace: Workspace) -> None:
+    entry, root = workspace.resolve("output"), workspace.resolve("input")
+    head = entry.dataset.head()
+    root.dataset.folder.rename(root.dataset.folder.with_name(".away"))
+    with pytest.raises(NotFound):
+        reset(workspace, entry)
+    assert entry.dataset.head() == head
