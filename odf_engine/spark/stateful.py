@@ -21,6 +21,7 @@ from odf_engine.spark.firsts import firsts, keys_of_firsts, marked, window_of_fi
 from odf_engine.spark.joins import check_join
 from odf_engine.spark.origins import OPERATION, PASSING, Follower, NeedsState, Part
 from odf_engine.spark.plans import ORDER, unsorted
+from odf_engine.spark.refusals import KINDS, check_streaming
 from odf_engine.spark.undo import Aggregates
 
 if TYPE_CHECKING:
@@ -123,13 +124,14 @@ class _Maker(Follower):
             raise Unsupported(
                 f"the query has {reason}, which a transformation cannot have",
                 where="query",
-                hint="what can be had: GROUP BY, window(…), joins in a bound of time, DISTINCT, UNION ALL",
+                hint=KINDS,
             ) from None
         hidden = part.passed | {id_of(column) for column in part.origin}
         kept = [column for column in items(part.plan.output()) if id_of(column) not in hidden]
         keys = self._keys(kept)
         whole = self.project([*kept, *(part.origin if self._running is not None else ())], part.plan)
-        self._check(whole)
+        if not self._in_order:
+            check_streaming(self, whole, update=self._running is not None)
         plain = {name: why for name, why in self._plain.items() if name not in self._mentioned}
         mode = "append" if self._running is None else "update"
         if order and mode == "update":
@@ -150,14 +152,6 @@ class _Maker(Follower):
                     hint="rows are corrected by what they are grouped by: select all of that",
                 )
         return tuple(dict.fromkeys(names[place] for place in self._running or ()))
-
-    def _check(self, plan: Any) -> None:
-        """Lets Spark say what it cannot do."""
-        if not self._in_order:
-            modes = self.java.org.apache.spark.sql.catalyst.streaming.InternalOutputModes
-            checker = self.companion("UnsupportedOperationChecker", self.catalyst.analysis)
-            kind = "Append" if self._running is None else "Update"
-            checker.checkForStreaming(plan, self.companion(kind, modes))
 
     def opened(self, frame: DataFrame) -> Any:
         # Queries within expressions are none: Spark has refused them over streams.

@@ -18,7 +18,7 @@ from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import plain_schema, slices_frame
 from odf_engine.spark.stateful import Stateful, stateful
 from odf_engine.spark.streams import Streams
-from odf_engine.spark.temporal import has_clause
+from odf_engine.spark.temporal import has_clause, tables_of
 from odf_engine.spark.types import arrow_schema
 from odf_engine.transform.as_of_query import fingerprint_as_of, prepared
 from odf_engine.transform.changes import Emitted
@@ -46,6 +46,10 @@ def validated(
             made = prepared(session, streams, transform, inputs, vocab.event_time_column, set())
             text = fingerprint_as_of(session, streams, made, inputs)
         return _checked(made.query, vocab, declared, text, inputs)
+    # No join asks for them, but what they name has to be there.
+    tables_of(
+        transform.temporal_tables or [], {each.alias: (each.schema.names, each.vocab) for each in inputs}
+    )
     vocabs = {each.alias: each.vocab for each in inputs}
     views = {each.alias: slices_frame(session, [], each.schema, each.vocab) for each in inputs}
     frame = run_query(session, views, transform.queries or [])

@@ -72,10 +72,10 @@ def test_rows_have_the_version_at_their_time(deriving: Deriving) -> None:
 
 def test_joins_in_a_row_keep_corrections(deriving: Deriving) -> None:
     query = (
-        "WITH priced AS (SELECT t.event_time, t.city, t.x * r.x AS y, r.x AS rate FROM trades t\n"
-        "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON r.city = t.city AND r.x > 0)\n"
-        "SELECT p.event_time, p.city, p.y, z.event_time AS since FROM priced p\n"
-        "JOIN zones FOR SYSTEM_TIME AS OF p.event_time AS z ON p.city = z.city AND z.x = p.rate WHERE y <> 21"
+        "SELECT t.event_time, t.city, t.x * r.x AS y, z.event_time AS since FROM trades t\n"
+        "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON r.city = t.city AND r.x > 0\n"
+        "JOIN zones FOR SYSTEM_TIME AS OF t.event_time AS z ON t.city = z.city AND z.x = r.x\n"
+        "WHERE t.x * r.x <> 21"
     )
     steps: list[Step] = [
         ("rates", [(1, "a", 2), (1, "b", 3), (1, "c", -1)], None),
@@ -175,6 +175,8 @@ def test_wrong_joins(deriving: Deriving, query: str, kind: type[OdfError], parts
 def test_temporal_tables_are_inputs_with_a_key(deriving: Deriving, name: str, key: str) -> None:
     with pytest.raises(InvalidQuery, match=rf"'{name}' is no input|no column '{key}'"):
         validated(deriving, f"{AS_OF} ON t.city = r.city", TemporalTable(name, [key]))
+    with pytest.raises(InvalidQuery, match=rf"'{name}' is no input|no column '{key}'"):
+        validated(deriving, "SELECT * FROM trades", TemporalTable(name, [key]))
 
 
 def test_what_the_state_of_a_join_depends_on(deriving: Deriving) -> None:
