@@ -13,8 +13,6 @@ So a chain alone says what was done, and everybody can do it again.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +25,7 @@ from msgspec.structs import replace
 from odf_engine.chain.state import ChainState
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.errors import BadData, InvalidQuery, Unsupported
+from odf_engine.ingest.folders import job_folder
 from odf_engine.ingest.shape import declared_schema
 from odf_engine.metadata.model import (
     DatasetSnapshot,
@@ -245,17 +244,14 @@ class _Migration:
         self, transaction: Transaction, system_time: Timestamp
     ) -> Iterator[tuple[Result, Path, Path]]:
         """The result of a transaction, with the files of its slice and of its checkpoint."""
-        cache = self._workspace.odf / "cache"
-        cache.mkdir(parents=True, exist_ok=True)
-        folder = Path(tempfile.mkdtemp(prefix="transform-", dir=cache))
         staged = self._entry.dataset.staging_path("data")
-        try:
-            request = make_request(transaction, folder, staged, system_time)
-            result = perform(self._engine, transaction, request, self._reporter)
-            yield result, staged, folder / CHECKPOINT
-        finally:
-            staged.unlink(missing_ok=True)
-            shutil.rmtree(folder, ignore_errors=True)
+        with job_folder(self._workspace.odf / "cache", "transform") as folder:
+            try:
+                request = make_request(transaction, folder, staged, system_time)
+                result = perform(self._engine, transaction, request, self._reporter)
+                yield result, staged, folder / CHECKPOINT
+            finally:
+                staged.unlink(missing_ok=True)
 
     def _append(
         self,

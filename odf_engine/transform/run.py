@@ -10,6 +10,7 @@ from typing import Final
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.errors import Unsupported
 from odf_engine.ingest.folders import job_folder
 from odf_engine.ingest.poll import PullResult
 from odf_engine.ingest.shape import declared_schema
@@ -27,6 +28,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.transform.contract import Engine, Result
 from odf_engine.transform.plan import InputPlan, Transaction, plan_transaction
+from odf_engine.workspace.versions import SPARK, SPARK_VERSION
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 CHECKPOINT: Final = "checkpoint"
@@ -51,9 +53,26 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
         transaction = plan_transaction(workspace, entry, workspace.config.transform.most_rows)
         if transaction is None:
             break
+        if SPARK not in map(str.lower, workspace.config.engines):
+            _check_version(transaction)
         with job_folder(workspace.odf / "cache", "transform") as folder:
             _Step(workspace, transaction, engine, folder, reporter).run()
     return PullResult.between(before, entry.dataset.state())
+
+
+def _check_version(transaction: Transaction) -> None:
+    """Lets pass queries for the engine of this program.
+
+    Raises:
+        Unsupported: the chain says that its rows are made by another version.
+    """
+    sql = transaction.transform.transform
+    if sql.engine.lower() == SPARK and sql.version not in (None, SPARK_VERSION):
+        raise Unsupported(
+            f"the query is for version {sql.version} of the engine, and this is {SPARK_VERSION}",
+            where="transform",
+            hint=f"to go on with this one: `version: {SPARK_VERSION}` in its manifest, and odf add --update",
+        )
 
 
 class _Step:

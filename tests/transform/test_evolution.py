@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace
 
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, slice_schema
@@ -105,6 +106,27 @@ def test_a_new_query_without_state(deriving: Deriving) -> None:
         ("ExecuteTransform", 1), ("SetDataSchema", 0), ("SetTransform", 0), ("ExecuteTransform", 1),
     ]  # fmt: skip
     check(deriving, made)
+
+
+def test_rows_are_made_by_the_version_that_the_chain_says(deriving: Deriving) -> None:
+    root = deriving.root()
+    made = deriving.derivative("SELECT event_time, x FROM input")
+    transform = made.dataset.state().transform
+    assert transform is not None
+    older = replace(transform, transform=replace(transform.transform, version="4.2.0+odf1"))
+    deriving.commit(made, [older])
+    deriving.rows(root, (1, "a", 1))
+    with pytest.raises(Unsupported, match=r"for version 4\.2\.0\+odf1 of the engine, and this is"):
+        deriving.run(made)
+    snapshot = snapshot_of(made)
+    assert deriving.workspace.update([snapshot])[0].events == []  # the version is not said: it stays
+    (said,) = snapshot.metadata
+    assert isinstance(said, SetTransform)
+    present = replace(said, transform=replace(said.transform, version=SPARK_VERSION))
+    (update,) = deriving.workspace.update([replace(snapshot, metadata=[present])])
+    changed = [line.split(maxsplit=1) for line in update.changes[0].lines if line[0] in "+-"]
+    assert changed == [["-", "version: 4.2.0+odf1"], ["+", f"version: {SPARK_VERSION}"]]
+    assert deriving.run(made) == 1
 
 
 def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
