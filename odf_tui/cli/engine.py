@@ -22,6 +22,9 @@ def engine_verb(what: str, host: str, port: int) -> None:
 
     Who can reach it can have it read and write files: it listens on this machine only, unless told
     otherwise. Spark is set up as the workspace says, if there is one.
+
+    A workspace has queries for an engine NAME run by one that serves: odf config set engines.NAME
+    grpc://HOST:PORT, with ?folder=DIR&as=PATH after it where the engine sees only a folder, as PATH.
     """
     command = [sys.executable, "-m", _SERVER, "--host", host, "--port", str(port)]
     try:

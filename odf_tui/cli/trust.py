@@ -22,7 +22,8 @@ def trust_verb(name: str, private_network: bool, yes: bool) -> None:
     """Lets the source of a dataset that somebody else wrote run; shows first what exactly that is.
 
     What is allowed is what the source runs now: when a later block changes the source, it has to be
-    allowed again.
+    allowed again. The query of a derivative dataset runs without it too, shut in: with no network, and
+    no files but the rows of its inputs.
     """
     workspace = open_workspace()
     entry, trust = workspace.resolve(name), Trust(workspace)
