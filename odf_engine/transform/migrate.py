@@ -207,7 +207,7 @@ class _Migration:
             transform(self._workspace, self._entry, self._engine, self._reporter)
         except (InvalidQuery, Unsupported, BadData) as error:
             self._reporter.line(
-                f"the old query could not finish what lies before: {error}; the new one takes over there",
+                f"the query as it was could not take in everything: {error}; as it is now, it goes on there",
                 "warning",
             )
 
