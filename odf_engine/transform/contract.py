@@ -59,7 +59,7 @@ class Validated:
 
 
 class Engine(Protocol):
-    """Runs queries of derivative datasets."""
+    """Runs queries of derivative datasets; several threads may ask at a time."""
 
     def validate(
         self,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path, PurePosixPath
+from threading import Lock
 from typing import Any, Final, Literal, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
@@ -109,6 +110,8 @@ class GrpcEngine:
         self._target, given = _target(address)
         self._seconds = seconds
         self._exchange = exchange or given
+        # One request at a time goes through a folder.
+        self._turn: Any = nullcontext() if self._exchange is None else Lock()
 
     def execute(self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter) -> Result:
         """See :class:`odf_engine.transform.contract.Engine`.
@@ -168,7 +171,7 @@ class GrpcEngine:
         self, request: TransformRequest, declared: pa.Schema | None, ask: Callable[[TransformRequest], Rows]
     ) -> Result:
         exchange = self._exchange
-        with nullcontext(request) if exchange is None else exchange.handed(request) as inner:
+        with self._turn, nullcontext(request) if exchange is None else exchange.handed(request) as inner:
             interval = ask(inner)
             try:
                 if exchange is not None:

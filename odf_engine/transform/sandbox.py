@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -60,6 +61,7 @@ class Sandbox:
         self._name = name
         self._without = without
         self._process: _Process | None = None
+        self._starting = Lock()
         self._kept = ExitStack()  # the process, and its folders
 
     def close(self) -> None:
@@ -94,7 +96,8 @@ class Sandbox:
         return self._asked(Reporter(), lambda engine: engine.validate(transform, inputs, vocab, declared))
 
     def _asked(self, reporter: Reporter, ask: Callable[[Engine], T]) -> T:
-        engine = self._engine(reporter)
+        with self._starting:
+            engine = self._engine(reporter)
         try:
             return ask(engine)
         except TookTooLong as error:

@@ -9,6 +9,7 @@ is not held against the dataset.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -46,7 +47,7 @@ from odf_engine.verify.side_by_side import SideBySide
 from odf_engine.verify.walk import Blocks
 
 if TYPE_CHECKING:
-    from odf_engine.verify.replay import Replay
+    from odf_engine.verify.replay import NotReplayed, Replay
 
 __all__ = ["Finding", "Report", "verify"]
 
@@ -167,40 +168,44 @@ class _Integrity:
         )
 
     def _replay_transactions(self) -> int:
-        """Runs them again; how many of them."""
-        if self._replay is None or not self._transactions:
+        """Runs them again, those that keep no state beside each other; how many of them."""
+        replay = self._replay
+        if replay is None or not self._transactions:
             return 0
         self._reporter.phase("replay")
-        total = len(self._transactions)
-        done = 0
-        with self._replay.running():
-            for number, (block_hash, state, block) in enumerate(self._transactions, 1):
+        left: dict[int, NotReplayed] = {}
+        with replay.running(), self._beside:
+            for at, (block_hash, state, block) in enumerate(self._transactions):
                 self._reporter.check()
-                self._reporter.amount(files=number, total_files=total)
                 assert isinstance(block.event, ExecuteTransform)
-                self._reporter.line(
-                    f"transaction {number} of {total}: block {block.sequence_number}, "
-                    f"{count(block.event.new_data):,} records",
-                    "debug",
-                )
-                done += self._replay_one(self._replay, block_hash, state, block)
-        return done
+                check = partial(self._replay_one, replay, at, left)
+                if replay.stands_alone(state, block.event):
+                    self._beside.begin(str(block_hash), check)
+                    continue
+                self._found(block_hash, check())
+                while replay.doubts:
+                    kind, message = replay.doubts.pop()
+                    self._unchecked.append(Finding(kind, str(block_hash), message))
+        for at, reason in sorted(left.items()):
+            self._leave(self._transactions[at][0], reason.kind, reason.message)
+        return len(self._transactions) - len(left)
 
-    def _replay_one(
-        self, replay: Replay, block_hash: Multihash, state: ChainState, block: MetadataBlock
-    ) -> bool:
+    def _replay_one(self, replay: Replay, at: int, left: dict[int, NotReplayed]) -> list[Problem]:
+        """What is wrong with transaction number ``at``; why it was not run goes to ``left``."""
         from odf_engine.verify.replay import NotReplayed
 
+        _, state, block = self._transactions[at]
         assert isinstance(block.event, ExecuteTransform)
+        total, records = len(self._transactions), count(block.event.new_data)
+        self._reporter.amount(files=at + 1, total_files=total)
+        self._reporter.line(
+            f"transaction {at + 1} of {total}: block {block.sequence_number}, {records:,} records", "debug"
+        )
         try:
-            self._found(block_hash, replay.problems(state, block.event, block.system_time))
+            return list(replay.problems(state, block.event, block.system_time))
         except NotReplayed as reason:
-            self._leave(block_hash, reason.kind, reason.message)
-            return False
-        while replay.doubts:
-            kind, message = replay.doubts.pop()
-            self._unchecked.append(Finding(kind, str(block_hash), message))
-        return True
+            left[at] = reason
+            return []
 
     def _leave(self, block_hash: Multihash, kind: str, message: str) -> None:
         """Notes that a transaction is not run again; the reason is logged once for all of them."""

@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Final
 
 import pyarrow as pa
@@ -48,7 +49,7 @@ class NotReplayed(Exception):
 
 
 class Replay:
-    """Runs transactions of one dataset again, oldest first.
+    """Runs transactions of one dataset again, oldest first; those that stand alone may run beside others.
 
     Args:
         workspace: where the inputs are.
@@ -69,6 +70,7 @@ class Replay:
         self._folder: Path | None = None
         self._carried: Multihash | None = None  # the stored checkpoint in whose place the one made again is
         self._uses: dict[tuple[str, str | None], EngineUse] = {}
+        self._lock = Lock()
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -83,6 +85,11 @@ class Replay:
     def engines(self) -> list[EngineUse]:
         """Which engines ran what until now."""
         return list(self._uses.values())
+
+    @staticmethod
+    def stands_alone(state: ChainState, event: ExecuteTransform) -> bool:
+        """Whether a transaction goes on from no state and leaves none; ``state`` is that of the chain."""
+        return state.last_checkpoint is None and event.new_checkpoint is None
 
     def problems(
         self, state: ChainState, event: ExecuteTransform, system_time: Timestamp
@@ -211,16 +218,17 @@ class Replay:
 
     def _note(self, transform: SetTransform, result: Result) -> None:
         sql = transform.transform
-        use = self._uses.get((sql.engine, sql.version))
-        if use is None:
-            present = ENGINE if _is_spark(transform) else None
-            use = EngineUse(sql.engine, sql.version, present, 0, 0)
-            if None not in (sql.version, present) and sql.version != present:
-                self._reporter.line(f"made by {sql.engine} {sql.version}, run again by {present}", "warning")
+        present = ENGINE if _is_spark(transform) else None
         rows = 0 if result.written is None else result.written.rows
-        self._uses[sql.engine, sql.version] = replace(
-            use, transactions=use.transactions + 1, records=use.records + rows
-        )
+        with self._lock:
+            use = self._uses.get((sql.engine, sql.version))
+            if use is None:
+                use = EngineUse(sql.engine, sql.version, present, 0, 0)
+                if None not in (sql.version, present) and sql.version != present:
+                    said = f"made by {sql.engine} {sql.version}, run again by {present}"
+                    self._reporter.line(said, "warning")
+            more = replace(use, transactions=use.transactions + 1, records=use.records + rows)
+            self._uses[sql.engine, sql.version] = more
 
     @property
     def _carried_path(self) -> Path:
