@@ -2,13 +2,13 @@
 
     python tests/bench/check_cluster.py [ROWS] [RUNS] [FOLDER]
 
-A pipeline (tests/spark/pipeline.py: two pulls of so many rows, 200,000 by default, and of snapshots; a
-filter, windows with sums of DOUBLE, joins in time, groups that are corrected) is made on `local[1]`,
-`local[*]` and so many times (10 by default) on a standalone cluster on the loopback address. Each time the
-logical hashes of all datasets are compared with those of the first, and Spark there verifies what
-`local[1]` made by running every transaction again. In every other run on the cluster an executor is killed
-while it works. At last `local[1]` verifies what the last run made, and a worker that sees another folder
-in place of the workspace is refused.
+A pipeline (tests/spark/pipeline.py) is made on `local[1]`, `local[*]` and so many times (10 by default) on a
+standalone cluster on the loopback address. It has two pulls of so many rows each (200,000 by default, which
+are several splits of text), and of snapshots; a filter, windows with sums of DOUBLE, joins in time, and
+groups that are corrected. Each time the logical hashes of all datasets are compared with those of the
+first, and Spark there verifies what `local[1]` made by running every transaction again. In every other run
+on the cluster an executor is killed while it works. At last `local[1]` verifies what the last run made, and
+a worker that sees another folder in place of the workspace is refused.
 """
 
 from __future__ import annotations

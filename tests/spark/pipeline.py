@@ -68,8 +68,7 @@ MERGES: Final = {"readings": "{kind: Append}", "visits": "{kind: Snapshot, prima
 QUERIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "warm": (
         ("readings",),
-        "SELECT event_time, id, region, temperature * 1.8 + 32 AS fahrenheit FROM readings "
-        "WHERE temperature > 20",
+        "SELECT event_time, id, region, temperature * 1.8 + 32 AS fahrenheit FROM readings WHERE id % 50 = 7",
     ),
     "hours": (
         ("readings",),
@@ -79,7 +78,7 @@ QUERIES: Final[dict[str, tuple[tuple[str, ...], str]]] = {
     "pairs": (
         ("readings", "warm"),
         "SELECT r.event_time, r.id, w.fahrenheit, w.id AS other FROM readings r JOIN warm w "
-        "ON r.region = w.region AND w.event_time BETWEEN r.event_time AND r.event_time + INTERVAL 1 MINUTE",
+        "ON w.id = r.id + 3 AND w.event_time BETWEEN r.event_time AND r.event_time + INTERVAL 1 MINUTE",
     ),
     "regions": (
         ("visits",),
