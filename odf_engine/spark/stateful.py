@@ -41,6 +41,8 @@ class Stateful:
         keys: with ``update``, the columns that tell groups apart.
         plain: inputs whose retractions and corrections the query cannot take, and what in it cannot.
         exact: whether rows whose time is exactly the watermark may still come.
+        by_commit: whether rows come out as what they are made of comes in, and not in the order in which
+            time is complete: to come out in the same order always, each commit is taken by itself.
         order: what a final ORDER BY says, over hidden columns of the frame: columns, each with ASC or
             DESC and where its nulls stand. It holds for the rows of one transaction: rows that are final
             by then stay before those that come later, so that what a reader has seen never moves. The
@@ -53,6 +55,7 @@ class Stateful:
     keys: tuple[str, ...]
     plain: Mapping[str, str]
     exact: bool
+    by_commit: bool
     order: tuple[str, ...] = ()
 
     def own(self, names: Sequence[str]) -> list[str]:
@@ -113,6 +116,7 @@ class _Maker(Follower):
         self._mentioned: set[str] = set()
         self._plain: dict[str, str] = {}
         self._exact = False
+        self._by_commit = False
         self._running: list[int] | None = None
         self._grouping: list[str] = []
 
@@ -140,7 +144,7 @@ class _Maker(Follower):
                 where="query",
                 hint="leave it out: changes come in the order of their event time",
             )
-        return Stateful(self.frame(whole), mode, keys, plain, self._exact, order)
+        return Stateful(self.frame(whole), mode, keys, plain, self._exact, self._by_commit, order)
 
     def _keys(self, kept: list[Any]) -> tuple[str, ...]:
         names = {id_of(column): column.name() for column in kept}
@@ -219,6 +223,7 @@ class _Maker(Follower):
         if all(part.origin for part in parts):
             return super().union(plan)
         self._settle(plan, "UNION with rows that were grouped or joined")
+        self._by_commit = True
         rows = list(map(self._bare, parts, items(plan.children())))
         return Part(self.rebuilt(plan, rows), [], frozenset())
 
@@ -234,7 +239,7 @@ class _Maker(Follower):
         conditions = [plan.condition().get()] if plan.condition().isDefined() else []
         self._mention(conditions)
         self._settle(plan, "a join of inputs")
-        self._exact = True
+        self._exact = self._by_commit = True
         made = self.rebuilt(plan, [self._bare(left, plan.left()), self._bare(right, plan.right())])
         check_join(self, made, [*conditions, *([condition] if condition is not None else [])])
         return Part(made, [], left.passed | right.passed)
@@ -274,6 +279,7 @@ class _Maker(Follower):
         below = self.follow(plan.child())
         self._only_last(plan)
         self._settle(plan, "DISTINCT")
+        self._by_commit = True
         columns = [each for each in items(plan.output()) if id_of(each) not in below.passed]
         if not any(marked(column) for column in columns):
             raise InvalidQuery(
@@ -293,6 +299,7 @@ class _Maker(Follower):
         self._only_last(plan)
         keys = keys_of_firsts(window, below)
         self._settle(plan, "row_number()")
+        self._by_commit = True
         self._note_time(keys)
         made = firsts(self, plan, window, keys, self._ordered(below, always=True))
         return Part(made, [], below.passed)
@@ -306,6 +313,8 @@ class _Maker(Follower):
         self._mention([*grouping, *columns])
         windowed = any(marked(each) for each in grouping)
         self._note_time(grouping)
+        # Sessions of any length end at any time; of other windows those that begin first end first.
+        self._by_commit = any("session_window" in each.sql() for each in grouping)
         if not windowed and not below.origin:
             raise InvalidQuery(
                 "a grouping without a window over rows that were grouped or joined before",

@@ -32,7 +32,7 @@ from odf_engine.spark.types import arrow_schema
 from odf_engine.spark.versions import DUE, TIME, as_versions, chosen, looked_up, with_due
 from odf_engine.transform.as_of_query import input_frame, prepared
 from odf_engine.transform.as_of_state import Waiting, nullable, still_needed
-from odf_engine.transform.batches import Batch, Marks, Slice, batches_as_of
+from odf_engine.transform.batches import Batch, Marks, Slice, batches_by_watermark
 from odf_engine.transform.contract import QueryInput
 from odf_engine.transform.output import Contract
 from odf_engine.transform.pairs import torn, whole_pairs
@@ -89,8 +89,8 @@ class AsOfStreaming(Streaming):
     # --- Batches ------------------------------------------------------------------------------
 
     def _batches(self, ready: Ready, marks: Marks) -> list[Batch]:
-        each = ready.emitted is not None
-        return list(batches_as_of(ready.slices, self._request.query_inputs, marks, each=each))
+        each = ready.emitted is not None or ready.query.by_commit
+        return list(batches_by_watermark(ready.slices, self._request.query_inputs, marks, each=each))
 
     def _results(self, ready: Ready, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
         if not self._by_row:

@@ -74,7 +74,7 @@ def prepared(
     as_of = AsOfQuery(session, frame, vocabs, tables)
     try:
         rows = as_of.follow_rest(nothing).frame.drop(POSITION, OPERATION)
-        return Prepared(as_of, Stateful(rows, "append", (), {}, exact=False), by_row=True)
+        return Prepared(as_of, Stateful(rows, "append", (), {}, exact=False, by_commit=False), by_row=True)
     except NeedsState:
         joined = {
             join.view: streams.view(at, arrow_schema(joined_schema(join)), JOINED)

@@ -119,16 +119,17 @@ def batches(
         yield Batch(held, last)
 
 
-def batches_as_of(
+def batches_by_watermark(
     slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Marks, *, each: bool
 ) -> Iterator[Batch]:
-    """The same for queries with as-of joins, whose rows come out when the watermark reaches their time.
+    """The same for queries whose rows come out when the watermark reaches their time (as-of joins), and
+    for those where what comes out depends on each commit.
 
     Args:
         slices: in order.
         inputs: with the watermarks that the transaction brings.
         before: the watermarks at its beginning.
-        each: every commit to an input has to be a batch of its own.
+        each: every commit to an input has to be a batch of its own, also one of a watermark alone.
     """
     aliases = [item.query_alias for item in inputs]
     done = reached = before.least(aliases)

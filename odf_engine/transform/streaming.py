@@ -27,7 +27,15 @@ from odf_engine.spark.stateful import ROWS, Stateful, stateful
 from odf_engine.spark.streams import Streams, is_plain
 from odf_engine.spark.types import arrow_schema
 from odf_engine.transform.arranging import Arranging
-from odf_engine.transform.batches import END_OF_TIME, Batch, Marks, Slice, batches, read_slices
+from odf_engine.transform.batches import (
+    END_OF_TIME,
+    Batch,
+    Marks,
+    Slice,
+    batches,
+    batches_by_watermark,
+    read_slices,
+)
 from odf_engine.transform.changes import Emitted, read_emitted
 from odf_engine.transform.checkpoint import (
     ENGINE,
@@ -171,8 +179,10 @@ class Streaming:
         return Ready(query, contract, slices, emitted)
 
     def _batches(self, ready: Ready, marks: Marks) -> list[Batch]:
-        each = ready.emitted is not None
-        return list(batches(ready.slices, self._request.query_inputs, marks, each=each))
+        inputs = self._request.query_inputs
+        if ready.query.by_commit:
+            return list(batches_by_watermark(ready.slices, inputs, marks, each=True))
+        return list(batches(ready.slices, inputs, marks, each=ready.emitted is not None))
 
     def _results(self, ready: Ready, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
         """Runs batches; the rows of each in order."""

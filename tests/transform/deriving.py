@@ -68,10 +68,12 @@ class Deriving:
         (entry,) = self.workspace.add(read_manifests(text, "test"))
         return entry
 
-    def commit(self, entry: DatasetEntry, events: list[MetadataEvent], **more: Any) -> None:
+    def commit(
+        self, entry: DatasetEntry, events: list[MetadataEvent], moment: Timestamp | None = None, **more: Any
+    ) -> None:
         """Appends events."""
         state = entry.dataset.state()
-        time = max(Timestamp.now(), state.system_time)
+        time = moment or max(Timestamp.now(), state.system_time)
         entry.dataset.commit(events, system_time=time, expected_head=state.head, **more)
 
     def rows(self, entry: DatasetEntry, *rows: tuple[Any, ...], watermark: str | None = None) -> None:
@@ -79,6 +81,7 @@ class Deriving:
         state = entry.dataset.state()
         marks = [state.watermark, Timestamp.parse(watermark) if watermark else None]
         written, staged = None, entry.dataset.staging_path("data")
+        moment = max(Timestamp.now(), state.system_time)
         if rows:
             schema = slice_schema(DATA, state.vocabulary)
             day = 86_400_000
@@ -95,7 +98,7 @@ class Deriving:
             written = write_slice(
                 [batch], schema=schema, vocab=state.vocabulary, path=staged,
                 first_offset=0 if state.last_offset is None else state.last_offset + 1,
-                system_time=Timestamp.now(), fallback_event_time=Timestamp.now(), reporter=Reporter(),
+                system_time=moment, fallback_event_time=moment, reporter=Reporter(),
             )  # fmt: skip
         event = AddData(
             prev_offset=state.last_offset,
@@ -103,7 +106,7 @@ class Deriving:
             and DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size),
             new_watermark=max((mark for mark in marks if mark), default=None),
         )
-        self.commit(entry, [event], data=staged if written else None)
+        self.commit(entry, [event], moment, data=staged if written else None)
 
     def run(self, entry: DatasetEntry, reporter: Reporter | None = None) -> int:
         """Brings a derivative up to date; how many transactions there were."""

@@ -177,7 +177,7 @@ def test_joins_in_a_bound_of_time(deriving: Deriving, kind: str) -> None:
     missing = [("b", 2, None)] if kind == "LEFT JOIN" else []
     found = deriving.result(made[0], "city", "x", "y")
     assert found == [("a", 1, 10), *missing, ("c", 3, 12), ("a", 4, 13)]
-    assert len({hashed(deriving, each, ordered=False) for each in made}) == 1
+    assert len({hashed(deriving, each) for each in made}) == 1
 
 
 def test_steps_of_joins_deduplication_and_windows(deriving: Deriving) -> None:
