@@ -234,4 +234,5 @@ def _known(each: InputPlan) -> Iterator[Watermark]:
 def _said(each: InputPlan) -> str:
     rows = sum(row.end - row.start + 1 for row in each.slices)
     mark = f", watermark {each.watermark}" if each.watermark is not None else ""
-    return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} slices{mark}"
+    slices = "slice" if len(each.slices) == 1 else "slices"
+    return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} {slices}{mark}"
