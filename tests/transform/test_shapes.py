@@ -19,7 +19,7 @@ UNION = "SELECT event_time, city, x FROM l UNION ALL SELECT event_time, city, -x
 
 
 def test_union_of_two_inputs(deriving: Deriving) -> None:
-    made = fed(deriving, UNION, SIDES, "l", "r", three=True)
+    made = fed(deriving, UNION, SIDES, "l", "r")
     assert deriving.result(made[0], "city", "x") == [
         ("a", 1), ("b", 2), ("a", 3), ("a", -10), ("c", -20), ("a", -30), ("a", -40)
     ]  # fmt: skip
@@ -33,7 +33,7 @@ def test_windows_over_a_union(deriving: Deriving) -> None:
         "SELECT window.start AS event_time, city, sum(x) AS s FROM both\n"
         "GROUP BY window(event_time, '1 day'), city"
     )
-    made = fed(deriving, query, SIDES, "l", "r", three=True)
+    made = fed(deriving, query, SIDES, "l", "r")
     assert deriving.result(made[0], "city", "s") == [("a", -9), ("b", 2), ("a", -27), ("c", -20)]
     assert len({hashed(deriving, each) for each in made}) == 1
 
@@ -48,7 +48,7 @@ SNAPSHOTS: list[Step] = [
 
 
 def test_a_snapshot_through_a_map(deriving: Deriving) -> None:
-    made = fed(deriving, "SELECT event_time, city, x * 2 AS y FROM input WHERE x > 10", SNAPSHOTS, three=True)
+    made = fed(deriving, "SELECT event_time, city, x * 2 AS y FROM input WHERE x > 10", SNAPSHOTS)
     assert deriving.result(made[0], "op", "city", "y") == [
         (A, "b", 40), (A, "c", 60),
         (CF, "b", 40), (CT, "b", 50),
@@ -63,7 +63,7 @@ def test_a_snapshot_through_a_windowed_sum(deriving: Deriving) -> None:
         "SELECT window.start AS event_time, sum(x) AS s, count(*) AS n FROM input\n"
         "GROUP BY window(event_time, '1 day')"
     )
-    made = fed(deriving, query, SNAPSHOTS, three=True)
+    made = fed(deriving, query, SNAPSHOTS)
     # The day ends with what was said of it by then and still holds: a's new number and d; b has moved on.
     assert deriving.result(made[0], "op", "s", "n") == [(A, 16, 2)]
     assert len({hashed(deriving, each) for each in made}) == 1

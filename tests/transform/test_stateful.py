@@ -42,19 +42,18 @@ def fed(
     query: str,
     steps: Sequence[Step],
     *inputs: str,
-    three: bool = False,
     reporter: Reporter | None = None,
 ) -> list[DatasetEntry]:
-    """Datasets of one query that took the inputs in at once, step by step, and perhaps in three parts."""
+    """Datasets of one query that took the inputs in at once, step by step, and in three parts."""
     roots = {name: deriving.root(name) for name in inputs or ("input",)}
     once, each, parts = (deriving.derivative(query, *inputs, name=name) for name in ("once", "each", "parts"))
     for number, (name, rows, watermark) in enumerate(steps):
         deriving.rows(roots[name], *rows, watermark=watermark)
         deriving.run(each)
-        if three and number in (len(steps) // 3, len(steps) - 2, len(steps) - 1):
+        if number in (len(steps) // 3, len(steps) - 2, len(steps) - 1):
             deriving.run(parts)
     deriving.run(once, reporter)
-    return [once, each, *([parts] if three else [])]
+    return [once, each, parts]
 
 
 def hashed(deriving: Deriving, entry: DatasetEntry, *, ordered: bool = True) -> str:
@@ -83,7 +82,7 @@ def test_tumbling_windows_with_late_rows(deriving: Deriving) -> None:
         "FROM input GROUP BY window(event_time, '1 day'), city"
     )
     lines = Lines()
-    made = fed(deriving, query, DAYS, three=True, reporter=lines)
+    made = fed(deriving, query, DAYS, reporter=lines)
     assert lines.warnings == ["1 rows came too late for what they belong to: left out"]
     assert deriving.result(made[0], "op", "city", "s", "n", "d", "m") == [
         (A, "a", 11, 3, 2, 5), (A, "b", 2, 1, 1, 2),
@@ -151,7 +150,7 @@ def test_groups_without_a_window_are_corrected(deriving: Deriving) -> None:
         ("input", [(5, "b", 2, R), (6, "c", 7, CF), (6, "c", 8, CT)], None),
         ("input", [(7, "a", 1), (7, "a", 1), (8, "b", 9), (9, "c", 0)], None),
     ]
-    made = fed(deriving, query, steps, three=True)
+    made = fed(deriving, query, steps)
     assert deriving.result(made[0], "op", "city", "s", "n") == [
         (A, "a", 1, 1), (A, "b", 2, 1),
         (CF, "a", 1, 1), (CT, "a", 6, 2), (A, "c", 7, 1),
@@ -173,7 +172,7 @@ BOUND = "ON l.city = r.city AND r.event_time BETWEEN l.event_time AND l.event_ti
 @pytest.mark.parametrize("kind", ["JOIN", "LEFT JOIN"])
 def test_joins_in_a_bound_of_time(deriving: Deriving, kind: str) -> None:
     query = f"SELECT l.event_time, l.city, l.x, r.x AS y FROM l {kind} r {BOUND}"
-    made = fed(deriving, query, JOINED, "l", "r", three=kind == "LEFT JOIN")
+    made = fed(deriving, query, JOINED, "l", "r")
     missing = [("b", 2, None)] if kind == "LEFT JOIN" else []
     found = deriving.result(made[0], "city", "x", "y")
     assert found == [("a", 1, 10), *missing, ("c", 3, 12), ("a", 4, 13)]
