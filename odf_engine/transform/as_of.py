@@ -24,6 +24,8 @@ from pyarrow import types
 
 from odf_engine.data.kernels import pc
 from odf_engine.ingest.ordering import Order, in_order
+from odf_engine.metadata.model import Checkpoint
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.spark.as_of import AsOfJoin, AsOfQuery, joined_schema
 from odf_engine.spark.origins import OPERATION, POSITION, Followed
 from odf_engine.spark.readers import spark_path
@@ -171,6 +173,19 @@ class AsOfStreaming(Streaming):
         with pq.ParquetWriter(folder / _VERSIONS, nullable(versions)) as writer:
             for batch in still_needed(known, keys, needed):
                 writer.write_batch(pa.record_batch(batch.columns, schema=writer.schema))
+
+    def _save(self, ready: Ready, marks: Marks) -> Checkpoint:
+        mark = marks.least([each.alias for each in self._inputs])
+        for at, join in enumerate(self._as_of.joins):
+            kept = self._kept / f"as-of-{at}" / _ROWS
+            if kept.exists() and (count := pq.read_metadata(kept).num_rows):
+                reached = "not at all" if mark is None else f"up to {Timestamp.from_ms(mark)}"
+                self._reporter.line(
+                    f"{count:,} rows wait to be joined to '{join.table.name}' until all inputs are complete "
+                    f"up to their time (now: {reached}); for one that rarely changes: odf pull NAME "
+                    "--set-watermark TIME"
+                )
+        return super()._save(ready, marks)
 
     def _with_kept(self, new: DataFrame, kept: Path, name: str) -> DataFrame:
         """New rows together with those of the state, which is about to be written anew."""

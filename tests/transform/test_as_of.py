@@ -11,6 +11,7 @@ import pytest
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
+from odf_engine.progress import Reporter
 from odf_engine.spark.versions import OLDEST, PLACE, TIME
 from odf_engine.transform.as_of_state import still_needed
 from odf_engine.transform.contract import QueryInput
@@ -68,6 +69,35 @@ def test_rows_have_the_version_at_their_time(deriving: Deriving) -> None:
     assert len(lines.warnings) == 1
     assert lines.warnings[0].startswith("1 rows came so late that the version of 'rates'")
     assert len({hashed(deriving, each) for each in made}) == 1
+
+
+class Said(Reporter):
+    """Keeps every line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def line(self, text: str, level: str = "info") -> None:
+        self.lines.append(text)
+
+
+def test_rows_that_wait_are_counted(deriving: Deriving) -> None:
+    rates, trades = deriving.root("rates"), deriving.root("trades")
+    made = deriving.derivative(
+        "SELECT t.event_time, t.x * r.x AS y FROM trades t\n"
+        "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city",
+        "trades", "rates", rates="city",
+    )  # fmt: skip
+    deriving.rows(rates, (1, "a", 10))
+    deriving.rows(trades, (2, "a", 1), (3, "a", 2))
+    deriving.run(made, said := Said())
+    (line,) = [each for each in said.lines if "wait" in each]
+    assert line.startswith("2 rows wait to be joined to 'rates'") and "2024-01-01T00:00:00Z" in line
+    deriving.rows(rates, watermark="2024-01-03T00:00:00Z")
+    deriving.run(made, said := Said())
+    assert not any("wait" in each for each in said.lines)
+    assert deriving.result(made, "y") == [(10,), (20,)]
 
 
 def test_joins_in_a_row_keep_corrections(deriving: Deriving) -> None:
