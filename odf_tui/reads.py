@@ -36,7 +36,7 @@ class Reads:
         self._screen = screen
         self._source = source
 
-    def _start(
+    def start(
         self,
         group: str,
         read: Callable[[], T],
@@ -44,6 +44,11 @@ class Reads:
         *,
         replaces: bool = True,
     ) -> None:
+        """Reads in a thread, and tells the screen by a message: of what was read, or of the error.
+
+        With ``replaces`` an older read of the group is forgotten.
+        """
+
         def work() -> None:
             worker = get_current_worker()
             try:
@@ -57,15 +62,15 @@ class Reads:
 
     def datasets(self) -> None:
         """Every dataset."""
-        self._start("datasets", self._source.datasets, lambda rows, error: DatasetsRead(rows or [], error))
+        self.start("datasets", self._source.datasets, lambda rows, error: DatasetsRead(rows or [], error))
 
     def jobs(self) -> None:
         """Recent jobs."""
-        self._start("jobs", self._source.jobs, lambda found, error: JobsRead(*(found or ([], 0)), error))
+        self.start("jobs", self._source.jobs, lambda found, error: JobsRead(*(found or ([], 0)), error))
 
     def detail(self, dataset: str, *, wanted: bool = False) -> None:
         """What is known of a dataset; ``wanted``: to be opened."""
-        self._start(
+        self.start(
             "wanted detail" if wanted else "detail",
             lambda: self._source.detail(dataset),
             lambda detail, error: DetailRead(dataset, detail, error, wanted),
@@ -73,7 +78,7 @@ class Reads:
 
     def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> None:
         """Some blocks."""
-        self._start(
+        self.start(
             "search blocks" if text else "blocks",
             lambda: self._source.blocks(dataset, limit, before, text),
             lambda blocks, error: BlocksRead(dataset, blocks or [], text, error),
@@ -82,7 +87,7 @@ class Reads:
 
     def rows(self, dataset: str) -> None:
         """The rows of a dataset, with the first of them."""
-        self._start(
+        self.start(
             "rows",
             lambda: open_rows(self._source, dataset),
             lambda opened, error: RowsOpened(dataset, opened, error),
@@ -90,7 +95,7 @@ class Reads:
 
     def block(self, dataset: str, sequence_number: int) -> None:
         """A block in full."""
-        self._start(
+        self.start(
             "text",
             lambda: self._source.block(dataset, sequence_number),
             lambda block, error: BlockRead(dataset, sequence_number, block, error),
@@ -98,7 +103,7 @@ class Reads:
 
     def log(self, job: str) -> None:
         """The journal of a job."""
-        self._start(
+        self.start(
             "log",
             lambda: list(self._source.log(job)),
             lambda events, error: LogRead(job, events or [], error),
@@ -106,4 +111,4 @@ class Reads:
 
     def save_theme(self, name: str) -> None:
         """Remembers the theme; a workspace that cannot be written to keeps the old one."""
-        self._start("theme", lambda: self._source.save_theme(name), lambda _, error: ThemeSaved(name, error))
+        self.start("theme", lambda: self._source.save_theme(name), lambda _, error: ThemeSaved(name, error))

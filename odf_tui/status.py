@@ -11,7 +11,7 @@ from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.identity.did import DatasetId
 from odf_engine.workspace.workspace import Summary, Workspace
-from odf_tui.engine import dataset_rows
+from odf_tui.engine.datasets import dataset_rows
 from odf_tui.state import Health, JobBook, healths
 
 # Scripts know fewer words than the screen shows.

@@ -1,8 +1,8 @@
 """What the workbench is made of: four panes, two lines below them, and which of them can be seen.
 
-The screen is put together from this file, ``hearing.py`` (what it learns), ``verbs.py`` (what it does),
-``places.py`` (where it goes), ``editing.py`` (the definitions it lets a person write) and ``trusting.py``
-(what others may run here).
+The screen is put together from this file, ``verbs.py`` (keys, and what every pane does), ``places.py``
+(where it goes), a ``pane_*.py`` for each pane (what it learns and does), ``editing.py`` (the definitions it
+lets a person write) and ``trusting.py`` (what others may run here).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from odf_tui.widgets.blocks import BlocksPane
 from odf_tui.widgets.data import DataPane
 from odf_tui.widgets.graph import DatasetsPane, GraphView
 from odf_tui.widgets.jobs import JobsPane
+from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.pane import Pane
 from odf_tui.widgets.status import HintLine, StatusLine
 
@@ -215,3 +216,12 @@ class Parts(Screen[None]):
         pane.card.display = beside or below
         self.query_one("#home").set_class(below and not beside, "-below")
         pane.tell_below("" if pane.card.display else shorten(pane.card.why, max(pane.size.width - 4, 0)))
+
+    @on(LineView.Moved, "#chain")
+    @on(LineView.Moved, "#job-list")
+    def _moved(self) -> None:
+        self.show_hints()
+
+    @on(Notice)
+    def _notice(self, message: Notice) -> None:
+        self.notify_line(message.text, message.style)

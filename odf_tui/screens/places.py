@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from textual import on
-
 from odf_tui.actions import PANES
-from odf_tui.messages import BlockRead
 from odf_tui.screens.base import Parts
 from odf_tui.state import Target
 
@@ -51,39 +46,6 @@ class Places(Parts):
         else:
             return
         self.target = None
-
-    # --- Blocks ---
-
-    def do_open_block(self) -> None:
-        """Reads the block under the cursor."""
-        view = self.blocks_pane.view
-        if view.block is not None:
-            self.reads.block(view.dataset, view.block.sequence_number)
-
-    @on(BlockRead)
-    def _block_read(self, message: BlockRead) -> None:
-        """Shows a block that was read; in the same dialog when one is open."""
-        from odf_tui.screens.blocks import BlockReader
-
-        if message.block is None:
-            self.notify_line(message.error, "bad")
-            return
-        name = next((row.name for row in self.rows if row.id == message.dataset), message.dataset)
-        title = f"{name} · block {message.sequence_number}"
-        reader = self.app.screen
-        if isinstance(reader, BlockReader):
-            reader.open(title, message.dataset, message.block)
-        else:
-            copy = partial(self.copy_text, "text")
-            self.app.push_screen(
-                BlockReader(title, message.dataset, message.block, copy, self._step_block, self.follow)
-            )
-
-    def _step_block(self, by: int) -> None:
-        """The next newer (1) or older (-1) block."""
-        view = self.blocks_pane.view
-        view.go(view.cursor - by)
-        self.do_open_block()
 
     def copy_text(self, what: str, text: str) -> None:
         """Copies, and says by which way."""

@@ -5,27 +5,22 @@ Dialogs are imported by the action that opens them: the first paint does not wai
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
+from textual import on
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import Job, Verify
-from odf_engine.errors import OdfError
 from odf_tui import actions
 from odf_tui.actions import PANES, Action, key_name
-from odf_tui.humane import count
-from odf_tui.messages import Notice
+from odf_tui.messages import ThemeSaved
 from odf_tui.screens.places import Places
-from odf_tui.screens.resetting import Resetting
-from odf_tui.state import Detail, Health, inputs_first
 
 if TYPE_CHECKING:
     from odf_tui.screens.dialogs import Choice
 
 
-class Verbs(Resetting, Places):
-    """The part of the workbench that acts."""
+class Verbs(Places):
+    """The part of the workbench that hands keys to actions, and has those that every pane knows."""
 
     # --- From keys to actions ---
 
@@ -153,108 +148,6 @@ class Verbs(Resetting, Places):
             self.query_one("#hints").display = True
             self.go_to(self.pane)
 
-    # --- Jobs ---
-
-    def do_pull(self) -> None:
-        """Pulls the selected dataset; a source of somebody else's is looked at first, a query is shut in."""
-        row = self.graph.row
-        if row is not None and row.untrusted and not row.derivative:
-            self.ask_for_trust(row, pull=True)
-        elif row is not None:
-            self.submit([(self.pull_of(row), row.name)])
-
-    def do_pull_all(self) -> None:
-        """Pulls all datasets that may run here, did not diverge and are not being pulled, inputs first."""
-        busy = {job.dataset for job in self.book.open() if job.kind == "pull"}
-        by_id = {row.id: row for row in self.rows if row.polls or (row.derivative and not row.missing)}
-        order = inputs_first(self.rows, by_id)
-        wanted = [by_id[dataset] for dataset in order if dataset in by_id and dataset not in busy]
-        refused = sum(row.untrusted for row in wanted)
-        diverged = sum(bool(row.diverged) for row in wanted)
-        remark = f"; {count(refused)} not trusted" if refused else ""
-        remark += f"; {count(diverged)} diverged: D makes them anew" if diverged else ""
-        wanted = [row for row in wanted if not (row.untrusted or row.diverged)]
-        self.submit([(self.pull_of(row), row.name) for row in wanted], remark)
-
-    def do_verify(self) -> None:
-        """Verifies the selected dataset."""
-        row = self.graph.row
-        if row is not None:
-            self.submit([(Verify(dataset=row.id), row.name)])
-
-    def do_cancel(self) -> None:
-        """Asks, then cancels the selected job, or that of the selected dataset."""
-        situation = self.situation()
-        job = situation.job if situation.pane == "jobs" else None
-        job = job if job is not None and not job.state.final else situation.dataset_job
-        if job is None:
-            return
-        from odf_tui.screens.dialogs import Confirm
-
-        question = f"Cancel {job.kind} {job.target}?"
-        self.app.push_screen(Confirm(question, "What it has committed stays."), partial(self._cancel, job))
-
-    def _cancel(self, job: Job, yes: bool | None) -> None:
-        async def cancel() -> None:
-            try:
-                await (await self.follower.link()).cancel(job.id)
-            except OdfError as error:
-                self.post_message(Notice(str(error), "bad"))
-
-        if yes:
-            self.run_worker(cancel(), group="commands")
-
-    def do_restart(self) -> None:
-        """Starts the worker again."""
-        self.follower.restart()
-
-    # --- Texts ---
-
-    def do_open_dataset(self) -> None:
-        """Everything about the dataset."""
-        row = self.graph.row
-        if row is not None:
-            self.reads.detail(row.id, wanted=True)
-
-    def show_detail(self, dataset: str, detail: Detail) -> None:
-        """Shows everything about a dataset."""
-        from odf_tui.screens.details import DetailReader, detail_lines
-
-        row = next((row for row in self.rows if row.id == dataset), None)
-        if row is None or self.app.screen is not self:
-            return
-        lines = detail_lines(row, self.healths.get(dataset, Health.new), detail, self.book.intake_of(dataset))
-        reader = DetailReader(row.name, lines, detail.text, partial(self.copy_text, "text"))
-        self.app.push_screen(reader, self._picked)
-
-    def do_open_row(self) -> None:
-        """A row, a line for each column."""
-        view = self.data_pane.view
-        if (record := view.record()) is None:
-            return
-        from odf_tui.screens.dialogs import Reader
-        from odf_tui.screens.texts import record_spans
-
-        title = f"row {count(view.cursor + 1)}"
-        self.app.push_screen(Reader(title, record_spans(record), partial(self.copy_text, "row")))
-
-    def do_open_job(self) -> None:
-        """The whole log of a job."""
-        job = self.jobs_pane.view.job
-        if job is None:
-            return
-        from odf_tui.screens.dialogs import Reader
-
-        lines = self.jobs_pane.log_lines()
-        title = f"{job.kind} {job.target} · {job.state.value}"
-        self.app.push_screen(Reader(title, lines, partial(self.copy_text, "log")))
-
-    def do_job_dataset(self) -> None:
-        """Selects the job's dataset in the graph."""
-        job = self.jobs_pane.view.job
-        if job is not None:
-            self.select_dataset(job.dataset)
-
     # --- Copying, finding, helping ---
 
     def do_copy(self) -> None:
@@ -276,7 +169,7 @@ class Verbs(Resetting, Places):
             Choice(f"theme {name}", f"colour theme {name}", remark="theme")
             for name in self.station.theme_names
         ]
-        self.app.push_screen(Picker("Find", choices, typing=True), self._picked)
+        self.app.push_screen(Picker("Find", choices, typing=True), self.picked)
 
     def do_help(self) -> None:
         """The keys that are valid now."""
@@ -284,9 +177,10 @@ class Verbs(Resetting, Places):
 
         choices = [_choice(action) for action in actions.valid(self.situation()) if action.id != "help"]
         title = f"Keys in {self.front.label}  (move with h j k l, g G, arrows, page up and down)"
-        self.app.push_screen(Picker(title, choices, typing=False), self._picked)
+        self.app.push_screen(Picker(title, choices, typing=False), self.picked)
 
-    def _picked(self, picked: str | None) -> None:
+    def picked(self, picked: str | None) -> None:
+        """Does what was chosen in a list: an action, or going to a dataset or a theme."""
         kind, _, name = (picked or "").partition(" ")
         if kind == "dataset":
             self.select_dataset(name)
@@ -296,14 +190,6 @@ class Verbs(Resetting, Places):
             self.perform(actions.BY_ID[kind])
 
     # --- The rest ---
-
-    def do_refresh(self) -> None:
-        """Reads everything again."""
-        self.seen = ("", "")
-        self.book.logs.clear()
-        self.reads.jobs()
-        self.reads.datasets()
-        self.notify_line("read again")
 
     def do_next_theme(self) -> None:
         """The next theme."""
@@ -316,6 +202,11 @@ class Verbs(Resetting, Places):
             self.dress_panes()
             self.notify_line(f"theme {name}")
             self.reads.save_theme(name)
+
+    @on(ThemeSaved)
+    def _theme_saved(self, message: ThemeSaved) -> None:
+        if message.error:
+            self.notify_line(f"theme {message.name}, for now: {message.error}", "warn")
 
     def do_quit(self) -> None:
         """Leaves; what runs goes on."""

@@ -1,0 +1,186 @@
+"""Pane 1: what can be done with datasets, and what the screen learns of them."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Final
+
+from textual import on
+from textual.timer import Timer
+
+from odf_engine.coordinator.protocol import JobState, Verify
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.humane import count
+from odf_tui.messages import DatasetsRead, DetailRead
+from odf_tui.screens.base import Early
+from odf_tui.screens.resetting import Resetting
+from odf_tui.screens.verbs import Verbs
+from odf_tui.source import Source
+from odf_tui.state import DatasetRow, Detail, Health, healths, inputs_first
+from odf_tui.widgets.jobs import doing
+from odf_tui.widgets.lines import LineView
+from odf_tui.widgets.status import StatusLine
+
+LOOK_SECONDS: Final = 0.08
+REOPEN_SECONDS: Final = 2.0
+READ_SECONDS: Final = 1.0
+
+
+class DatasetsPart(Resetting, Verbs):
+    """The part of the workbench about datasets.
+
+    Attributes:
+        seen: the dataset, and its head, that the panes show.
+    """
+
+    def __init__(self, source: Source, early: Early | None = None) -> None:
+        super().__init__(source, early)
+        self.seen: tuple[str, str] = ("", "")
+        self._details: dict[str, Detail] = {}
+        self._looked = float("-inf")
+        self._look: Timer | None = None
+        self._read_at = float("-inf")
+        self._reading: Timer | None = None
+
+    # --- What is learnt ---
+
+    @on(DatasetsRead)
+    def _datasets_read(self, message: DatasetsRead) -> None:
+        if message.error:
+            self.notify_line(message.error, "bad")
+        else:
+            self.show_datasets(message.rows)
+
+    def show_datasets(self, rows: list[DatasetRow]) -> None:
+        """Shows these datasets."""
+        self.rows = rows
+        self.healths = healths(rows, self.book)
+        self.graph.load(rows, self.healths, self.datasets_pane.filter)
+        self.make_room_for_card()
+        self._selected()
+
+    @on(LineView.Moved, "#graph")
+    def _selected(self) -> None:
+        """Another dataset is selected, or there is news of it: its neighbours follow in a moment."""
+        row = self.graph.row
+        self._show_status()
+        seen = ("", "") if row is None else (row.id, row.head)
+        if seen == self.seen:
+            return
+        if seen[0] != self.seen[0]:
+            self._show_card()
+            wait = LOOK_SECONDS
+        else:
+            wait = max(LOOK_SECONDS, self._looked + REOPEN_SECONDS - time.monotonic())
+        if self._look is not None:
+            self._look.stop()
+        self._look = self.set_timer(wait, self._look_at)
+
+    def _look_at(self) -> None:
+        row = self.graph.row
+        self._look = None
+        self._looked = time.monotonic()
+        self.seen = ("", "") if row is None else (row.id, row.head)
+        if self.target is not None and self.target.dataset != self.seen[0]:
+            self.target = None  # the person went elsewhere
+        if row is None:
+            self.blocks_pane.view.open("", 0)
+            self.data_pane.say("", [(" Rows show here.", "muted")])
+            return
+        self.blocks_pane.retitle(row.name)
+        if row.missing or row.problem:
+            why = row.problem or "This input is not in the workspace."
+            self.blocks_pane.view.open(row.id, row.blocks)
+            self.data_pane.say(row.id, [(f" {why}", "warn")])
+            return
+        self.blocks_pane.view.open(row.id, row.blocks)
+        self.arrive()
+        self.reads.detail(row.id)
+        self.reads.rows(row.id)
+
+    def _show_card(self) -> None:
+        row = self.graph.row
+        dataset = row.id if row is not None else ""
+        health, job = self.healths.get(dataset), self.book.intake_of(dataset)
+        self.datasets_pane.card.load(row, health, self._details.get(dataset), job)
+        self.make_room_for_card()
+
+    def _show_status(self) -> None:
+        row = self.graph.row
+        health = self.healths.get(row.id) if row is not None else None
+        now = Timestamp.now()
+        running = [doing(job, now) for job in self.book.open() if job.state is JobState.running]
+        self.query_one(StatusLine).show(row, health, len(self.rows), running)
+        self.show_hints()
+
+    @on(DetailRead)
+    def _detail_read(self, message: DetailRead) -> None:
+        if message.detail is not None:
+            self._details[message.dataset] = message.detail
+        if self.graph.selected == message.dataset:
+            self._show_card()
+
+    def _read_soon(self) -> None:
+        """Reads the datasets, at most once a second while commits come quickly."""
+        if self._reading is None:
+            wait = max(self._read_at + READ_SECONDS - time.monotonic(), 0.001)
+            self._reading = self.set_timer(wait, self._read_now)
+
+    def _read_now(self) -> None:
+        self._reading, self._read_at = None, time.monotonic()
+        self.reads.datasets()
+
+    # --- What is done ---
+
+    def do_pull(self) -> None:
+        """Pulls the selected dataset; a source of somebody else's is looked at first, a query is shut in."""
+        row = self.graph.row
+        if row is not None and row.untrusted and not row.derivative:
+            self.ask_for_trust(row, pull=True)
+        elif row is not None:
+            self.submit([(self.pull_of(row), row.name)])
+
+    def do_pull_all(self) -> None:
+        """Pulls all datasets that may run here, did not diverge and are not being pulled, inputs first."""
+        busy = {job.dataset for job in self.book.open() if job.kind == "pull"}
+        by_id = {row.id: row for row in self.rows if row.polls or (row.derivative and not row.missing)}
+        order = inputs_first(self.rows, by_id)
+        wanted = [by_id[dataset] for dataset in order if dataset in by_id and dataset not in busy]
+        refused = sum(row.untrusted for row in wanted)
+        diverged = sum(bool(row.diverged) for row in wanted)
+        remark = f"; {count(refused)} not trusted" if refused else ""
+        remark += f"; {count(diverged)} diverged: D makes them anew" if diverged else ""
+        wanted = [row for row in wanted if not (row.untrusted or row.diverged)]
+        self.submit([(self.pull_of(row), row.name) for row in wanted], remark)
+
+    def do_verify(self) -> None:
+        """Verifies the selected dataset."""
+        row = self.graph.row
+        if row is not None:
+            self.submit([(Verify(dataset=row.id), row.name)])
+
+    def do_open_dataset(self) -> None:
+        """Everything about the dataset."""
+        row = self.graph.row
+        if row is not None:
+            self.reads.detail(row.id, wanted=True)
+
+    def show_detail(self, dataset: str, detail: Detail) -> None:
+        """Shows everything about a dataset."""
+        from odf_tui.screens.details import DetailReader, detail_lines
+
+        row = next((row for row in self.rows if row.id == dataset), None)
+        if row is None or self.app.screen is not self:
+            return
+        lines = detail_lines(row, self.healths.get(dataset, Health.new), detail, self.book.intake_of(dataset))
+        reader = DetailReader(row.name, lines, detail.text, partial(self.copy_text, "text"))
+        self.app.push_screen(reader, self.picked)
+
+    def do_refresh(self) -> None:
+        """Reads everything again."""
+        self.seen = ("", "")
+        self.book.logs.clear()
+        self.reads.jobs()
+        self.reads.datasets()
+        self.notify_line("read again")
