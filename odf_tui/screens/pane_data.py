@@ -8,12 +8,12 @@ from textual import on
 
 from odf_tui.humane import count
 from odf_tui.messages import RowsOpened
-from odf_tui.screens.places import Places
-from odf_tui.state import DatasetRow, Health
+from odf_tui.screens.verbs import Verbs
+from odf_tui.state import DatasetRow, Health, Target
 from odf_tui.widgets.rows import RowsView
 
 
-class DataPart(Places):
+class DataPart(Verbs):
     """The part of the workbench about rows."""
 
     # --- What is learnt ---
@@ -66,6 +66,20 @@ class DataPart(Places):
         self.notify_line(message.error, "bad")
 
     # --- What is done ---
+
+    def do_up(self) -> None:
+        """Leaves the table that is in front of the dataset's rows, then what every pane leaves."""
+        typing = self.query_one("#filter").display
+        if self.pane == "data" and not typing and self.data_pane.leave():
+            self.show_hints()
+        else:
+            super().do_up()
+
+    def follow(self, target: Target) -> None:
+        """Goes to a block or a row of a dataset: for a row, its rows come to the front."""
+        if target.pane == "data":
+            self.data_pane.leave_all()
+        super().follow(target)
 
     def do_open_row(self) -> None:
         """A row, a line for each column."""

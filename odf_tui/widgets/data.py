@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
@@ -14,6 +15,7 @@ from textual.worker import get_current_worker
 
 from odf_tui.humane import count, plain, said
 from odf_tui.messages import Notice
+from odf_tui.source import RowWindow
 from odf_tui.widgets.lines import LineView, Span
 from odf_tui.widgets.pane import Pane
 from odf_tui.widgets.rows import Opened, RowsView, open_window
@@ -23,6 +25,24 @@ if TYPE_CHECKING:
 
 MATCHES: Final = 5000
 _TELL_SECONDS: Final = 0.5
+
+
+class View(msgspec.Struct, frozen=True):
+    """A table in front of a dataset's rows: part of them, their current state, the result of a query.
+
+    Attributes:
+        opened: its rows.
+        title: what it is, for the upper border.
+        note: what to know about it, for the lower border.
+        kind: which part of the workstation made it.
+        below: cursor and column of what it covers.
+    """
+
+    opened: Opened
+    title: str
+    note: str
+    kind: str
+    below: tuple[int, int]
 
 
 class DataPane(Pane):
@@ -45,6 +65,7 @@ class DataPane(Pane):
         super().__init__(id, classes)
         self.dataset = ""
         self._opened: Opened | None = None
+        self._views: list[View] = []
 
     def compose(self) -> ComposeResult:
         """The table."""
@@ -57,7 +78,7 @@ class DataPane(Pane):
 
     def say(self, dataset: str, *lines: Sequence[Span]) -> None:
         """Shows words instead of rows."""
-        self.dataset, self._opened = dataset, None
+        self.dataset, self._opened, self._views = dataset, None, []
         self.workers.cancel_group(self, "search")
         self.view.say(*lines)
         self.tell_below("")
@@ -67,10 +88,64 @@ class DataPane(Pane):
         """Shows rows; for the same dataset the cursor stays where it is."""
         stay = dataset == self.dataset
         self.dataset, self._opened = dataset, opened
+        if stay and self._views:
+            return
+        self._views = []
         if self.filter:
             self._look(opened, self.filter)
         else:
             self._show_all(opened, stay=stay)
+
+    @property
+    def window(self) -> RowWindow | None:
+        """The rows that are shown now: the dataset's, or those of the view in front of them."""
+        return None if self.view.opened is None else self.view.opened.window
+
+    @property
+    def front_view(self) -> View | None:
+        """The view in front of the dataset's rows."""
+        return self._views[-1] if self._views else None
+
+    def show_view(self, dataset: str, opened: Opened, title: str, note: str = "", kind: str = "") -> None:
+        """Puts a table in front of a dataset's rows, until :meth:`leave`.
+
+        Args:
+            dataset: whose rows it covers; for another one than is shown, it covers nothing.
+            opened: its rows, which may be none.
+            title: what it is, for the upper border.
+            note: what to know about it, for the lower border.
+            kind: which part of the workstation made it; see :attr:`front_view`.
+        """
+        if dataset != self.dataset:
+            self.say(dataset)
+        below = (self.view.cursor, self.view.column)
+        self._views.append(View(opened, title, note, kind, below))
+        self._show_view(self._views[-1], stay=False)
+
+    def _show_view(self, view: View, *, stay: bool) -> None:
+        self.retitle(f"{view.title} · {count(view.opened.window.row_count)} rows")
+        self.view.open(view.opened, stay=stay)
+        self._tell_place()
+
+    def leave(self) -> bool:
+        """Takes the front view away; whether there was one."""
+        if not self._views:
+            return False
+        cursor, column = self._views.pop().below
+        if self._views:
+            self._show_view(self._views[-1], stay=False)
+        elif self._opened is not None:
+            self._show_all(self._opened, stay=False)
+        else:
+            self.say(self.dataset, [(" No rows are shown.", "muted")])
+            return True
+        self.view.go_to(cursor, column)
+        return True
+
+    def leave_all(self) -> None:
+        """Takes all views away."""
+        while self.leave():
+            pass
 
     def shows(self, dataset: str) -> bool:
         """Whether all rows of this dataset are in the table."""
@@ -89,7 +164,8 @@ class DataPane(Pane):
             columns = view.opened.columns
             place = f"row {count(view.cursor + 1)} of {count(view.count())}"
             about = f"{columns.names[view.column]} {columns.types[view.column]}"
-            self.tell_below(f"{place} · {about}")
+            note = f" · {self._views[-1].note}" if self._views and self._views[-1].note else ""
+            self.tell_below(f"{place} · {about}{note}")
 
     def copied(self) -> tuple[str, str] | None:
         """The cell under the cursor."""
@@ -102,7 +178,7 @@ class DataPane(Pane):
         """Shows only rows that hold ``text``."""
         super().set_filter(text)
         self.workers.cancel_group(self, "search")
-        if self._opened is None:
+        if self._opened is None or self._views:
             return
         if text:
             self._look(self._opened, text)

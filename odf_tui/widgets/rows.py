@@ -131,6 +131,14 @@ class RowsView(LineView):
         self.refresh()
         self.post_message(self.Moved(self))
 
+    def go_to(self, row: int, column: int) -> None:
+        """Puts the cursor on a cell."""
+        if self._opened is not None:
+            self.column = max(0, min(column, len(self._opened.columns.names) - 1))
+            self._show_column()
+            self.refresh()
+            self.go(row)
+
     def _show_column(self) -> None:
         if self._opened is None or self.column < (fixed := self._opened.columns.fixed):
             return
