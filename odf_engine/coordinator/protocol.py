@@ -14,7 +14,7 @@ from typing import Final, Literal
 
 import msgspec
 
-PROTOCOL_VERSION: Final = 3
+PROTOCOL_VERSION: Final = 4
 
 
 class JobState(Enum):
@@ -123,7 +123,55 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
     origin: str | None = None
 
 
+class Describe(msgspec.Struct, frozen=True, tag="describe"):
+    """Computes statistics of all columns; what is found is kept in the workspace's cache.
+
+    They are of all rows of a dataset, or of those in ``file``, a Parquet file that a projection made.
+    The result is JSON: name, rows.
+    """
+
+    dataset: str
+    file: str | None = None
+
+
+class Project(msgspec.Struct, frozen=True, tag="project"):
+    """Makes the current state of a changelog by key: a Parquet file in the workspace's cache.
+
+    Without ``key`` it is the primary key of the dataset's merge strategy. The result is JSON::
+
+        name  the dataset's name
+        key   the columns of the key
+        rows  how many there are
+        of    how many rows the changelog has
+        file  the absolute path of the file
+    """
+
+    dataset: str
+    key: list[str] = []
+
+
+class Export(msgspec.Struct, frozen=True, tag="export"):
+    """Writes rows to a file for other programs.
+
+    They are the rows of the dataset, or those in ``file``, a Parquet file: all of them, or those of
+    ``ranges``, pairs of the number of a row from 0 and that after the last one. ``path`` is absolute;
+    with ``replace`` a file that is there already goes away. Without ``system`` the columns that the
+    system made are left out. The result is JSON: name, rows, size (in bytes), path.
+    """
+
+    dataset: str
+    path: str
+    format: Literal["csv", "json", "ndjson", "parquet"] = "csv"
+    file: str | None = None
+    ranges: list[tuple[int, int]] = []
+    system: bool = True
+    replace: bool = False
+
+
 Request = Pull | Ingest | Verify | Validate | Update
+
+LOOKS: Final = frozenset({"describe", "project", "export"})
+"""Kinds of jobs that only look at what a dataset has. They change nothing, and run beside those that do."""
 
 
 # --- What is known of a job ---------------------------------------------------------------------

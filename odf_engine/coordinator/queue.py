@@ -16,7 +16,7 @@ import msgspec
 
 from odf_engine.coordinator.jobs import Journal, Level
 from odf_engine.coordinator.operations import Context, Executor, Host
-from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Request
+from odf_engine.coordinator.protocol import LOOKS, Failure, Job, JobState, Progress, Request
 from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
 from odf_engine.progress import Reporter
 
@@ -29,6 +29,8 @@ _LEVELS: Final[dict[str, Level]] = {
     "error": "error",
 }
 _JOURNAL_PATIENCE: Final = 3.0
+_MAX_LOOKS: Final = 2
+"""How many jobs that only look run at once, besides the others: somebody sits and waits for them."""
 
 
 class JobReporter(Reporter):
@@ -87,12 +89,14 @@ class _Entry:
         self.request = request
         self.environment = environment
         self.reporter = reporter
+        self.looks = job.kind in LOOKS
 
 
 class JobQueue:
     """Runs jobs: at most ``max_jobs`` at once, in order, never two of one dataset at the same time.
 
-    A job that names datasets to come ``after`` waits until the jobs of these before it have ended.
+    A job that names datasets to come ``after`` waits until the jobs of these before it have ended. Jobs
+    that only look wait for none of these, but for each other when there are many.
 
     Safe from any thread. ``journal_lost`` is called when a job's end cannot be written down: its
     waiting clients would never learn of it, so the worker should end.
@@ -186,13 +190,15 @@ class JobQueue:
     def start_ready(self) -> None:
         """Starts the jobs whose turn it is."""
         with self._lock:
-            ahead = {entry.request.dataset for entry in self._running.values()}
+            ahead = {entry.request.dataset for entry in self._running.values() if not entry.looks}
             for job_id, entry in list(self._waiting.items()):
-                if len(self._running) >= self._max_jobs:
-                    return
-                waits = ahead.intersection((entry.request.dataset, *getattr(entry.request, "after", ())))
-                ahead.add(entry.request.dataset)
-                if waits:
+                if not entry.looks:
+                    waits = ahead.intersection((entry.request.dataset, *getattr(entry.request, "after", ())))
+                    ahead.add(entry.request.dataset)
+                    if waits:
+                        continue
+                running = sum(other.looks == entry.looks for other in self._running.values())
+                if running >= (_MAX_LOOKS if entry.looks else self._max_jobs):
                     continue
                 try:
                     self._journal.transition(job_id, JobState.running)
