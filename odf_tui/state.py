@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Final, Literal
 
@@ -175,6 +176,7 @@ class Health(Enum):
 
     new = ("new", "·", "muted")
     current = ("current", "✓", "good")
+    verified = ("verified", "✓✓", "good")  # current, and found right up to its present head
     stale = ("stale", "~", "warn")
     queued = ("queued", "◦", "busy")
     running = ("running", "▸", "busy")
@@ -191,7 +193,7 @@ class Health(Enum):
 
     @property
     def glyph(self) -> str:
-        """One cell."""
+        """One cell; two for those that are verified."""
         return self.value[1]
 
     @property
@@ -219,13 +221,23 @@ def job_glyph(job: Job) -> tuple[str, str]:
 
 def found_invalid(job: Job) -> bool:
     """Whether this is a finished verification that found something."""
-    if job.kind != "verify" or not job.result:
-        return False
+    return job.kind == "verify" and _verdict(job.result or "")[0] is False
+
+
+def verified_head(job: Job) -> str | None:
+    """The block up to which this verification found nothing wrong; None: it did, or looked at less."""
+    valid, head = _verdict(job.result or "") if job.kind == "verify" else (None, None)
+    return head if valid is True else None
+
+
+@lru_cache(maxsize=4096)
+def _verdict(result: str) -> tuple[bool | None, str | None]:
+    """``valid`` and ``head`` of a report; it may be long, and every news of jobs asks for it."""
     try:
-        result = json.loads(job.result)
+        found = json.loads(result)
     except ValueError:
-        return False
-    return isinstance(result, dict) and result.get("valid") is False
+        return None, None
+    return (found.get("valid"), found.get("head")) if isinstance(found, dict) else (None, None)
 
 
 class Changes(msgspec.Struct):
@@ -381,4 +393,6 @@ def _health(
         return Health.stale
     if row.last_pulled is None and (pull is None or pull.state is not JobState.done):
         return Health.new
+    if verify is not None and row.head and verified_head(verify) == row.head:
+        return Health.verified
     return Health.current

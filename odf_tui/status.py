@@ -15,7 +15,12 @@ from odf_tui.engine.datasets import dataset_rows
 from odf_tui.state import Health, JobBook, healths
 
 # Scripts know fewer words than the screen shows.
-_WORDS: Final = {Health.queued: "running", Health.invalid: "failed", Health.damaged: "failed"}
+_WORDS: Final = {
+    Health.verified: "current",
+    Health.queued: "running",
+    Health.invalid: "failed",
+    Health.damaged: "failed",
+}
 
 
 @dataclass(frozen=True)

@@ -189,7 +189,12 @@ def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, 
         known = None if request.rows else workspace.index
         report = verify(entry.dataset, reporter, request.first, request.last, replay, known)
     found = origins(workspace, entry, request.last)
-    return {"name": str(entry.alias), **to_builtins(report), "origins": to_builtins(found)}
+    head = None
+    if report.valid and request.first is None and request.last is None:
+        state = entry.dataset.state()
+        head = state.head if state.blocks == report.blocks else None  # else it was appended to meanwhile
+    named = {"name": str(entry.alias), "head": _text(head)}
+    return {**named, **to_builtins(report), "origins": to_builtins(found)}
 
 
 def tidy(folder: Path, datasets: Sequence[str]) -> None:

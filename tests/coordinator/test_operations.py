@@ -63,8 +63,8 @@ def test_verifying_a_sound_dataset(entry, context):
     (origin,) = found.pop("origins")
     assert [each["place"] for each in origin["sources"]] == ["ports/*.csv"]
     assert found == {
-        "name": "harbour/ports", "valid": True, "slices": 0, "transforms": 0,
-        "findings": [], "unchecked": [], "engines": [], "rows_known": 0,
+        "name": "harbour/ports", "head": str(entry.dataset.head()), "valid": True, "slices": 0,
+        "transforms": 0, "findings": [], "unchecked": [], "engines": [], "rows_known": 0,
     }  # fmt: skip
 
 
@@ -75,6 +75,7 @@ def test_verifying_a_damaged_dataset(entry, context):
     (context.host.folder / ".odf" / "index.sqlite").unlink()  # nothing remembers what it was
     found = execute(Verify(str(entry.id)), context, Reporter())
     assert not found["valid"]
+    assert found["head"] is None
     assert set(found["findings"][0]) == {"kind", "block", "message"}
     assert str(head) in {finding["block"] for finding in found["findings"]}
 
