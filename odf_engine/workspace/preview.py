@@ -1,7 +1,7 @@
 """A window over all rows of a dataset, read from its slices as it moves.
 
 Opening costs the same for ten rows and ten million: only the row groups that a window touches are
-decoded, and the newest of them are kept.
+decoded, of these only the columns that are asked for, and the newest of them are kept.
 """
 
 from __future__ import annotations
@@ -9,22 +9,37 @@ from __future__ import annotations
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odf_engine.chain.chain import Dataset, SliceRow
 from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.errors import BadData, NotFound
-from odf_engine.identity.multiformats import Multihash
+from odf_engine.errors import BadData, OdfError
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
+from odf_engine.workspace.slice_files import HINT, Bounds, DecodedColumns, SliceFile
 
-CACHE_BYTES: Final = 48 * 1024 * 1024
+CACHE_BYTES: Final = 16 * 1024 * 1024
 _OPEN_FILES: Final = 16
-_UNREADABLE: Final = (pa.ArrowException, OSError)
-_HINT: Final = "odf verify shows everything that is wrong"
+_TRIM_BYTES: Final = 2 * 1024 * 1024
+
+
+class Gap(NamedTuple):
+    """Rows ``start`` to ``stop`` that cannot be read, and why."""
+
+    start: int
+    stop: int
+    problem: str
+
+
+class Group(NamedTuple):
+    """Rows ``start`` to ``stop`` are stored together; what their file says of a column."""
+
+    start: int
+    stop: int
+    bounds: Bounds
 
 
 class Preview:
@@ -37,8 +52,9 @@ class Preview:
     def __init__(self, dataset: Dataset, cache_bytes: int = CACHE_BYTES) -> None:
         self._dataset = dataset
         self._lock = threading.Lock()
-        self._files: OrderedDict[int, _SliceFile] = OrderedDict()
-        self._groups = _Groups(cache_bytes)
+        self._files: OrderedDict[int, SliceFile] = OrderedDict()
+        self._decoded = DecodedColumns(cache_bytes)
+        self._untrimmed = 0
         self._columns = pa.schema([])
         self._load()
 
@@ -52,6 +68,16 @@ class Preview:
         """How many rows there are in all slices."""
         return self._ends[-1] if self._ends else 0
 
+    @property
+    def slices(self) -> Sequence[SliceRow]:
+        """The slices, in the order of their rows."""
+        return self._slices
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """For each slice, the number of the row after its last."""
+        return self._ends
+
     def refresh(self) -> bool:
         """Looks for rows that came since; whether the dataset has changed."""
         with self._lock:
@@ -60,28 +86,46 @@ class Preview:
             self._load()
             return True
 
-    def window(self, start: int, count: int) -> pa.Table:
-        """Rows ``start`` to ``start + count``, as far as there are any; columns as :attr:`columns`.
+    def window(self, start: int, count: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows ``start`` to ``start + count``, as far as there are any.
+
+        Args:
+            columns: which, and in what order; by default all of :attr:`columns`.
 
         Raises:
             NotFound: a slice is not here.
             BadData: a slice is damaged, or does not fit the dataset's schema.
         """
-        start = max(start, 0)
-        with self._lock:
-            stop = min(start + max(count, 0), self.row_count)
-            parts: list[pa.Table] = []
-            while start < stop:
-                part = self._piece(start, stop)
-                parts.append(part)
-                start += part.num_rows
-            return pa.concat_tables(parts) if parts else self._columns.empty_table()
+        table, _ = self._read(start, count, columns, past_gaps=False)
+        return table
+
+    def part(
+        self, start: int, count: int, columns: Sequence[str] | None = None
+    ) -> tuple[pa.Table, list[Gap]]:
+        """As :meth:`window`, with nulls for rows that cannot be read, and which these are."""
+        return self._read(start, count, columns, past_gaps=True)
 
     def tail(self, n: int) -> pa.Table:
         """The newest ``n`` rows by offset, oldest of them first."""
         table = self.window(self.row_count - max(n, 0), min(max(n, 0), self.row_count))
         # Some writers do not store rows in the order of their offsets.
         return table.sort_by(self._offset_column) if self._offset_column in table.column_names else table
+
+    def groups(self, column: str) -> Iterator[Group]:
+        """The row groups that can be read, in order, and what their files say of a column."""
+        field = self._columns.field(column)
+        for at in range(len(self._slices)):
+            first = self._ends[at - 1] if at else 0
+            try:
+                with self._lock:
+                    file = self._file(at)
+                    found = [(end, file.bounds(group, field)) for group, end in enumerate(file.group_ends)]
+            except OdfError:
+                continue
+            start = first
+            for end, bounds in found:
+                yield Group(start, min(first + end, self._ends[at]), bounds)
+                start = first + end
 
     def _load(self) -> None:
         self._head = self._dataset.head()
@@ -98,34 +142,75 @@ class Preview:
         # Nothing is required here: a column that came later is null in older slices.
         columns = pa.schema([pa.field(field.name, field.type) for field in columns])
         if columns != self._columns:
-            self._groups.clear()
+            self._decoded.clear()
             self._columns = columns
 
-    def _piece(self, start: int, stop: int) -> pa.Table:
+    def _read(
+        self, start: int, count: int, columns: Sequence[str] | None, *, past_gaps: bool
+    ) -> tuple[pa.Table, list[Gap]]:
+        names = self._columns.names if columns is None else columns
+        schema = pa.schema([self._columns.field(name) for name in names])
+        parts: list[pa.Table] = []
+        gaps: list[Gap] = []
+        with self._lock:
+            start = max(start, 0)
+            stop = min(start + max(count, 0), self.row_count)
+            while start < stop:
+                try:
+                    part = self._piece(start, stop, schema)
+                except OdfError as error:
+                    if not past_gaps:
+                        raise
+                    end = min(self._ends[bisect_right(self._ends, start)], stop)
+                    gaps.append(Gap(start, end, str(error)))
+                    part = _nulls(schema, end - start)
+                parts.append(part)
+                start += part.num_rows
+        return pa.concat_tables(parts) if parts else schema.empty_table(), gaps
+
+    def _piece(self, start: int, stop: int, schema: pa.Schema) -> pa.Table:
         """Rows from ``start`` to the end of its row group, or to ``stop``."""
         at = bisect_right(self._ends, start)
         first = self._ends[at - 1] if at else 0
         file = self._file(at)
         row = start - first
-        group = bisect_right(file.group_ends, row)
-        if group >= len(file.group_ends):
+        if row >= file.rows:
             raise BadData(
                 f"the slice has {file.rows} rows where its block says {self._ends[at] - first}",
                 where=file.where,
-                hint=_HINT,
+                hint=HINT,
             )
-        begin = file.group_ends[group - 1] if group else 0
-        key = (self._slices[at].physical_hash, group)
-        table = self._groups.get(key)
-        if table is None:
-            table = _unified(file.read(group), self._columns, file.where)
-            self._groups.put(key, table)
-        return table.slice(row - begin, min(stop, self._ends[at]) - start)
+        group, begin, end = file.group_of(row)
+        arrays = self._decode(self._slices[at], file, group, end - begin, schema)
+        table = pa.Table.from_arrays(arrays, schema=schema)
+        return table.slice(row - begin, min(stop, self._ends[at], first + end) - start)
 
-    def _file(self, at: int) -> _SliceFile:
+    def _decode(
+        self, row: SliceRow, file: SliceFile, group: int, rows: int, schema: pa.Schema
+    ) -> list[pa.ChunkedArray]:
+        """Columns of a row group, from those that are kept or from the file."""
+        keys = {field.name: (row.physical_hash, group, field.name) for field in schema}
+        found = {name: column for name, key in keys.items() if (column := self._decoded.get(key)) is not None}
+        missing = [field for field in schema if field.name not in found]
+        if missing:
+            table = file.read(group, [field.name for field in missing])
+            fresh = {field.name: _unified(table, field, rows, file.where) for field in missing}
+            self._decoded.put({keys[name]: column for name, column in fresh.items()})
+            found |= fresh
+            self._trim(table.nbytes)
+        return [found[field.name] for field in schema]
+
+    def _trim(self, decoded: int) -> None:
+        """Gives back to the system what decoding needed: the pool would keep several times the cache."""
+        self._untrimmed += decoded
+        if self._untrimmed > _TRIM_BYTES:
+            self._untrimmed = 0
+            pa.default_memory_pool().release_unused()
+
+    def _file(self, at: int) -> SliceFile:
         file = self._files.get(at)
         if file is None:
-            file = _SliceFile(self._dataset, self._slices[at])
+            file = SliceFile(self._dataset, self._slices[at])
             self._files[at] = file
             if len(self._files) > _OPEN_FILES:
                 self._files.popitem(last=False)[1].close()
@@ -133,86 +218,20 @@ class Preview:
         return file
 
 
-class _SliceFile:
-    """An open slice, whose row groups are read one by one.
-
-    Attributes:
-        where: the slice as a person finds it.
-        group_ends: for each row group, the number of the row after its last.
-    """
-
-    def __init__(self, dataset: Dataset, row: SliceRow) -> None:
-        self.where = f"slice {row.physical_hash.short} (block {row.sequence_number})"
-        try:
-            self._parquet = pq.ParquetFile(dataset.slice_path(row))
-        except FileNotFoundError:
-            raise NotFound("the slice is not here", where=self.where, hint=_HINT) from None
-        except _UNREADABLE as error:
-            raise self._damaged(error) from error
-        metadata = self._parquet.metadata
-        groups = (metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
-        self.group_ends = list(accumulate(groups))
-
-    @property
-    def rows(self) -> int:
-        return self.group_ends[-1] if self.group_ends else 0
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._parquet.schema_arrow
-
-    def read(self, group: int) -> pa.Table:
-        try:
-            return self._parquet.read_row_group(group)
-        except _UNREADABLE as error:
-            raise self._damaged(error) from error
-
-    def close(self) -> None:
-        self._parquet.close()
-
-    def _damaged(self, error: Exception) -> BadData:
-        return BadData(f"the slice cannot be read: {error}", where=self.where, hint=_HINT)
+def _nulls(schema: pa.Schema, rows: int) -> pa.Table:
+    return pa.Table.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
 
 
-class _Groups:
-    """Decoded row groups, the least recently used of them forgotten first; the newest always stays."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._bytes = 0
-        self._tables: OrderedDict[tuple[Multihash, int], pa.Table] = OrderedDict()
-
-    def get(self, key: tuple[Multihash, int]) -> pa.Table | None:
-        table = self._tables.get(key)
-        if table is not None:
-            self._tables.move_to_end(key)
-        return table
-
-    def put(self, key: tuple[Multihash, int], table: pa.Table) -> None:
-        self._tables[key] = table
-        self._bytes += table.nbytes
-        while self._bytes > self._limit and len(self._tables) > 1:
-            self._bytes -= self._tables.popitem(last=False)[1].nbytes
-
-    def clear(self) -> None:
-        self._tables.clear()
-        self._bytes = 0
-
-
-def _unified(table: pa.Table, columns: pa.Schema, where: str) -> pa.Table:
-    """The columns that ``columns`` names, in its order and types; those that are missing are null."""
-    arrays: list[pa.ChunkedArray | pa.Array] = []
-    for field in columns:
-        if field.name not in table.column_names:
-            arrays.append(pa.nulls(table.num_rows, field.type))
-            continue
-        column = table.column(field.name)
-        try:
-            arrays.append(column if column.type == field.type else column.cast(field.type))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise BadData(
-                f"column '{field.name}' is {column.type} where the dataset's schema says {field.type}",
-                where=where,
-                hint=_HINT,
-            ) from None
-    return pa.Table.from_arrays(arrays, schema=columns)
+def _unified(table: pa.Table, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
+    """A column in the type of the dataset's schema; null where it is missing."""
+    if field.name not in table.column_names:
+        return pa.chunked_array([pa.nulls(rows, field.type)])
+    column = table.column(field.name)
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadData(
+            f"column '{field.name}' is {column.type} where the dataset's schema says {field.type}",
+            where=where,
+            hint=HINT,
+        ) from None

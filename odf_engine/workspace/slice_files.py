@@ -1,0 +1,131 @@
+"""Open slices whose columns are decoded row group by row group, and the newest of them kept."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.chain.chain import Dataset, SliceRow
+from odf_engine.errors import BadData, NotFound
+from odf_engine.identity.multiformats import Multihash
+
+HINT: Final = "odf verify shows everything that is wrong"
+
+_UNREADABLE: Final = (pa.ArrowException, OSError)
+
+
+class Bounds(NamedTuple):
+    """Least and greatest of a column in a row group, as the file stores them; None when it does not say."""
+
+    least: int | None
+    greatest: int | None
+
+
+class SliceFile:
+    """An open slice.
+
+    Attributes:
+        where: the slice as a person finds it.
+        group_ends: for each row group, the number of the row after its last.
+    """
+
+    def __init__(self, dataset: Dataset, row: SliceRow) -> None:
+        self.where = f"slice {row.physical_hash.short} (block {row.sequence_number})"
+        try:
+            self._parquet = pq.ParquetFile(dataset.slice_path(row))
+        except FileNotFoundError:
+            raise NotFound("the slice is not here", where=self.where, hint=HINT) from None
+        except _UNREADABLE as error:
+            raise self._damaged(error) from error
+        metadata = self._parquet.metadata
+        groups = (metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
+        self.group_ends = list(accumulate(groups))
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.group_ends[-1] if self.group_ends else 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of its columns."""
+        return self._parquet.schema_arrow
+
+    def group_of(self, row: int) -> tuple[int, int, int]:
+        """The row group of a row: its number, its first row, and the row after its last."""
+        group = bisect_right(self.group_ends, row)
+        return group, self.group_ends[group - 1] if group else 0, self.group_ends[group]
+
+    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
+        """Some columns of a row group; those that the slice does not have are left out.
+
+        Raises:
+            BadData: it is damaged.
+        """
+        try:
+            return self._parquet.read_row_group(group, columns=list(columns))
+        except _UNREADABLE as error:
+            raise self._damaged(error) from error
+
+    def bounds(self, group: int, field: pa.Field) -> Bounds:
+        """What the file says of a column of whole numbers or times, if it has the type of ``field``."""
+        index = self.schema.get_field_index(field.name)
+        # Nested columns before it would shift the number that Parquet counts by.
+        metadata = self._parquet.metadata.row_group(group)
+        at = next(
+            (i for i in range(metadata.num_columns) if metadata.column(i).path_in_schema == field.name), -1
+        )
+        if index < 0 or at < 0 or self.schema.field(index).type != field.type:
+            return Bounds(None, None)
+        found = metadata.column(at).statistics
+        if found is None or not found.has_min_max or not isinstance(found.max_raw, int):
+            return Bounds(None, None)
+        return Bounds(found.min_raw, found.max_raw)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._parquet.close()
+
+    def _damaged(self, error: Exception) -> BadData:
+        return BadData(f"the slice cannot be read: {error}", where=self.where, hint=HINT)
+
+
+ColumnKey = tuple[Multihash, int, str]
+
+
+class DecodedColumns:
+    """Decoded columns of row groups, the least recently used of them forgotten first.
+
+    What is decoded together stays together at least until the next, however large it is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._columns: OrderedDict[ColumnKey, pa.ChunkedArray] = OrderedDict()
+
+    def get(self, key: ColumnKey) -> pa.ChunkedArray | None:
+        """A column, if it is kept."""
+        column = self._columns.get(key)
+        if column is not None:
+            self._columns.move_to_end(key)
+        return column
+
+    def put(self, columns: dict[ColumnKey, pa.ChunkedArray]) -> None:
+        """Keeps columns."""
+        room = self._limit - sum(column.nbytes for column in columns.values())
+        while self._columns and self._bytes > max(room, 0):
+            self._bytes -= self._columns.popitem(last=False)[1].nbytes
+        self._columns |= columns
+        self._bytes += sum(column.nbytes for column in columns.values())
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._columns.clear()
+        self._bytes = 0
