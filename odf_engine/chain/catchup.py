@@ -35,8 +35,8 @@ def catch_up(index: ChainIndex, read: Read, head: Multihash) -> None:
         state, base, keep = _state_at(index, read, fork), fork.head, fork.sequence
     pending: list[Folded] = []
     for stored in _oldest_first(read, missing, walked):
-        state = _folded(state, stored)
-        pending.append(Folded(stored, state))
+        before, state = state, _folded(state, stored)
+        pending.append(Folded(stored, state, before))
         if len(pending) == _BATCH:
             if not index.extend(base, keep, pending, state):
                 return

@@ -133,7 +133,7 @@ class Dataset:
         """At most ``limit`` blocks before number ``before``, newest first, only of these kinds of event."""
         if self.head() is None:
             return []
-        return self._indexed(lambda index, at: index.page(at, limit, before, kinds))
+        return self.indexed(lambda index, at: index.page(at, limit, before, kinds))
 
     def blocks(self, newest_first: bool = True) -> Iterator[StoredBlock]:
         """Every block of the chain as it is now.
@@ -145,7 +145,7 @@ class Dataset:
         if head is None:
             return
         if not newest_first:
-            yield from map(self.block, self._indexed(lambda index, at: index.hashes(at)))
+            yield from map(self.block, self.indexed(lambda index, at: index.hashes(at)))
             return
         at: Multihash | None = head
         while at is not None:
@@ -162,13 +162,13 @@ class Dataset:
             found = index.position(block)
             return found is not None and found.chain == at.chain and found.sequence <= at.sequence
 
-        return self._indexed(ask)
+        return self.indexed(ask)
 
     def slices(self, first_offset: int | None = None, last_offset: int | None = None) -> list[SliceRow]:
         """The slices with records of these offsets, both inclusive, oldest first."""
         if self.head() is None:
             return []
-        return self._indexed(lambda index, at: index.slices(at, first_offset, last_offset))
+        return self.indexed(lambda index, at: index.slices(at, first_offset, last_offset))
 
     def slice_path(self, which: SliceRow | Multihash) -> Path:
         """The file of a slice; where it would be, when it is missing."""
@@ -307,9 +307,9 @@ class Dataset:
             check_append(state, block)
             data = encode_block(block, block_version)
             block_hash = Multihash.sha3_256(data)
-            state = fold(state, block, block_hash)
+            before, state = state, fold(state, block, block_hash)
             stored = StoredBlock(block_hash, block, block_version, len(data))
-            new.append(_New(Folded(stored, state), data))
+            new.append(_New(Folded(stored, state, before), data))
         return new
 
     def _store(self, new: Sequence[_New], data: Path | None, checkpoint: Path | None) -> None:
@@ -363,7 +363,9 @@ class Dataset:
                 catch_up(self._index, self.block, head)
         raise Conflict("the dataset's head keeps moving", where=str(self.folder), hint="try again")
 
-    def _indexed(self, ask: Callable[[ChainIndex, Position], T]) -> T:
+    def indexed(self, ask: Callable[[ChainIndex, Position], T]) -> T:
+        """Asks the index, once it is up to the head; NotFound when the dataset is empty."""
+
         def answer(head: Multihash) -> T | None:
             with self._index.reading():
                 at = self._index.position(head)
@@ -375,13 +377,13 @@ class Dataset:
         def ask(index: ChainIndex, at: Position) -> tuple[Multihash | None]:
             return (index.hash_at(at.chain, number) if 0 <= number <= at.sequence else None,)
 
-        (found,) = self._indexed(ask)
+        (found,) = self.indexed(ask)
         if found is None:
             raise NotFound(f"there is no block number {number} in this dataset")
         return found
 
     def _find_abbreviated(self, text: str) -> Multihash:
-        found = self._indexed(lambda index, at: index.matching(at, text, limit=4)) if self.head() else []
+        found = self.indexed(lambda index, at: index.matching(at, text, limit=4)) if self.head() else []
         if not found:
             raise NotFound(f"there is no block '{text}' in this dataset")
         if len(found) > 1:

@@ -22,7 +22,7 @@ from odf_engine.metadata.timestamp import Timestamp
 SNAPSHOT_EVERY: Final = 512
 """How far apart the states are that are kept for chains that are set back."""
 
-_FORMAT: Final = 3  # raise it whenever tables, ChainState or what is folded into it change
+_FORMAT: Final = 4  # raise it whenever tables, ChainState or what is folded into it change
 _BUSY_SECONDS: Final = 5.0
 _LARGEST: Final = 2**63 - 1  # SQLite's; only a nonsensical chain has larger numbers
 _TABLES: Final = """
@@ -53,10 +53,11 @@ class Position(NamedTuple):
 
 
 class Folded(NamedTuple):
-    """A block, and what its chain amounts to with it."""
+    """A block, and what its chain amounts to with it and amounted to before it."""
 
     stored: StoredBlock
     state: ChainState
+    before: ChainState | None
 
 
 class ChainIndex:
@@ -138,7 +139,7 @@ class ChainIndex:
 
     def slices(self, at: Position, first: int | None = None, last: int | None = None) -> list[SliceRow]:
         """The slices up to ``at`` that have offsets within ``first`` to ``last``, oldest first."""
-        rows = self._all(
+        rows = self.rows(
             f"SELECT {_SLICE} FROM slices WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ?"
             " ORDER BY sequence",
             at.chain,
@@ -150,7 +151,7 @@ class ChainIndex:
 
     def hashes(self, at: Position) -> list[Multihash]:
         """The hashes of all blocks up to ``at``, oldest first."""
-        rows = self._all(
+        rows = self.rows(
             "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ? ORDER BY sequence",
             at.chain,
             at.sequence,
@@ -159,7 +160,7 @@ class ChainIndex:
 
     def matching(self, at: Position, text: str, limit: int) -> list[Multihash]:
         """Hashes up to ``at`` whose base16 text starts with ``text``, or has it as last 8 characters."""
-        rows = self._all(
+        rows = self.rows(
             "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ?"
             " AND (substr('f' || lower(hex(hash)), 1, ?) = ? OR lower(substr(hex(hash), -8)) = ?) LIMIT ?",
             at.chain,
@@ -247,7 +248,8 @@ class ChainIndex:
     def _one(self, sql: str, *values: Any) -> Any:
         return self._run(lambda db: db.execute(sql, values).fetchone())
 
-    def _all(self, sql: str, *values: Any) -> list[Any]:
+    def rows(self, sql: str, *values: Any) -> list[Any]:
+        """What a query over the tables of the index finds."""
         return self._run(lambda db: db.execute(sql, values).fetchall())
 
     def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
@@ -330,7 +332,7 @@ def _own_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState
 def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[Folded]) -> None:
     db.executemany(
         f"INSERT INTO blocks(chain, {_BLOCK}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [_block_values(chain, block_row(item.stored)) for item in blocks],
+        [_block_values(chain, block_row(item.stored, item.before)) for item in blocks],
     )
     db.executemany(
         f"INSERT INTO slices(chain, {_SLICE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",

@@ -1,20 +1,16 @@
-"""What lists show of blocks and slices, and the one line that says what an event did."""
+"""What lists show of blocks and slices."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from odf_engine.chain.state import count
-from odf_engine.chain.transactions import kind_of_transaction
+from odf_engine.chain.state import ChainState, count
+from odf_engine.chain.summaries import summarise
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
-
-_LONGEST: Final = 100
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
@@ -54,8 +50,8 @@ class SliceRow(msgspec.Struct, frozen=True):
     system_time: Timestamp
 
 
-def block_row(stored: StoredBlock) -> BlockRow:
-    """The block as a list shows it."""
+def block_row(stored: StoredBlock, before: ChainState | None = None) -> BlockRow:
+    """The block as a list shows it; ``before`` is what its chain amounted to without it."""
     event: Any = stored.block.event
     return BlockRow(
         sequence_number=stored.block.sequence_number,
@@ -63,7 +59,7 @@ def block_row(stored: StoredBlock) -> BlockRow:
         system_time=stored.block.system_time,
         kind=model.kind_of(event),
         rows=count(getattr(event, "new_data", None)),
-        summary=summarise(event),
+        summary=summarise(event, before),
         size=stored.size,
     )
 
@@ -82,118 +78,3 @@ def slice_row(stored: StoredBlock) -> SliceRow | None:
         size=data.size,
         system_time=stored.block.system_time,
     )
-
-
-def summarise(event: Any) -> str:
-    """One short line for people: what the event did, without its kind."""
-    # Anybody may have written the event: what could steer a terminal is left out.
-    printable = "".join(char if char.isprintable() else " " for char in _words(event))
-    text = " ".join(printable.split())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
-
-
-def _words(event: Any) -> str:
-    match event:
-        case model.AddData() | model.ExecuteTransform():
-            return _data(event)
-        case model.Seed():
-            return f"{event.dataset_kind.value.lower()} dataset {event.dataset_id}"
-        case model.SetPollingSource():
-            return f"source {_fetch(event.fetch)}, {_source(event)}"
-        case model.AddPushSource():
-            return f"source '{event.source_name}', {_source(event)}"
-        case model.DisablePushSource():
-            return f"source '{event.source_name}'"
-        case model.SetTransform():
-            inputs = _named([item.alias or item.dataset_ref for item in event.inputs])
-            return f"{_engine(event.transform)} over {inputs}"
-        case model.SetVocab():
-            return _named(_values(event))
-        case model.SetInfo():
-            return event.description or _named(event.keywords or [])
-        case model.SetLicense():
-            return event.short_name
-        case model.SetAttachments():
-            items = getattr(event.attachments, "items", [])
-            return _named([item.path for item in items])
-        case model.SetDataSchema():
-            return f"schema of {_columns(event)}"
-        case model.Opaque():
-            return "an event of a newer specification"
-        case _:
-            return ""
-
-
-def _data(event: model.AddData | model.ExecuteTransform) -> str:
-    parts = []
-    if event.new_data is not None:
-        rows = count(event.new_data)
-        parts.append(f"{rows:,} record" + ("" if rows == 1 else "s"))
-    if event.new_watermark is not None:
-        parts.append(f"watermark {_time(event.new_watermark)}")
-    kind = kind_of_transaction(event) if isinstance(event, model.ExecuteTransform) else "execute"
-    if kind != "execute":
-        parts.append("the state has ended" if kind == "finish" else "the state was rebuilt")
-    elif event.new_checkpoint is not None and event.new_checkpoint.physical_hash != event.prev_checkpoint:
-        parts.append("checkpoint")
-    if not parts and isinstance(event, model.AddData) and event.new_source_state is not None:
-        parts.append("source state")
-    return ", ".join(parts) or "nothing new"
-
-
-def _time(moment: Timestamp) -> str:
-    return str(moment).removesuffix("T00:00:00Z")
-
-
-def _fetch(fetch: Any) -> str:
-    match fetch:
-        case model.Url():
-            return fetch.url
-        case model.FilesGlob():
-            return fetch.path
-        case model.Container():
-            return f"container {fetch.image}"
-        case model.Mqtt():
-            return f"mqtt {fetch.host}:{fetch.port}"
-        case _:
-            return _name(fetch)
-
-
-def _source(event: model.SetPollingSource | model.AddPushSource) -> str:
-    query = f", {_engine(event.preprocess)}" if event.preprocess is not None else ""
-    return f"read {_name(event.read)}{query}, merge {_name(event.merge)}"
-
-
-def _engine(transform: Any) -> str:
-    return f"{transform.engine} query" if isinstance(transform, model.Sql) else _name(transform)
-
-
-def _name(step: Any) -> str:
-    name = model.kind_of(step)
-    return name[0].lower() + name[1:]
-
-
-def _values(struct: msgspec.Struct) -> list[str]:
-    return [value for name in struct.__struct_fields__ if (value := getattr(struct, name)) is not None]
-
-
-def _named(names: Sequence[str]) -> str:
-    return ", ".join(names)
-
-
-def _columns(event: model.SetDataSchema) -> str:
-    """How many columns a schema has, without Arrow, for which lists should not wait."""
-    if event.schema is None:
-        number = len(event.odf_schema.fields) if event.odf_schema is not None else 0
-    else:
-        try:
-            (root,) = struct.unpack_from("<I", event.schema)
-            (back,) = struct.unpack_from("<i", event.schema, root)
-            (slot,) = struct.unpack_from("<H", event.schema, root - back + 6)  # of the second field
-            (vector,) = struct.unpack_from("<I", event.schema, root + slot)
-            (number,) = struct.unpack_from("<I", event.schema, root + slot + vector)
-        except struct.error:
-            number = len(event.schema)
-        if number >= len(event.schema):  # not the bytes of a schema
-            return f"{len(event.schema):,} bytes"
-    return "1 column" if number == 1 else f"{number:,} columns"

@@ -214,7 +214,7 @@ def test_pages(chains: Chains, tmp_path: Path) -> None:
     mixed = dataset.page(3, before=4, kinds=["AddData", "SetDataSchema"])
     assert [row.sequence_number for row in mixed] == [3, 2, 1]
     newest = dataset.page(1)[0]
-    assert newest.summary == "1 record, watermark 1970-01-20"
+    assert newest.summary == "+1 row, watermark → 1970-01-20"
     assert newest.size == len(dataset.block_bytes(newest.hash))
 
 

@@ -160,7 +160,8 @@ def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     ]  # fmt: skip
     words = [row.summary for row in ended.dataset.page(10, kinds=("ExecuteTransform",))]
     check(deriving, ended)
-    assert words[1] == "1 record, watermark 2024-01-02T12:00:00Z, the state has ended"
+    assert words[1].startswith("+1 row")
+    assert words[1].endswith("the state has ended")
 
 
 def test_a_state_that_is_not_needed_any_more(deriving: Deriving) -> None:
