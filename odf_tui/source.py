@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, WorkerStatus
+from odf_engine.workspace.config import UiConfig
 from odf_tui.state import BlockLine, BlockText, Change, DatasetRow, Detail, Standing
 
 if TYPE_CHECKING:
@@ -75,7 +76,12 @@ class Source(Protocol):
 
     @property
     def theme(self) -> str:
-        """The configured theme, or ``auto``."""
+        """The theme that was chosen last, else the configured one, or ``auto``."""
+        ...
+
+    @property
+    def ui(self) -> UiConfig:
+        """The settings of the workstation."""
         ...
 
     def datasets(self) -> list[DatasetRow]:

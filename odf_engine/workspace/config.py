@@ -124,6 +124,21 @@ class UiConfig(Settings, frozen=True):
     """The workstation's looks."""
 
     theme: Annotated[str, Meta(min_length=1, description="name of the colour theme, or auto")] = "auto"
+    ascii: Annotated[
+        Literal["auto", "always", "never"],
+        Meta(description="draw with ASCII alone; auto: where the locale is not UTF-8"),
+    ] = "auto"
+    keys: Annotated[
+        dict[str, str | list[str]],
+        Meta(description="keys of actions, such as pull: ctrl+l, zoom: [z, Z], add: none"),
+    ] = {}
+    notify_after_seconds: Annotated[
+        float, Meta(ge=0, description="a job that took so long is announced when it ends; 0: none is")
+    ] = 10
+    notify_by: Annotated[
+        Literal["both", "bell", "osc9", "none"],
+        Meta(description="how: the terminal's bell, its notifications (OSC 9), both, or none"),
+    ] = "both"
 
 
 Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]

@@ -21,6 +21,11 @@ class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads):
         """The configured theme."""
         return self.workspace.config.ui.theme
 
+    @property
+    def ui(self) -> settings.UiConfig:
+        """The settings of the workstation."""
+        return self.workspace.config.ui
+
     def save_theme(self, name: str) -> None:
         """Remembers the theme in the workspace's settings."""
         path = self.workspace.config_path

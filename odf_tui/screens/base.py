@@ -20,7 +20,7 @@ from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import Job, Request, WorkerStatus
 from odf_engine.errors import OdfError
-from odf_tui import actions
+from odf_tui import actions, keymap
 from odf_tui.actions import PANES, Situation
 from odf_tui.events import Follower
 from odf_tui.humane import count, said, shorten
@@ -54,6 +54,7 @@ class Parts(Screen[None]):
         rows, healths: the datasets, and how they are.
         pane: the pane that has the keys.
         worker_state, worker_status: the connection, and what the worker last said of itself.
+        keys, key_problems: which key does what, and what is wrong with those that were changed.
     """
 
     def __init__(self, source: Source, early: Early | None = None) -> None:
@@ -68,6 +69,10 @@ class Parts(Screen[None]):
         self.pane = PANES[0]
         self.worker_state = "starting"
         self.worker_status: WorkerStatus | None = None
+        self.keys, self.key_problems = keymap.load(source.ui.keys, keymap.own_file())
+        if self.keys is not actions.USUAL:
+            for key in set(self.keys.all_keys()) - set(actions.all_keys()):
+                self._bindings.bind(key, f"press('{key}')", show=False)
 
     def compose(self) -> ComposeResult:
         """Panes, filter, status, hints."""
@@ -76,7 +81,7 @@ class Parts(Screen[None]):
             yield BlocksPane("blocks")
             yield DataPane("data", classes="-lower")
             yield JobsPane("jobs", self.book)
-        yield StatusLine(self.source.folder.name or str(self.source.folder))
+        yield StatusLine(self.source.folder)
         yield HintLine()
         line = Input(id="filter", compact=True, placeholder="only what holds these letters")
         line.cursor_blink = False
@@ -132,7 +137,14 @@ class Parts(Screen[None]):
 
     def show_hints(self) -> None:
         """Keys for the situation."""
-        self.query_one(HintLine).show(actions.hints(self.situation()))
+        self.query_one(HintLine).show(self.keys.hints(self.situation()))
+
+    def _show_status(self) -> None:
+        """What is selected, and what runs."""
+        row = self.graph.row
+        health = self.healths.get(row.id) if row is not None else None
+        self.query_one(StatusLine).show(row, health, len(self.rows), self.book.open())
+        self.show_hints()
 
     def notify_line(self, text: str, style: str = "good") -> None:
         """Tells something in the line of hints."""

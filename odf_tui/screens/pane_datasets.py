@@ -9,8 +9,7 @@ from typing import Final
 from textual import on
 from textual.timer import Timer
 
-from odf_engine.coordinator.protocol import JobState, Verify
-from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.coordinator.protocol import Verify
 from odf_tui.humane import count
 from odf_tui.messages import DatasetsRead, DetailRead
 from odf_tui.screens.base import Early
@@ -18,9 +17,7 @@ from odf_tui.screens.resetting import Resetting
 from odf_tui.screens.verbs import Verbs
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow, Detail, Health, healths, inputs_first
-from odf_tui.widgets.jobs import doing
 from odf_tui.widgets.lines import LineView
-from odf_tui.widgets.status import StatusLine
 
 LOOK_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
@@ -105,14 +102,6 @@ class DatasetsPart(Resetting, Verbs):
         health, job = self.healths.get(dataset), self.book.intake_of(dataset)
         self.datasets_pane.card.load(row, health, self._details.get(dataset), job)
         self.make_room_for_card()
-
-    def _show_status(self) -> None:
-        row = self.graph.row
-        health = self.healths.get(row.id) if row is not None else None
-        now = Timestamp.now()
-        running = [doing(job, now) for job in self.book.open() if job.state is JobState.running]
-        self.query_one(StatusLine).show(row, health, len(self.rows), running)
-        self.show_hints()
 
     @on(DetailRead)
     def _detail_read(self, message: DetailRead) -> None:

@@ -30,7 +30,7 @@ class Verbs(Places):
 
     def press(self, key: str) -> None:
         """Does what a key means here."""
-        action = actions.find(key, self.pane)
+        action = self.keys.find(key, self.pane)
         if action is not None:
             self.perform(action)
 
@@ -163,7 +163,7 @@ class Verbs(Places):
         from odf_tui.screens.dialogs import Choice, Picker
 
         situation = self.situation()
-        choices = [_choice(action) for action in actions.valid(situation) if action.id != "palette"]
+        choices = [_choice(action) for action in self.keys.valid(situation) if action.id != "palette"]
         choices += [Choice(f"dataset {row.id}", f"go to {row.name}", remark="dataset") for row in self.rows]
         choices += [
             Choice(f"theme {name}", f"colour theme {name}", remark="theme")
@@ -175,7 +175,7 @@ class Verbs(Places):
         """The keys that are valid now."""
         from odf_tui.screens.dialogs import Picker
 
-        choices = [_choice(action) for action in actions.valid(self.situation()) if action.id != "help"]
+        choices = [_choice(action) for action in self.keys.valid(self.situation()) if action.id != "help"]
         title = f"Keys in {self.front.label}  (move with h j k l, g G, arrows, page up and down)"
         self.app.push_screen(Picker(title, choices, typing=False), self.picked)
 

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from rich.cells import cell_len
+from textual import events
+from textual.message import Message
 from textual.timer import Timer
 
-from odf_engine.coordinator.protocol import WorkerStatus
-from odf_tui.humane import count, moment, plain, shorten, size
+from odf_engine.coordinator.protocol import Job, JobState, WorkerStatus
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.actions import Hint
+from odf_tui.humane import count, elapsed, moment, plain, shorten, size
 from odf_tui.state import DatasetRow, Health
+from odf_tui.widgets.jobs import amounts, seconds_of
 from odf_tui.widgets.lines import LineScroll, Span
 
 NOTICE_SECONDS: Final = 8.0
+_SPARK_WIDTH: Final = 100
+_WORKER_WIDTH: Final = 130
+_MASTER: Final = re.compile(r" on (\S+?),")  # as odf_engine.spark tells it
 
 
 class StatusLine(LineScroll):
@@ -24,25 +34,23 @@ class StatusLine(LineScroll):
 
     ground = "bar"
 
-    def __init__(self, workspace: str) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(id="status")
-        self._workspace = workspace
+        self._folder = folder
         self._row: DatasetRow | None = None
         self._health: Health | None = None
         self._datasets = 0
-        self._doing: list[str] = []
-        self._worker: tuple[str, str] = ("worker: starting", "")
+        self._jobs: Sequence[Job] = ()
+        self._worker: tuple[str, str, str] = ("◦ starting the worker…", "", "")
 
-    def show(
-        self, row: DatasetRow | None, health: Health | None, datasets: int, running: Sequence[str]
-    ) -> None:
-        """What is selected, how many datasets there are, and what the running jobs do."""
-        self._row, self._health, self._datasets, self._doing = row, health, datasets, list(running)
+    def show(self, row: DatasetRow | None, health: Health | None, datasets: int, jobs: Sequence[Job]) -> None:
+        """What is selected, how many datasets there are, and the jobs that run or wait."""
+        self._row, self._health, self._datasets, self._jobs = row, health, datasets, jobs
         self.refresh()
 
     def show_worker(self, state: str, status: WorkerStatus | None) -> None:
         """How the worker is."""
-        self._worker = worker_words(state, status)
+        self._worker = (*worker_words(state, status), worker_number(state, status))
         self.refresh()
 
     def count(self) -> int:
@@ -52,21 +60,24 @@ class StatusLine(LineScroll):
     def spans(self, index: int) -> Sequence[Span]:
         """The line."""
         width = self.size.width
-        words, matters = self._worker
+        words, matters, number = self._worker
+        if not matters and width < _SPARK_WIDTH:
+            words = words.partition(" on ")[0]
         tail: list[Span] = []
-        if len(self._doing) == 1:
-            tail.append((f"▸ {shorten(plain(self._doing[0]), max(width // 2 - 8, 10))}   ", "strong"))
-        elif self._doing:
-            tail.append((f"▸ {len(self._doing)} jobs run   ", "strong"))
-        tail += [(words, "strong" if matters else ""), (" ", "")]
+        if self._jobs:
+            tail.append((f"{running_words(self._jobs, max(width // 2 - 8, 10))}   ", "strong"))
+        tail.append((words, "strong" if matters else ""))
+        if number and width >= _WORKER_WIDTH:
+            tail.append((f" · {number}", ""))
+        tail.append((" ", ""))
         room = width - sum(cell_len(text) for text, _ in tail) - 1
-        head: list[Span] = [(f" {shorten(plain(self._workspace), 24)} ", "strong")]
+        head: list[Span] = [(f" {shorten(plain(self._folder.name or str(self._folder)), 24)} ", "strong")]
         room -= cell_len(head[0][0])
         for text in self._facts():
             if cell_len(text) + 3 > room:
                 continue
-            head.append((" · " + text, ""))
-            room -= cell_len(text) + 3
+            head.append((("· " if len(head) == 1 else " · ") + text, ""))
+            room -= cell_len(head[-1][0])
         return [*head, (" " * max(room + 1, 1), ""), *tail]
 
     def _facts(self) -> list[str]:
@@ -78,35 +89,110 @@ class StatusLine(LineScroll):
             facts.append(size(row.size))
             if row.watermark:
                 facts.append(f"watermark {moment(row.watermark)}")
-        return [*facts, f"{count(self._datasets)} dataset" + ("" if self._datasets == 1 else "s")]
+        facts.append(f"{count(self._datasets)} dataset" + ("" if self._datasets == 1 else "s"))
+        return [*facts, plain(_short_path(self._folder))]
+
+
+def _short_path(folder: Path) -> str:
+    try:
+        return str(Path("~") / folder.relative_to(Path.home()))
+    except (ValueError, RuntimeError):  # elsewhere, or there is no home
+        return str(folder)
+
+
+def running_words(jobs: Sequence[Job], width: int) -> str:
+    """What runs, in at most ``width`` cells: one job with what it does; of several the slowest."""
+    running = [job for job in jobs if job.state is JobState.running]
+    waiting = len(jobs) - len(running)
+    waits = f", {count(waiting)} wait{'s' if waiting == 1 else ''}" if waiting else ""
+    if not running:
+        return shorten(f"◦ {count(waiting)} job{' waits' if waiting == 1 else 's wait'}", width)
+    now = Timestamp.now()
+    slowest = max(running, key=lambda job: seconds_of(job, now) or 0.0)
+    if len(running) == 1:
+        return _one(slowest, now, waits, width)
+    known = f"▸ {count(len(running))} jobs run{waits}"
+    took = _took(slowest, now)
+    room = width - cell_len(known) - cell_len(took) - 12
+    if room < 8:
+        return shorten(known, width)
+    return f"{known}, slowest {shorten(plain(slowest.target), room)}{took}"
+
+
+def _one(job: Job, now: Timestamp, waits: str, width: int) -> str:
+    amount = amounts(job).split(" · ") if amounts(job) else ["running"]
+    done, took = _done(job), _took(job, now)
+    fixed = cell_len(f"▸ {job.kind} {done}{took}{waits}")
+    name = shorten(plain(job.target), max(min(width - fixed - cell_len(amount[0]) - 3, 28), 5))
+    room = width - fixed - cell_len(name)
+    parts = ""
+    for part in amount:
+        if cell_len(parts) + cell_len(part) + 3 <= room:
+            parts += f" · {part}"
+    return f"▸ {job.kind} {name}{done}{parts}{took}{waits}"
+
+
+def _took(job: Job, now: Timestamp) -> str:
+    seconds = seconds_of(job, now)
+    return f" · {elapsed(seconds)}" if seconds is not None and seconds >= 1 else ""
+
+
+def _done(job: Job) -> str:
+    """How far a job is, if it knows that."""
+    progress = job.progress
+    for done, total in (
+        (progress.rows, progress.total_rows),
+        (progress.bytes, progress.total_bytes),
+        (progress.files, progress.total_files),
+    ):
+        if done is not None and total:
+            return f" {min(100 * done // total, 100)} %"
+    return ""
 
 
 def worker_words(state: str, status: WorkerStatus | None) -> tuple[str, str]:
-    """The worker in a few words, and whether they matter (then not empty)."""
+    """Worker and Spark in a few words, and whether they matter (then not empty)."""
     if state == "gone":
         return "✗ worker gone, R restarts it", "bad"
-    if state == "starting" or status is None:
+    if state == "starting":
+        return "◦ starting the worker…", ""
+    if state != "connected":
+        return f"! worker: {shorten(plain(state), 30)}", "warn"
+    if status is None:
         return "◦ starting the worker…", ""
     if status.spark == "starting":
         return "◦ starting Spark…", ""
     if status.spark == "ready":
-        return "● ready", ""
+        master = _MASTER.search(status.spark_detail)
+        return "● ready" + (f" on {shorten(plain(master[1]), 30)}" if master else ""), ""
     if status.spark == "failed":
         return f"✗ Spark failed: {shorten(plain(status.spark_detail), 30)}", "bad"
     return "● worker ready", ""
 
 
+def worker_number(state: str, status: WorkerStatus | None) -> str:
+    """Which worker this is; empty when there is none."""
+    return f"worker {status.pid}, {plain(status.version)}" if status is not None and state != "gone" else ""
+
+
 class HintLine(LineScroll):
-    """Keys for the focused pane; a notice takes the place for some seconds."""
+    """Keys for the focused pane; a notice takes the place for some seconds. A click does what a hint says."""
+
+    class Chosen(Message):
+        """A hint was clicked."""
+
+        def __init__(self, action: str) -> None:
+            super().__init__()
+            self.action = action
 
     def __init__(self) -> None:
         super().__init__(id="hints")
-        self._hints: Sequence[tuple[str, str]] = ()
+        self._hints: Sequence[Hint] = ()
         self._notice: Span | None = None
         self._timer: Timer | None = None
 
-    def show(self, hints: Sequence[tuple[str, str]]) -> None:
-        """Keys and words."""
+    def show(self, hints: Sequence[Hint]) -> None:
+        """Keys and words, the most important first; the last one is always shown."""
         if hints != self._hints:
             self._hints = hints
             self.refresh()
@@ -134,11 +220,34 @@ class HintLine(LineScroll):
         if self._notice is not None:
             return [(" ", ""), self._notice]
         spans: list[Span] = [(" ", "")]
-        room = self.size.width - 1
-        for key, word in self._hints:
-            cells = cell_len(key) + cell_len(word) + 3
-            if cells > room:
-                break
-            spans += [(key, "key"), (f" {word}  ", "muted")]
-            room -= cells
+        for hint in self._fitting():
+            spans += [(hint.key, "key"), (f" {hint.word}  ", "muted")]
         return spans
+
+    def _fitting(self) -> list[Hint]:
+        """The hints that there is room for."""
+        if not self._hints:
+            return []
+        *hints, last = self._hints
+        room = self.size.width - 1 - _cells(last)
+        found: list[Hint] = []
+        for hint in hints:
+            if _cells(hint) <= room:
+                found.append(hint)
+                room -= _cells(hint)
+        return [*found, last]
+
+    def on_click(self, event: events.Click) -> None:
+        """Does what the hint under the mouse says; a notice goes away."""
+        if self._notice is not None:
+            self.clear()
+            return
+        x = event.x - 1
+        for hint in self._fitting():
+            if 0 <= x < _cells(hint) - 2:
+                self.post_message(self.Chosen(hint.action))
+            x -= _cells(hint)
+
+
+def _cells(hint: Hint) -> int:
+    return cell_len(hint.key) + cell_len(hint.word) + 3

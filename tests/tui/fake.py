@@ -24,6 +24,7 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.errors import InvalidManifest, OdfError
+from odf_engine.workspace.config import UiConfig
 from odf_tui.state import (
     BlockLine,
     BlockText,
@@ -161,6 +162,7 @@ class FakeSource:
         self.known: list[Job] = []
         self.journal: list[JournalEvent] = []
         self.status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
+        self.ui = UiConfig(ascii="never")  # whatever the locale of the tests is
         self.links: list[FakeLink] = []
         self.connecting: list[OdfError] = []
         self.windows: dict[str, Rows] = {}
