@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from odf_engine.coordinator.environment import allowed_values
-from odf_engine.coordinator.jobs import JournalReader
+from odf_engine.coordinator.journal import JournalReader
 from odf_engine.coordinator.protocol import (
     MAX_EVENT_BYTES,
     PROTOCOL_VERSION,
@@ -22,6 +22,7 @@ from odf_engine.coordinator.protocol import (
     Ping,
     Refused,
     Request,
+    Samples,
     Stop,
     Submit,
     Subscribe,
@@ -203,7 +204,7 @@ class Client:
                 while (event := await lines.event()) is not None:
                     if isinstance(event, WorkerStatus):
                         cursor = event.last_seq if cursor is None else cursor
-                    elif not isinstance(event, Accepted | Refused | JobProgress):
+                    elif not isinstance(event, Accepted | Refused | JobProgress | Samples):
                         cursor = event.seq
                     yield event
             finally:
@@ -324,7 +325,9 @@ def _foreign_status(line: bytes) -> WorkerStatus | None:
         name: plain[name] if isinstance(plain.get(name), int) else 0
         for name in ("pid", "protocol", "running", "queued", "last_seq")
     }
-    return WorkerStatus(version=str(plain.get("version", "unknown")), spark="off", spark_detail="", **known)
+    return WorkerStatus(
+        version=str(plain.get("version", "unknown")), spark="off", spark_detail="", spark_hint="", **known
+    )
 
 
 def _compatible(status: WorkerStatus) -> bool:

@@ -15,6 +15,7 @@ from typing import Final, Literal, TypeVar
 
 import msgspec
 
+from odf_engine.coordinator.journal import INTERRUPTED, VERSION, JournalReader
 from odf_engine.coordinator.protocol import (
     Committed,
     Failure,
@@ -26,23 +27,18 @@ from odf_engine.coordinator.protocol import (
     Progress,
     Request,
 )
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import NotFound
 from odf_engine.metadata.timestamp import Timestamp
 
 KEEP_JOBS: Final = 1000
 KEEP_EVENTS: Final = 200_000
-MAX_LINE: Final = 20_000
+MAX_LINE: Final = 4_000
+_MOST_LINES: Final = 400
 PROGRESS_SECONDS: Final = 1.0
 _PRUNE_EVERY: Final = 10_000
 
-INTERRUPTED: Final = Failure(
-    message="the worker ended before this job did",
-    hint="run it again: what was committed stays, and the rest starts afresh",
-)
-
 Level = Literal["debug", "info", "warning", "error"]
 
-_VERSION: Final = 1
 _TABLES: Final = """
 CREATE TABLE jobs(
     number INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -53,6 +49,8 @@ CREATE INDEX open_jobs ON jobs(number) WHERE NOT final;
 CREATE TABLE events(seq INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL, body BLOB NOT NULL);
 CREATE INDEX events_of_job ON events(job, seq);
 """
+_REQUESTS: Final = "CREATE TABLE IF NOT EXISTS requests(job INTEGER PRIMARY KEY, body BLOB NOT NULL)"
+"""Younger than the other tables: journals that do not have it are given it."""
 _NEXT: Final = {
     JobState.queued: {JobState.running, JobState.cancelled, JobState.interrupted, JobState.failed},
     JobState.running: {JobState.done, JobState.failed, JobState.cancelled, JobState.interrupted},
@@ -61,95 +59,6 @@ _NEXT: Final = {
 _Entry = TypeVar("_Entry", bound=JournalEvent)
 
 _encode = msgspec.json.Encoder().encode
-_job = msgspec.json.Decoder(Job)
-_event = msgspec.json.Decoder(JournalEvent)
-
-
-class JournalReader:
-    """Reads a journal while somebody else may write it; an absent one is empty.
-
-    ``worker_alive`` tells whether a worker runs: without one, jobs that the journal leaves open are
-    shown as interrupted, because nobody works on them any more.
-    """
-
-    def __init__(self, path: Path, worker_alive: Callable[[], bool] = lambda: True) -> None:
-        self._path = path
-        self._worker_alive = worker_alive
-
-    @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection | None]:
-        try:
-            connection = _open_for_reading(self._path)
-        except sqlite3.Error as error:
-            raise _damaged(self._path, error) from None
-        try:
-            yield connection
-        except sqlite3.Error as error:
-            raise _damaged(self._path, error) from None
-        finally:
-            if connection is not None:
-                connection.close()
-
-    def _rows(self, query: str, *parameters: object) -> list[tuple]:
-        with self._connection() as connection:
-            return [] if connection is None else connection.execute(query, parameters).fetchall()
-
-    def jobs(self, limit: int | None = None) -> list[Job]:
-        """Jobs, newest first."""
-        query = "SELECT body FROM jobs ORDER BY number DESC LIMIT ?"
-        return self._decode(query, -1 if limit is None else limit)
-
-    def open_jobs(self) -> list[Job]:
-        """Jobs that are queued or running, oldest first."""
-        return [
-            job
-            for job in self._decode("SELECT body FROM jobs WHERE NOT final ORDER BY number")
-            if not job.state.final
-        ]
-
-    def job(self, job_id: str) -> Job:
-        """One job.
-
-        Raises:
-            NotFound: the journal has no such job (any more).
-        """
-        found = self._decode("SELECT body FROM jobs WHERE number = ?", _number(job_id))
-        if not found:
-            raise NotFound(f"there is no job '{job_id}'", hint="'odf jobs' lists them")
-        return found[0]
-
-    def events(
-        self, since: int = 0, *, job: str | None = None, limit: int | None = None
-    ) -> list[JournalEvent]:
-        """Events after the journal number ``since``, oldest first; of one job when it is named."""
-        query = "SELECT seq, body FROM events WHERE seq > ?"
-        parameters: list[object] = [since]
-        if job is not None:
-            query += " AND job = ?"
-            parameters.append(_number(job))
-        query += " ORDER BY seq LIMIT ?"
-        return _events(self._rows(query, *parameters, -1 if limit is None else limit))
-
-    def tail(self, count: int, *, job: str | None = None) -> list[JournalEvent]:
-        """The newest ``count`` events, oldest of them first; of one job when it is named."""
-        query, parameters = "SELECT seq, body FROM events", []
-        if job is not None:
-            query += " WHERE job = ?"
-            parameters.append(_number(job))
-        rows = self._rows(query + " ORDER BY seq DESC LIMIT ?", *parameters, count)
-        return _events(rows[::-1])
-
-    def last_seq(self) -> int:
-        """The newest journal number; 0 when nothing was ever written."""
-        rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
-        return rows[0][0] if rows else 0
-
-    def _decode(self, query: str, *parameters: object) -> list[Job]:
-        dead = not self._worker_alive()
-        jobs = [_job.decode(body) for (body,) in self._rows(query, *parameters)]
-        if all(job.state.final for job in jobs) or not dead or self._worker_alive():
-            return jobs  # asked before and after: a worker that starts or ends meanwhile does not confuse
-        return [job if job.state.final else _interrupted(job) for job in jobs]
 
 
 class Journal(JournalReader):
@@ -197,6 +106,7 @@ class Journal(JournalReader):
         """Enters a queued job; ``target`` is the dataset's alias."""
         with self._transaction() as database:
             number = database.execute("INSERT INTO jobs(final, body) VALUES (0, x'')").lastrowid
+            database.execute("INSERT INTO requests(job, body) VALUES (?, ?)", (number, _encode(request)))
             job = Job(
                 id=str(number),
                 kind=str(request.__struct_config__.tag),
@@ -246,10 +156,11 @@ class Journal(JournalReader):
                 self._database.execute(query, (_encode(job), int(job_id)))
 
     def line(self, job_id: str, text: str, level: Level = "info") -> None:
-        """Appends a line to a job's log; very long ones are cut."""
-        if len(text) > MAX_LINE:
-            text = text[:MAX_LINE] + " …"
-        self._append(LogLine(seq=0, job=job_id, time=_now(), level=level, text=text))
+        """Appends to a job's log, a line for each line of the text; very long ones are cut."""
+        now = _now()
+        texts = text[: MAX_LINE * _MOST_LINES].splitlines()[:_MOST_LINES] or [""]
+        cut = (each if len(each) <= MAX_LINE else each[:MAX_LINE] + " …" for each in texts)
+        self._append(*(LogLine(seq=0, job=job_id, time=now, level=level, text=each) for each in cut))
 
     def committed(self, job_id: str, dataset: str, block: str, event: str, rows: int) -> None:
         """Notes that a job gave a dataset a new head."""
@@ -268,7 +179,8 @@ class Journal(JournalReader):
                 "(SELECT number FROM jobs ORDER BY number DESC LIMIT 1 OFFSET ?)",
                 (keep_jobs,),
             )
-            database.execute("DELETE FROM events WHERE job NOT IN (SELECT number FROM jobs)")
+            for table in ("events", "requests"):
+                database.execute(f"DELETE FROM {table} WHERE job NOT IN (SELECT number FROM jobs)")
             database.execute(
                 "DELETE FROM events WHERE seq <= (SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?)",
                 (keep_events,),
@@ -296,10 +208,15 @@ class Journal(JournalReader):
         self._tell(event)
         return job
 
-    def _append(self, event: LogLine | Committed) -> None:
-        with self._lock:
-            stored = self._insert(self._database, event)
-        self._tell(stored)
+    def _append(self, *events: LogLine | Committed) -> None:
+        if len(events) == 1:  # a transaction by itself
+            with self._lock:
+                stored = [self._insert(self._database, events[0])]
+        else:
+            with self._transaction() as database:
+                stored = [self._insert(database, event) for event in events]
+        for event in stored:
+            self._tell(event)
 
     def _insert(self, database: sqlite3.Connection, event: _Entry) -> _Entry:
         number = int(event.job.id if isinstance(event, JobChanged) else event.job)
@@ -318,62 +235,17 @@ def _open_for_writing(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
-        if version not in (0, _VERSION):
+        if version not in (0, VERSION):
             raise sqlite3.DatabaseError(f"the journal has version {version}")
         database.execute("PRAGMA journal_mode = WAL")
         database.execute("PRAGMA synchronous = NORMAL")
         if version == 0:
-            database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {_VERSION}; COMMIT;")
+            database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+        database.execute(_REQUESTS)
     except BaseException:
         database.close()
         raise
     return database
-
-
-def _open_for_reading(path: Path) -> sqlite3.Connection | None:
-    """None when there is no journal yet."""
-    if not path.exists() or path.stat().st_size == 0:
-        return None
-    uri = path.absolute().as_uri()
-    for mode in ("?mode=rw", "?mode=ro", "?immutable=1"):  # the later ones where nothing may be written
-        try:
-            database = sqlite3.connect(uri + mode, uri=True, timeout=10, isolation_level=None)
-        except sqlite3.OperationalError:
-            continue
-        try:
-            database.execute("PRAGMA query_only = 1")
-            version = database.execute("PRAGMA user_version").fetchone()[0]
-        except sqlite3.OperationalError:
-            database.close()
-            continue
-        except sqlite3.Error:
-            database.close()
-            raise
-        if version == _VERSION:
-            return database
-        database.close()
-        return None  # being made, or of another version, which the next worker moves aside
-    raise sqlite3.OperationalError("it cannot be opened")
-
-
-def _damaged(path: Path, error: sqlite3.Error) -> OdfError:
-    return OdfError(
-        f"the journal of jobs cannot be read: {error}",
-        where=str(path),
-        hint="no dataset depends on it; it is made anew when the worker starts next",
-    )
-
-
-def _interrupted(job: Job) -> Job:
-    return msgspec.structs.replace(job, state=JobState.interrupted, error=INTERRUPTED)
-
-
-def _events(rows: list[tuple]) -> list[JournalEvent]:
-    return [msgspec.structs.replace(_event.decode(body), seq=seq) for seq, body in rows]
-
-
-def _number(job_id: str) -> int:
-    return int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 18 else -1
 
 
 def _now() -> str:

@@ -72,7 +72,8 @@ class Verify(msgspec.Struct, frozen=True, tag="verify"):
     """Checks chain, slices and checkpoints; ``first``..``last`` are sequence numbers, inclusive.
 
     Transactions are run again unless ``integrity`` is set. With ``rows`` also rows that were found right
-    before are checked again, where the bytes of their slice are the same.
+    before are checked again, where the bytes of their slice are the same. In the result, ``head`` is the
+    newest block, when the whole chain up to it was found right; else null.
     """
 
     dataset: str
@@ -168,9 +169,28 @@ class Export(msgspec.Struct, frozen=True, tag="export"):
     replace: bool = False
 
 
-Request = Pull | Ingest | Verify | Validate | Update
+class Query(msgspec.Struct, frozen=True, tag="sql"):
+    """Asks a query over datasets by their names; nothing is changed.
 
-LOOKS: Final = frozenset({"describe", "project", "export"})
+    At most ``limit`` rows of its result are kept. ``dataset`` is empty: a query is of no dataset. The
+    result is JSON::
+
+        sql        the query
+        path       the Parquet file of the rows, from the workspace's folder on; it goes when newer ones come
+        columns    [{name, type}], the types as DDL has them
+        rows       how many there are
+        truncated  whether there would have been more
+        seconds    from the start of the job
+    """
+
+    sql: str
+    limit: int = 1_000_000
+    dataset: str = ""
+
+
+Request = Pull | Ingest | Verify | Validate | Update | Query
+
+LOOKS: Final = frozenset({"describe", "project", "export", "sql"})
 """Kinds of jobs that only look at what a dataset has. They change nothing, and run beside those that do."""
 
 
@@ -249,7 +269,8 @@ class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
 class Subscribe(msgspec.Struct, frozen=True, tag="subscribe"):
     """Sends journal events after ``since`` and everything from then on; None: only from now on.
 
-    The first answer is a :class:`WorkerStatus`, and there is another one whenever Spark's state changes.
+    The first answer is a :class:`WorkerStatus`, and there is another one whenever Spark's state changes;
+    then come the :class:`Samples` of the last minutes, if there are some.
     """
 
     since: int | None = None
@@ -270,7 +291,10 @@ Command = Submit | Cancel | Subscribe | Ping | Stop
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):
-    """The worker itself; ``spark`` is ``starting``, ``ready``, ``failed`` or ``off``."""
+    """The worker itself; ``spark`` is ``starting``, ``ready``, ``failed`` or ``off``.
+
+    ``spark_detail`` is which Spark that is, or why it failed; ``spark_hint`` what to do then.
+    """
 
     pid: int
     protocol: int
@@ -280,6 +304,35 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):
     running: int
     queued: int
     last_seq: int
+    spark_hint: str = ""
+
+
+class Rate(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a running job did in a second."""
+
+    rows: float = 0
+    bytes: float = 0
+    files: float = 0
+
+
+class Sample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How busy the worker was: ``at`` in seconds since 1970, the rate of each running job by its id.
+
+    ``heap`` and ``heap_max`` are bytes of Spark's Java heap, 0 while it does not run; ``memory`` is what
+    worker and Java hold of the machine's memory.
+    """
+
+    at: float
+    rates: dict[str, Rate] = {}
+    heap: int = 0
+    heap_max: int = 0
+    memory: int = 0
+
+
+class Samples(msgspec.Struct, frozen=True, tag="samples"):
+    """One a second while jobs run, none while they do not; all of the last minutes for who subscribes."""
+
+    samples: list[Sample]
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -332,7 +385,7 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 
 
 JournalEvent = JobChanged | LogLine | Committed
-Event = WorkerStatus | Accepted | Refused | JobProgress | JournalEvent
+Event = WorkerStatus | Accepted | Refused | JobProgress | Samples | JournalEvent
 
 MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024

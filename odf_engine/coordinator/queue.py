@@ -74,6 +74,12 @@ class JobReporter(Reporter):
             self._fresh = False
             return self._progress
 
+    @property
+    def amounts(self) -> Progress:
+        """The newest amounts."""
+        with self._amounts:
+            return self._progress
+
     def end(self) -> Progress:
         """The last amounts; :meth:`collect` has nothing from now on."""
         with self._amounts:
@@ -187,6 +193,12 @@ class JobQueue:
                 self._note(entry.job.id, progress)
         return found
 
+    def amounts(self) -> dict[str, Progress]:
+        """The newest amounts of all running jobs."""
+        with self._lock:
+            entries = list(self._running.values())
+        return {entry.job.id: entry.reporter.amounts for entry in entries}
+
     def start_ready(self) -> None:
         """Starts the jobs whose turn it is."""
         with self._lock:
@@ -235,7 +247,7 @@ class JobQueue:
             if reporter.cancelled:  # most likely the way in which something noticed it
                 reporter.line(f"while it was cancelled: {_trace(error)}", "debug")
                 return JobState.cancelled, None, None
-            if not isinstance(error, OdfError):
+            if not isinstance(error, OdfError) or error.__cause__ is not None:
                 reporter.line(_trace(error), "debug")
             return JobState.failed, _failure(error, job), None
 

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
@@ -30,6 +31,8 @@ from odf_engine.coordinator.protocol import (
     Progress,
     Refused,
     Request,
+    Sample,
+    Samples,
     Stop,
     Submit,
     Subscribe,
@@ -37,6 +40,7 @@ from odf_engine.coordinator.protocol import (
     decode_command,
     encode_line,
 )
+from odf_engine.coordinator.sampling import KEPT
 from odf_engine.errors import OdfError
 
 SEND_PATIENCE: Final = 30.0
@@ -56,6 +60,10 @@ class Host(Protocol):
 
     def status(self) -> WorkerStatus:
         """How the worker is."""
+        ...
+
+    def samples(self) -> list[Sample]:
+        """How busy it was in the last minutes."""
         ...
 
     def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
@@ -99,6 +107,12 @@ class Sessions:
             session.amounts.update(amounts)
             session.wake.set()
 
+    def sampled(self, sample: Sample) -> None:
+        """There is a new sample; a slow client gets the newest ones of those that it missed."""
+        for session in self._sessions:
+            session.samples.append(sample)
+            session.wake.set()
+
     def status_changed(self) -> None:
         """The worker's status is another one."""
         for session in self._sessions:
@@ -131,6 +145,7 @@ class _Session:
         self._sending = asyncio.Lock()
         self.wake = asyncio.Event()
         self.amounts: dict[str, Progress] = {}
+        self.samples: deque[Sample] = deque(maxlen=KEPT)
         self.status_due = False
 
     async def run(self) -> None:
@@ -208,6 +223,7 @@ class _Session:
                 status = self._host.status()
                 since = status.last_seq if command.since is None else command.since
                 self._cursor = max(0, min(since, status.last_seq))  # a new journal may begin anew
+                self.samples.extend(self._host.samples())
                 self.wake.set()
                 return status
             case Ping():
@@ -228,12 +244,17 @@ class _Session:
         async with self._sending:
             if self._cursor is None:
                 self.amounts.clear()
+                self.samples.clear()
                 return
             # Taken before the journal is read: a job whose end is read below gets no amounts after it.
             amounts, self.amounts = self.amounts, {}
             if self.status_due:
                 self.status_due = False
                 await self._write([self._host.status()])
+            if self.samples:
+                samples = list(self.samples)
+                self.samples.clear()
+                await self._write([Samples(samples)])
             while page := self._host.journal.events(self._cursor, limit=_PAGE):
                 for event in page:
                     if isinstance(event, JobChanged) and event.job.state.final:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
 from odf_engine.spark.leftovers import has_leftovers
+from odf_engine.spark.memory import Memory
 
 if TYPE_CHECKING:
     from odf_engine.spark.session import SparkRuntime
@@ -35,6 +36,11 @@ class Runtime(Protocol):
     @property
     def tasks_running(self) -> int:
         """How many tasks it works on, those of cancelled jobs included."""
+        ...
+
+    @property
+    def memory(self) -> Memory | None:
+        """What it has of memory, while it runs."""
         ...
 
     def train_archive_in_background(self, busy: Callable[[], bool]) -> None:
@@ -65,13 +71,20 @@ class SparkService:
         self._closed = False
         self.state: State = "off"
         self.detail = ""
+        self.hint = ""
+
+    @property
+    def memory(self) -> Memory | None:
+        """What Spark has of memory, while it runs."""
+        runtime = self._runtime
+        return None if runtime is None else runtime.memory
 
     def start(self) -> None:
         """Begins to start Spark in the background, unless it runs or starts already."""
         with self._condition:
             if self._closed or self.state in ("starting", "ready"):
                 return
-            self.state, self.detail, self._error = "starting", "", None
+            self.state, self.detail, self.hint, self._error = "starting", "", "", None
             threading.Thread(target=self._run, name="spark-start", daemon=True).start()
         self._changed()
 
@@ -159,6 +172,7 @@ class SparkService:
                 self._runtime, self._error = runtime, error
                 self.state = "failed" if runtime is None else "ready"
                 self.detail = error.message if error else runtime.detail if runtime else ""
+                self.hint = (error.hint if error else None) or ""
             self._changed()
             self._condition.notify_all()
         if runtime is not None:

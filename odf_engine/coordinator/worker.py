@@ -31,10 +31,12 @@ from odf_engine.coordinator.protocol import (
     JobChanged,
     JournalEvent,
     Request,
+    Sample,
     WorkerStatus,
 )
 from odf_engine.coordinator.queue import JobQueue
 from odf_engine.coordinator.rendezvous import Rendezvous, engine_version
+from odf_engine.coordinator.sampling import Sampler
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
 from odf_engine.coordinator.spark_service import Runtime, SparkService
 from odf_engine.errors import OdfError
@@ -109,7 +111,12 @@ class Worker:
             running=self._queue.running,
             queued=self._queue.queued,
             last_seq=self._journal.last_seq(),
+            spark_hint=self._spark.hint,
         )
+
+    def samples(self) -> list[Sample]:
+        """How busy it was in the last minutes."""
+        return list(self._sampler.samples)
 
     def submit(self, request: Request, target: str, environment: Mapping[str, str]) -> Job:
         """Makes a job.
@@ -162,6 +169,7 @@ class Worker:
         self._stop = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
         self._queue = JobQueue(self._journal, self, self._executor, self._max_jobs, self._journal_lost)
+        self._sampler = Sampler(self._queue.amounts, lambda: self._spark.memory, self._busy, self._sampled)
         interrupted = self._journal.interrupt_open_jobs()
         for job in interrupted:
             _log.warning("job %s was interrupted: an earlier worker ended before it", job.id)
@@ -221,6 +229,7 @@ class Worker:
     # --- news ---
 
     def _start_beat(self) -> None:
+        self._sampler.start()
         if self._beat is None or self._beat.done():
             self._beat = asyncio.create_task(self._beat_while_busy())
 
@@ -234,6 +243,9 @@ class Worker:
         """Lines wait for the next beat; what changes the picture is told at once. From any thread."""
         if isinstance(event, JobChanged | Committed):
             self._tell(self._sessions.wake)
+
+    def _sampled(self, sample: Sample) -> None:
+        self._tell(lambda: self._sessions.sampled(sample))
 
     def _spark_changed(self) -> None:
         self._tell(self._sessions.status_changed)

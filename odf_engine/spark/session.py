@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    from odf_engine.spark.memory import Memory
+
 _log = logging.getLogger(__name__)
 _LARGEST_LOG = 5_000_000
 _LONGEST_SOCKET_FOLDER = 55
@@ -103,6 +105,14 @@ class SparkRuntime:
         from odf_engine.spark.progress import tasks_running
 
         return tasks_running(context)
+
+    @property
+    def memory(self) -> Memory | None:
+        """What Java has of memory; None when Spark does not run."""
+        from odf_engine.spark.memory import memory_of
+
+        context, pid = self._context, self.pid
+        return None if context is None or pid is None else memory_of(context, pid)
 
     def start(self) -> None:
         """Starts Spark and waits until it is ready; does nothing when it is.

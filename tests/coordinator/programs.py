@@ -17,6 +17,7 @@ from odf_engine.coordinator.protocol import Request
 from odf_engine.coordinator.worker import Worker, settle
 from odf_engine.errors import BadData, OdfError
 from odf_engine.progress import Reporter
+from odf_engine.spark.memory import Memory
 
 
 class FakeSpark:
@@ -35,6 +36,10 @@ class FakeSpark:
     @property
     def detail(self) -> str:
         return "a pretended Spark"
+
+    @property
+    def memory(self) -> Memory:
+        return Memory(300_000_000, 1_000_000_000, 700_000_000)
 
     @property
     def alive(self) -> bool:
@@ -59,6 +64,13 @@ def run(request: Request, context: Context, reporter: Reporter) -> dict[str, obj
                 reporter.amount(rows=number, total_rows=count)
                 reporter.line(f"row {number}")
                 time.sleep(0.002)
+        case "noise":  # so many seconds of 1,000 lines each
+            began = time.monotonic()
+            for number in range(count * 1000):
+                reporter.check()
+                reporter.amount(rows=number + 1, total_rows=count * 1000)
+                reporter.line(f"line {number + 1} of a talkative program, which says what it does next")
+                time.sleep(max(began + number / 1000 - time.monotonic(), 0))
         case "flood":  # the same without a pause
             for number in range(1, count + 1):
                 reporter.line(f"row {number} " + "x" * 1000)

@@ -117,6 +117,38 @@ def test_the_next_worker_marks_what_was_left(path: Path):
     assert later.interrupt_open_jobs() == []
 
 
+def test_what_was_asked_and_what_was_committed_is_found_again(path: Path):
+    journal = Journal(path)
+    pull = Pull("did:odf:x", after=["did:odf:y"], force=True)
+    first, second = journal.create(pull, "a"), journal.create(Verify("b"), "b")
+    for number in range(3):
+        journal.line(first.id, '"type":"committed" is only a text here')
+        journal.committed(first.id, "did:odf:x", f"hash{number}", "AddData", number)
+    reader = JournalReader(path)
+    assert reader.request(first.id) == pull and reader.request(second.id) == Verify("b")
+    assert reader.request("99") is None
+    assert [event.block for event in reader.commits(first.id)] == ["hash2", "hash1", "hash0"]
+    assert [event.block for event in reader.commits(first.id, 1)] == ["hash2"]
+    assert reader.commits(second.id) == []
+    seqs = [event.seq for event in reader.events(job=first.id)]
+    assert [event.seq for event in reader.tail(3, job=first.id, before=seqs[-1])] == seqs[-4:-1]
+    journal.prune(keep_jobs=0)
+    assert reader.request(first.id) == pull  # it has not ended
+    journal.transition(second.id, JobState.cancelled)
+    journal.prune(keep_jobs=0)
+    assert reader.request(second.id) is None
+
+
+def test_a_journal_from_before_requests_were_kept(path: Path):
+    Journal(path).create(Pull("a"), "a")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("DROP TABLE requests")
+    assert JournalReader(path).request("1") is None
+    journal = Journal(path)
+    assert journal.request("1") is None
+    assert journal.request(journal.create(Pull("b"), "b").id) == Pull("b")
+
+
 def test_progress_is_written_now_and_then(path: Path):
     journal = Journal(path)
     job = journal.create(Pull("a"), "a")
@@ -155,6 +187,19 @@ def test_long_lines_are_cut(path: Path):
     journal.line(job.id, "x" * 1_000_000)
     line = journal.events()[-1]
     assert isinstance(line, LogLine) and len(line.text) == MAX_LINE + 2
+
+
+def test_a_text_of_many_lines_is_many_lines(path: Path):
+    told = []
+    journal = Journal(path, told.append)
+    job = journal.create(Pull("a"), "a")
+    journal.line(job.id, "one\r\n\ntwo\n", "debug")
+    journal.line(job.id, "")
+    journal.line(job.id, "x\n" * 100_000)
+    lines = [event.text for event in journal.events() if isinstance(event, LogLine)]
+    assert lines[:5] == ["one", "", "two", "", "x"]
+    assert len(lines) < 1000
+    assert told == journal.events()
 
 
 @pytest.mark.parametrize("content", [b"this is no database, but some other file " * 50, None])
