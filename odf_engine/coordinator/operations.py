@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import to_builtins
 
-from odf_engine.coordinator import changing
-from odf_engine.coordinator.protocol import Ingest, Pull, Request, Update, Validate, Verify
+from odf_engine.coordinator import changing, querying
+from odf_engine.coordinator.protocol import Ingest, Pull, Query, Request, Update, Validate, Verify
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -76,6 +76,8 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
             return changing.validate(request, context, reporter)
         case Update():
             return changing.update(request, context, reporter)
+        case Query():
+            return querying.query(request, context, reporter)
 
 
 def warm_up() -> None:

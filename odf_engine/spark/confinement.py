@@ -8,6 +8,7 @@ Spark looks up anything that it names.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from odf_engine.spark.errors import QueryError
@@ -33,18 +34,39 @@ def check_confined(plan: Any, views: Collection[str], *, clauses: bool = False) 
     Raises:
         QueryError: it runs a program, or reads something else; with the place.
     """
-    nodes = list(_nodes(plan))
-    names = {name.casefold() for name in views}
-    names.update(each.alias().casefold() for kind, node in nodes for each in _named_within(kind, node))
-    for kind, node in nodes:
+    tables, own = tables_of(plan, clauses=clauses)
+    names = own | {name.casefold() for name in views}
+    for parts, node in tables:
+        if len(parts) != 1 or parts[0].casefold() not in names:
+            named = ".".join(f"`{part}`" for part in parts)
+            raise wrong(node, f"there is no table or view {named}", None)
+
+
+def tables_of(
+    plan: Any, *, clauses: bool = False
+) -> tuple[list[tuple[tuple[str, ...], Any]], AbstractSet[str]]:
+    """The tables that a parsed query names, in any order, and the names that its own WITH clauses make.
+
+    Args:
+        plan: Spark's logical plan, not analysed.
+        clauses: whether it may say FOR SYSTEM_TIME AS OF.
+
+    Returns:
+        The parts of each name with the node that has it, and the query's own names in small letters.
+
+    Raises:
+        QueryError: it runs a program, or could name tables that cannot be seen here; with the place.
+    """
+    tables: list[tuple[tuple[str, ...], Any]] = []
+    own: set[str] = set()
+    for kind, node in _nodes(plan):
         if kind in _REFUSED and not (clauses and kind == "RelationTimeTravel"):
             message, hint = _REFUSED[kind]
-            raise _wrong(node, message, hint)
+            raise wrong(node, message, hint)
         if kind == "UnresolvedRelation":
-            parts = list(_items(node.multipartIdentifier()))
-            if len(parts) > 1 or parts[0].casefold() not in names:
-                named = ".".join(f"`{part}`" for part in parts)
-                raise _wrong(node, f"there is no table or view {named}", None)
+            tables.append((tuple(_items(node.multipartIdentifier())), node))
+        own.update(each.alias().casefold() for each in _named_within(kind, node))
+    return tables, own
 
 
 def _nodes(plan: Any) -> Iterator[tuple[str, Any]]:
@@ -69,7 +91,8 @@ def _items(sequence: Any) -> Iterator[Any]:
         yield iterator.next()
 
 
-def _wrong(node: Any, message: str, hint: str | None) -> QueryError:
+def wrong(node: Any, message: str, hint: str | None) -> QueryError:
+    """The error with the place of a node in the query."""
     origin = node.origin()
     line, start = origin.line(), origin.startPosition()
     if line.isEmpty() or start.isEmpty():

@@ -85,12 +85,12 @@ def _step(
     query = re.sub(r"(\s*;)+\s*\Z", "", step.query)
     try:
         if has_clause([step]):
-            plan = _only_select(session, quoted(query), place)
+            plan = only_select(session, quoted(query), place)
             check_confined(plan, known, clauses=True)
             plan = with_conditions(session, plan, tables, known)
             check_confined(plan, [*known, *(table.view for table in tables.values())])
             return Catalyst(session).frame(plan)
-        check_confined(_only_select(session, query, place), known)
+        check_confined(only_select(session, query, place), known)
         return session.sql(query)
     except (PySparkException, QueryError) as error:
         wrong = explain(error) if isinstance(error, PySparkException) else error
@@ -106,7 +106,7 @@ def _step(
         raise wrong from (None if wrong is error else error)
 
 
-def _only_select(session: SparkSession, query: str, place: str) -> Any:
+def only_select(session: SparkSession, query: str, place: str) -> Any:
     """Lets pass what Spark's grammar calls a query, and returns its plan; a command is refused by name.
 
     Raises:
