@@ -1,12 +1,14 @@
 """Colour themes: one small TOML file each, checked when it is read.
 
 A file has ``dark``, a table ``colours`` with every name of :data:`COLOURS`, and a table ``styles`` with
-every name of :data:`STYLES`. The style sheet knows the colours as ``$rule``, ``$cursor-background`` …,
-and the styles as ``$cursor-style`` ….
+every name of :data:`STYLES`; ``themes/tide.toml`` says what they are. The style sheet knows the colours as
+``$rule``, ``$cursor-background`` …, and the styles as ``$cursor-style`` …. A person's own are in the folder
+of their configuration; one with the name of ours takes its place.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +19,7 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from odf_engine.errors import InvalidManifest, NotFound
+from odf_engine.errors import InvalidManifest, NotFound, OdfError
 
 COLOURS: Final = (
     "background", "foreground", "muted", "rule", "primary", "accent", "success", "warning", "error",
@@ -29,47 +31,119 @@ DEFAULT: Final = "tide"
 FEW_COLOURS: Final = "sixteen"
 
 _OWN: Final = COLOURS[2:4] + COLOURS[9:]  # those that Textual does not know by these names
+_STYLE_WORDS: Final = frozenset({"none", "bold", "italic", "underline", "reverse"})
 
 
 def folder() -> Path:
-    """Where the theme files are: in the installed package, or beside it in a source checkout."""
+    """Where our theme files are: in the installed package, or beside it in a source checkout."""
     here = Path(__file__).parent
     installed = here / "themes"
     return installed if installed.is_dir() else here.parent / "themes"
 
 
+def own_folder() -> Path:
+    """Where a person's own theme files are, if there are any."""
+    import platformdirs  # not at the top: what only this needs
+
+    return platformdirs.user_config_path("odf") / "themes"
+
+
 def names() -> list[str]:
-    """The themes there are, the default first."""
-    found = sorted(path.stem for path in folder().glob("*.toml"))
-    return sorted(found, key=lambda name: name != DEFAULT)
+    """The themes there are, the default first; whether the files are right is not looked at."""
+    found = {path.stem for where in (folder(), own_folder()) for path in where.glob("*.toml")}
+    return sorted(found, key=lambda name: (name != DEFAULT, name))
 
 
-def load(name: str) -> Theme:
+def load(name: str, *, few: bool = False, own: bool = True) -> Theme:
     """Reads a theme.
+
+    Args:
+        own: a person's own go before ours.
+        few: the terminal has 16 colours, or none. A theme that asks for others gets those of
+            ``sixteen``: what the terminal would make of its own could not be read.
 
     Raises:
         NotFound: there is none of this name.
-        InvalidManifest: a name is missing or unknown, or a colour is none; ``where`` names the file.
+        InvalidManifest: the file cannot be read, a name is missing or unknown, or a colour is none;
+            ``where`` names file and line.
     """
-    path = folder() / f"{name}.toml"
+    folders = [own_folder(), folder()] if own else [folder()]
+    path = next((path for where in folders if (path := where / f"{name}.toml").is_file()), None)
+    if path is None:
+        raise NotFound(f"there is no theme '{name}'", hint="themes: " + ", ".join(names()))
+    theme = _read(name, path)
+    return theme if theme.ansi or not few else _read(name, folder() / f"{FEW_COLOURS}.toml")
+
+
+def problems() -> dict[str, OdfError]:
+    """What is wrong with a person's own themes, by their names."""
+    found: dict[str, OdfError] = {}
+    for path in sorted(own_folder().glob("*.toml")):
+        try:
+            _read(path.stem, path)
+        except OdfError as error:
+            found[path.stem] = error
+    return found
+
+
+def _read(name: str, path: Path) -> Theme:
     try:
-        with path.open("rb") as file:
-            content = tomllib.load(file)
-    except FileNotFoundError:
-        raise NotFound(f"there is no theme '{name}'", hint="themes: " + ", ".join(names())) from None
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidManifest(f"the theme cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError:
+        raise InvalidManifest("the theme is not UTF-8 text", where=str(path)) from None
+    try:
+        content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise InvalidManifest(f"not TOML: {error}", where=str(path)) from None
-    return _theme(name, content, path)
+        message, _, place = str(error).partition(" (at ")
+        line = place.removeprefix("line ").partition(",")[0]
+        if not line.isdigit():
+            line = str(len(text.splitlines()))  # at the end of the document
+        raise InvalidManifest(
+            f"not TOML: {message[:1].lower()}{message[1:]}", where=f"{path}:{line}"
+        ) from None
+    return _theme(name, content, _File(path, text))
 
 
-def _theme(name: str, content: Mapping[str, object], path: Path) -> Theme:
-    colours = _table(content, "colours", COLOURS, path)
-    styles = _table(content, "styles", STYLES, path)
+class _File:
+    """A theme's file, to say where in it something is."""
+
+    def __init__(self, path: Path, text: str) -> None:
+        self._path, self._lines = path, text.splitlines()
+
+    def line_of(self, table: str, key: str = "") -> str:
+        """Where a key of a table stands; without it, where the table begins; else the whole file."""
+        inside = False
+        for number, line in enumerate(self._lines, start=1):
+            if re.match(r"\s*\[", line):
+                inside = re.match(rf"\s*\[\s*[\"']?{re.escape(table)}[\"']?\s*\]", line) is not None
+            if inside and (not key or re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line)):
+                return f"{self._path}:{number}"
+        return str(self._path)
+
+
+def _theme(name: str, content: Mapping[str, object], file: _File) -> Theme:
+    colours = _table(content, "colours", COLOURS, file)
+    styles = _table(content, "styles", STYLES, file)
     for key, value in colours.items():
         try:
-            Color.parse(value)
+            # Shades that let something through would end in colours that nobody chose.
+            if Color.parse(value).a < 1 and not value.startswith("ansi_"):
+                raise ColorParseError(value)
         except ColorParseError:
-            raise InvalidManifest(f"'{value}' is not a colour", where=f"{path}: colours.{key}") from None
+            raise InvalidManifest(
+                f"'{value}' is not a colour",
+                where=file.line_of("colours", key),
+                hint=f'write {key} = "#rrggbb", or a name such as "ansi_bright_red"',
+            ) from None
+    for key, value in styles.items():
+        if not _STYLE_WORDS.issuperset(value.split()):
+            raise InvalidManifest(
+                f"'{value}' is not a style",
+                where=file.line_of("styles", key),
+                hint="styles: none, or some of bold italic underline reverse",
+            )
     ansi = all(value.startswith("ansi_") for value in colours.values())
     variables = {key: colours[key] for key in _OWN}
     variables |= {f"{key}-style": value for key, value in styles.items()}
@@ -80,6 +154,8 @@ def _theme(name: str, content: Mapping[str, object], path: Path) -> Theme:
         "ansi-foreground": colours["foreground"],
         "input-cursor-background": colours["foreground"],
         "input-cursor-foreground": colours["background"],
+        "input-selection-background": colours["cursor-background"],
+        "input-selection-foreground": colours["cursor-foreground"],
         "border": colours["primary"],
         "border-blurred": colours["rule"],
         "scrollbar": colours["rule"],
@@ -108,13 +184,20 @@ def _theme(name: str, content: Mapping[str, object], path: Path) -> Theme:
     )
 
 
-def _table(content: Mapping[str, object], key: str, wanted: tuple[str, ...], path: Path) -> dict[str, str]:
+def _table(content: Mapping[str, object], key: str, wanted: tuple[str, ...], file: _File) -> dict[str, str]:
     table = content.get(key)
     found = {str(name): str(value) for name, value in table.items()} if isinstance(table, dict) else {}
-    if wrong := [*(set(wanted) - found.keys()), *(found.keys() - set(wanted))]:
+    unknown, missing = found.keys() - set(wanted), set(wanted) - found.keys()
+    for name in sorted(unknown):
         raise InvalidManifest(
-            f"the table '{key}' needs these names: " + ", ".join(wanted),
-            where=f"{path}: {', '.join(sorted(wrong))}",
+            f"'{name}' is no name of the table '{key}'",
+            where=file.line_of(key, name),
+            hint="its names are: " + ", ".join(wanted),
+        )
+    if missing:
+        raise InvalidManifest(
+            f"the table '{key}' lacks " + ", ".join(name for name in wanted if name in missing),
+            where=file.line_of(key),
         )
     return found
 

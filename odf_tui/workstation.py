@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -13,9 +14,10 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, Monochrome, NoColor
 from textual.scrollbar import ScrollBar
+from textual.theme import Theme
 
 from odf_engine.errors import OdfError
-from odf_tui import terminal, themes
+from odf_tui import ascii, terminal, themes
 from odf_tui.colours import NearestColours
 from odf_tui.screens.base import Early
 from odf_tui.screens.workbench import Workbench
@@ -52,24 +54,24 @@ class Workstation(App[None], inherit_bindings=False):
         self.theme_names = themes.names()
         self.palette = themes.Palette({})
         self._early = early
+        self._few_colours = self.no_color or self.console.color_system in (None, "standard")
         self._nearest = NearestColours(enabled=self.console.color_system == "256" and not self.no_color)
         self._filters.append(self._nearest)
         if self.no_color:  # no colours at all, where Textual would show greys
             self._filters = [each for each in self._filters if not isinstance(each, Monochrome)]
             self._filters.append(NoColor())
+        self._filters.append(ascii.FewCharacters(ascii.wanted(source.ui.ascii, os.environ)))
         self._complaint = ""
         if not self.use_theme(self._wanted_theme()):
-            self.use_theme(themes.DEFAULT)
+            self._take(themes.load(themes.DEFAULT, few=self._few_colours, own=False))
 
     def _wanted_theme(self) -> str:
         """The configured theme; by itself, one that suits the terminal."""
         if self.no_color:
             return themes.FEW_COLOURS
-        if self.source.theme in self.theme_names:
+        if self.source.theme != "auto":
             return self.source.theme
-        if self.console.color_system in (None, "standard"):
-            return themes.FEW_COLOURS
-        return themes.DEFAULT
+        return themes.FEW_COLOURS if self._few_colours else themes.DEFAULT
 
     def get_default_screen(self) -> Workbench:
         """The workbench, made for the size of the terminal: the first layout is the last."""
@@ -83,9 +85,18 @@ class Workstation(App[None], inherit_bindings=False):
         return bench
 
     def on_mount(self) -> None:
-        """Tells of a theme that could not be read."""
-        if self._complaint:
-            self.call_after_refresh(lambda: self.bench.notify_line(self._complaint, "warn"))
+        """Looks at the themes that the person wrote, once everything is shown."""
+        self.call_after_refresh(
+            self.run_worker, self._look_at_themes, thread=True, group="themes", name="themes"
+        )
+
+    def _look_at_themes(self) -> None:
+        wrong = themes.problems()
+        self.theme_names = [name for name in self.theme_names if name not in wrong]
+        told = [self._complaint] if self._complaint else [_complaint(error) for error in wrong.values()]
+        if told:
+            more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
+            self.call_from_thread(self.bench.notify_line, told[0] + more, "warn")
 
     @property
     def bench(self) -> Workbench:
@@ -105,16 +116,21 @@ class Workstation(App[None], inherit_bindings=False):
         }  # fmt: skip
 
     def use_theme(self, name: str) -> bool:
-        """Takes a theme; False when its file is not right, and then everything stays."""
+        """Takes a theme; False when its file is not right: that is told, and everything stays."""
         try:
-            theme = themes.load(name)
+            theme = themes.load(name, few=self._few_colours)
         except OdfError as error:
-            self._complaint = str(error)
+            self._complaint = _complaint(error)
+            if self.is_running:
+                self.bench.notify_line(self._complaint, "warn")
             return False
+        self._take(theme)
+        return True
+
+    def _take(self, theme: Theme) -> None:
         self.register_theme(theme)
         self.palette = themes.palette(theme)
-        self.theme = name
-        return True
+        self.theme = theme.name
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What happens to colours on their way out."""
@@ -158,6 +174,10 @@ class Workstation(App[None], inherit_bindings=False):
                 "odf jobs shows how; odf opens the workstation again."
             )
         self.exit()
+
+
+def _complaint(error: OdfError) -> str:
+    return f"{error} – {error.hint}" if error.hint else str(error)
 
 
 @contextmanager

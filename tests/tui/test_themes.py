@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from rich._palettes import EIGHT_BIT_PALETTE, STANDARD_PALETTE, WINDOWS_PALETTE
 from rich.color import Color as RichColor
-from rich.color import ColorSystem, ColorType
+from rich.color import ColorType
 from rich.color_triplet import ColorTriplet
 from rich.segment import Segment
 from rich.style import Style
 from textual.color import Color
+from textual.theme import Theme
 
 from odf_engine.errors import InvalidManifest, NotFound
 from odf_tui import themes
@@ -20,9 +21,6 @@ from odf_tui.screens.workbench import Workbench
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
-
-TEXT = ("", "muted", "name", "title", "good", "warn", "busy", "bad", "head", "key", "lineage", "strong")
-BLOCKS = ("bar", "cursor", "idle")
 
 
 def luminance(colour: ColorTriplet) -> float:
@@ -40,64 +38,105 @@ def contrast(one: ColorTriplet, other: ColorTriplet) -> float:
     return (lighter + 0.05) / (darker + 0.05)
 
 
-def as_drawn(colour: RichColor, colours: int) -> ColorTriplet:
+LINUX = [(0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (0, 0, 170), (170, 0, 170), (0, 170, 170)]
+LINUX += [(170, 170, 170), (85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255)]
+LINUX += [(255, 85, 255), (85, 255, 255), (255, 255, 255)]
+XTERM = [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205)]
+XTERM += [(229, 229, 229), (127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255)]
+XTERM += [(255, 0, 255), (0, 255, 255), (255, 255, 255)]
+SIXTEEN = {
+    "linux": LINUX, "xterm": XTERM, "vga": STANDARD_PALETTE._colors, "windows": WINDOWS_PALETTE._colors
+}  # fmt: skip
+
+Pair = tuple[RichColor, RichColor]
+
+
+def as_drawn(colour: RichColor, colours: int, sixteen: str = "xterm") -> ColorTriplet:
     """What a terminal with so many colours shows."""
     if colour.type is ColorType.STANDARD:
         assert colour.number is not None
-        return STANDARD_PALETTE[colour.number]
+        return ColorTriplet(*SIXTEEN[sixteen][colour.number])
+    assert colours > 16, "only the sixteen colours can be asked for there"
     if colours == 256:
         number = nearest(colour).number
         assert number is not None
         return EIGHT_BIT_PALETTE[number]
-    if colours == 16:
-        number = colour.downgrade(ColorSystem.STANDARD).number
-        assert number is not None
-        return STANDARD_PALETTE[number]
     return colour.get_truecolor()
 
 
-def pairs(name: str) -> dict[str, tuple[RichColor, RichColor]]:
-    """Foreground and background of everything that is drawn."""
-    palette = themes.palette(themes.load(name))
-    found: dict[str, tuple[RichColor, RichColor]] = {}
-    for style in TEXT:
-        for ground in ("base", "idle"):
-            drawn = palette["base"] + palette[ground] + palette[style]
-            found[f"{style} on {ground}"] = (drawn.color, drawn.bgcolor)  # type: ignore[assignment]
-    for block in BLOCKS:
-        drawn = palette["base"] + palette[block]
-        found[block] = (drawn.color, drawn.bgcolor)  # type: ignore[assignment]
+def pairs(theme: Theme) -> dict[str, Pair]:
+    """Foreground and background of every text that lines and style sheet can draw."""
+    palette = themes.palette(theme)
+    found: dict[str, Pair] = {}
+    for ground in ("base", "bar"):
+        for whole in ("", "idle", "cursor"):
+            for name in palette.keys() - {"rule"} if whole != "cursor" else [""]:
+                drawn = palette.mix(ground, whole, name)
+                assert drawn.color is not None
+                assert drawn.bgcolor is not None
+                ink, under = (drawn.bgcolor, drawn.color) if drawn.reverse else (drawn.color, drawn.bgcolor)
+                found[f"{name or 'text'} in {whole or 'a line'} on {ground}"] = (ink, under)
+    variables = theme.to_color_system().generate() | theme.variables
+    for ink, ground in (
+        ("foreground", "background"),
+        ("muted", "background"),  # titles, what stands in an empty line to type in
+        ("primary", "background"),
+        ("input-cursor-foreground", "input-cursor-background"),
+        ("input-selection-foreground", "input-selection-background"),
+    ):
+        shades = Color.parse(variables[ink]), Color.parse(variables[ground])
+        found[f"{ink} on {ground}"] = (shades[0].rich_color, shades[1].rich_color)
     return found
+
+
+def too_close(theme: Theme, colours: int, sixteen: str = "xterm", least: float = 4.5) -> list[str]:
+    """Everything that is hard to read."""
+    found = {
+        what: contrast(as_drawn(ink, colours, sixteen), as_drawn(ground, colours, sixteen))
+        for what, (ink, ground) in pairs(theme).items()
+    }
+    palette = themes.palette(theme)
+    rule = palette["base"] + palette["rule"]
+    assert rule.color is not None
+    assert rule.bgcolor is not None
+    lines = contrast(as_drawn(rule.color, colours, sixteen), as_drawn(rule.bgcolor, colours, sixteen))
+    wrong = [f"{what}: {value:.2f}" for what, value in found.items() if value < least]
+    return wrong + [f"lines: {lines:.2f}"] * (lines < 3)
 
 
 @pytest.mark.parametrize("colours", [2**24, 256])
 @pytest.mark.parametrize("name", themes.names())
 def test_everything_is_readable(name: str, colours: int) -> None:
-    for what, (ink, ground) in pairs(name).items():
-        found = contrast(as_drawn(ink, colours), as_drawn(ground, colours))
-        assert found >= 4.5, f"{what}: {found:.2f}"
+    assert too_close(themes.load(name), colours) == []
 
 
-def test_the_theme_for_16_colours_is_readable_on_every_usual_palette() -> None:
-    linux = [(0, 0, 0), (170, 0, 0), (0, 170, 0), (170, 85, 0), (0, 0, 170), (170, 0, 170), (0, 170, 170)]
-    linux += [(170, 170, 170), (85, 85, 85), (255, 85, 85), (85, 255, 85), (255, 255, 85), (85, 85, 255)]
-    linux += [(255, 85, 255), (85, 255, 255), (255, 255, 255)]
-    for palette in (STANDARD_PALETTE._colors, WINDOWS_PALETTE._colors, linux):
-        for what, (ink, ground) in pairs(themes.FEW_COLOURS).items():
-            assert ink.type is ground.type is ColorType.STANDARD, what
-            assert ground.number < 8, "the Linux console has eight backgrounds"  # type: ignore[operator]
-            found = contrast(ColorTriplet(*palette[ink.number]), ColorTriplet(*palette[ground.number]))
-            assert found >= 4.5, f"{what}: {found:.2f}"
+@pytest.mark.parametrize("sixteen", SIXTEEN)
+@pytest.mark.parametrize("name", themes.names())
+def test_everything_is_readable_with_sixteen_colours(name: str, sixteen: str) -> None:
+    assert too_close(themes.load(name, few=True), 16, sixteen) == []
+
+
+def test_the_theme_of_high_contrast_has_that() -> None:
+    for colours in (2**24, 256):
+        assert too_close(themes.load("contrast"), colours, least=7) == []
+
+
+@pytest.mark.parametrize("name", themes.names())
+def test_sixteen_colours_have_eight_grounds(name: str) -> None:
+    for what, (ink, ground) in pairs(themes.load(name, few=True)).items():
+        assert ink.type is ground.type is ColorType.STANDARD, what
+    for style in themes.palette(themes.load(name, few=True)).values():
+        assert style.bgcolor is None or style.bgcolor.number < 8  # type: ignore[operator]
 
 
 @pytest.mark.parametrize("name", themes.names())
 def test_what_matters_can_be_told_apart_without_colour(name: str) -> None:
+    palette = themes.palette(themes.load(name, few=True))
+    assert palette["cursor"].reverse
+    assert palette["bar"].reverse
+    assert palette["idle"].underline
     palette = themes.palette(themes.load(name))
     assert palette["cursor"].bold or palette["cursor"].reverse
-    if name == themes.FEW_COLOURS:
-        assert palette["cursor"].reverse
-        assert palette["bar"].reverse
-        assert palette["idle"].underline
 
 
 def test_grounds_keep_apart_on_256_colours() -> None:
@@ -119,51 +158,114 @@ def test_dark_shades_do_not_collapse() -> None:
     assert mapped[1].style is None
 
 
-def test_files_that_are_wrong_name_the_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    good = (themes.folder() / "tide.toml").read_text()
-    monkeypatch.setattr(themes, "folder", lambda: tmp_path)
-    (tmp_path / "tide.toml").write_text(good)
-    (tmp_path / "colour.toml").write_text(good.replace('"#8f9fb0"', '"greyish"'))
-    (tmp_path / "name.toml").write_text(good.replace("muted =", "mutde ="))
-    (tmp_path / "syntax.toml").write_text("dark = yes")
-    assert themes.load("tide").dark
-    with pytest.raises(InvalidManifest, match="'greyish' is not a colour") as wrong:
-        themes.load("colour")
-    assert "colours.muted" in str(wrong.value.where)
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's own themes, in a configuration folder that is empty at first."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    folder = themes.own_folder()
+    folder.mkdir(parents=True)
+    return folder
+
+
+@pytest.fixture
+def many_colours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal with all colours, whatever the tests run in."""
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLORTERM", "truecolor")
+
+
+TIDE = (themes.folder() / "tide.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        (TIDE.replace('"#8f9fb0"', '"greyish"'), 'muted = "greyish"', "'greyish' is not a colour"),
+        (TIDE.replace('"#8f9fb0"', '"#8f9fb080"'), "muted =", "is not a colour"),
+        (TIDE.replace("muted =", "mutde ="), "mutde =", "'mutde' is no name of the table 'colours'"),
+        (TIDE.replace('muted = "', '# "'), "[colours]", "the table 'colours' lacks muted"),
+        (TIDE.replace('cursor = "bold"', 'cursor = "loud"'), 'cursor = "loud"', "'loud' is not a style"),
+        (TIDE.replace("dark = true", "dark = yes"), "dark = yes", "not TOML: invalid value"),
+        ("dark = true\n", "", "the table 'colours' lacks background"),
+    ],
+)
+def test_files_that_are_wrong_name_the_place(own: Path, text: str, line: str, message: str) -> None:
+    (own / "mine.toml").write_text(text)
     with pytest.raises(InvalidManifest) as wrong:
-        themes.load("name")
-    assert "mutde, muted" in str(wrong.value.where)
-    with pytest.raises(InvalidManifest, match="not TOML"):
-        themes.load("syntax")
+        themes.load("mine")
+    assert message in wrong.value.message
+    numbers = [number for number, each in enumerate(text.splitlines(), 1) if line and each.startswith(line)]
+    place = f":{numbers[0]}" if line else ""
+    assert wrong.value.where == f"{own / 'mine.toml'}{place}"
+    assert list(themes.problems()) == ["mine"]
+
+
+def test_files_that_are_no_text_or_not_there(own: Path) -> None:
+    (own / "mine.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(InvalidManifest, match="not UTF-8"):
+        themes.load("mine")
     with pytest.raises(NotFound) as missing:
         themes.load("elsewhere")
     assert "tide" in str(missing.value.hint)
 
 
-def test_there_are_three_themes() -> None:
-    assert themes.names() == ["tide", "paper", "sixteen"]
+def test_ones_own_themes_are_found_and_go_first(own: Path) -> None:
+    assert themes.problems() == {}
+    (own / "night.toml").write_text(TIDE.replace("#10161d", "#000011"))
+    (own / "paper.toml").write_text(TIDE)
+    assert themes.names() == ["tide", "contrast", "ember", "night", "paper", "sixteen"]
+    assert themes.load("night").background == "#000011"
+    assert themes.load("paper").dark
+    assert not themes.load("paper", own=False).dark
+
+
+def test_there_are_dark_light_loud_and_plain_ones() -> None:
+    assert themes.names() == ["tide", "contrast", "ember", "paper", "sixteen"]
     assert not themes.load("paper").dark
+    assert themes.load("sixteen").ansi
 
 
-async def test_the_key_takes_the_next_theme_and_it_is_remembered(source: FakeSource) -> None:
+@pytest.mark.usefixtures("many_colours")
+async def test_ones_own_theme_is_shown(source: FakeSource, own: Path) -> None:
+    (own / "night.toml").write_text(TIDE.replace("#10161d", "#000011"))
+    source.theme = "night"  # type: ignore[misc]
     async with driven(source) as drive:
-        for name in ("paper", "sixteen", "tide"):
-            await drive.press("T")
-            assert drive.app.theme == name
-            assert drive.app.palette == themes.palette(themes.load(name))
-        assert source.saved == ["paper", "sixteen", "tide"]
+        assert drive.app.theme == "night"
+        assert drive.app.palette["base"].bgcolor == RichColor.parse("#000011")
+        assert "night" in drive.app.theme_names
 
 
+@pytest.mark.parametrize("name", ["mine", "tide"])
 async def test_a_theme_that_cannot_be_read_falls_back_and_says_so(
-    source: FakeSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: FakeSource, own: Path, name: str
 ) -> None:
-    (tmp_path / "tide.toml").write_text((themes.folder() / "tide.toml").read_text())
-    (tmp_path / "mine.toml").write_text("dark = true\n[colours]\n")
-    monkeypatch.setattr(themes, "folder", lambda: tmp_path)
-    source.theme = "mine"  # type: ignore[misc]
-    async with driven(source) as drive:
+    (own / f"{name}.toml").write_text("dark = true\n[colours]\n")
+    source.theme = name  # type: ignore[misc]
+    async with driven(source, (160, 36)) as drive:
+        await drive.until(lambda: f"{name}.toml:2" in drive.hint())
+        assert "lacks background" in drive.hint()
         assert drive.app.theme == "tide"
-        assert "mine.toml" in drive.hint()
+        assert "base" in drive.app.palette
+        assert name not in drive.app.theme_names
+
+
+async def test_other_broken_themes_are_one_notice(source: FakeSource, own: Path) -> None:
+    (own / "one.toml").write_text("dark")
+    (own / "two.toml").write_text("dark")
+    async with driven(source, (200, 36)) as drive:
+        await drive.until(lambda: "one.toml:1" in drive.hint())
+        assert "(and 1 more)" in drive.hint()
+        assert "two" not in drive.app.theme_names
+        assert not drive.app.use_theme("two")
+        assert "two.toml:1" in drive.hint()
+        assert drive.app.theme == "tide"
+
+
+async def test_a_theme_that_is_not_there_is_said(source: FakeSource) -> None:
+    source.theme = "mauve"  # type: ignore[misc]
+    async with driven(source, (200, 36)) as drive:
+        await drive.until(lambda: "there is no theme 'mauve'" in drive.hint())
+        assert "paper" in drive.hint()
 
 
 async def test_the_themes_of_textual_do_not_crash_us(source: FakeSource) -> None:

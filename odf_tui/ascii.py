@@ -1,0 +1,165 @@
+"""Drawing on terminals that have few characters: each becomes one that is there, as many cells wide.
+
+This is the only place that knows of it: a filter that every line goes through on its way out.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
+
+ENTER: Final = "⏎"
+
+ASCII: Final[dict[str, str]] = {
+    # What a line of boxes and graphs is made of.
+    **dict.fromkeys("─╌┄┈–—−", "-"), **dict.fromkeys("━═▬", "="),
+    **dict.fromkeys("│┃╎┆┊║", "|"),
+    **dict.fromkeys("╭╮╰╯┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋", "+"),
+    # Kinds and states: what means something else looks different.
+    "◇": "o", "◆": "#", "✓": "v", "✗": "x", "·": "-", "◦": ":", "▸": ">", "▾": "v", "÷": "%", "≠": "*",
+    "∅": "_", "↯": "z", "⊘": "@", "●": "*", "○": "o", "•": "*",
+    # Heights, and scroll bars.
+    "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "#",
+    "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "#",
+    # Arrows and signs in texts.
+    "→": ">", "←": "<", "↑": "^", "↓": "v", "↵": "<", ENTER: "<", "…": ".", "×": "x", "±": "+", "≤": "<",
+    "≥": ">", "≈": "~", "∞": "8", "µ": "u", "σ": "s", "Σ": "S", "°": "o", "√": "v",
+    **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("“”„«»", '"'),
+    "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-",
+}  # fmt: skip
+"""What the program draws itself, in ASCII."""
+
+_CONSOLE_FONT: Final = frozenset("─│┌┐└┘├┤┬┴┼═║╔╗╚╝╠╣╦╩╬█▄▀▌▐░▒▓■◆·÷±≥≤≈∞µ°√→←↑↓«»×")
+_CONSOLE: Final[dict[str, str]] = {
+    **{letter: letter for letter in _CONSOLE_FONT},
+    **{chr(code): chr(code) for code in range(0xC0, 0x100)},  # Latin letters
+    "╭": "┌", "╮": "┐", "╰": "└", "╯": "┘", "◇": "○", "✓": "√", "●": "•", "◦": "°", "▸": "►",
+    "▃": "▄", "▅": "▄", "▆": "█", "▇": "█",
+    **dict(zip("━┃┏┓┗┛┣┫┳┻╋", "═║╔╗╚╝╠╣╦╩╬", strict=True)),
+}  # fmt: skip
+"""What the font of the Linux console has, and what comes close."""
+
+_FILLING: Final = re.compile(r"[ \-─]{6,}")
+_MORE: Final = len("enter") - 1
+
+
+def wanted(setting: str, environ: Mapping[str, str]) -> str:
+    """Which characters a terminal has: ``all``, ``console`` or ``ascii``.
+
+    Args:
+        setting: ``always`` and ``never`` say whether it is ASCII; ``auto`` asks the environment.
+        environ: what it is asked for: the locale, and the kind of terminal.
+    """
+    if setting != "auto":
+        return "ascii" if setting == "always" else "all"
+    if not _utf8(environ):
+        return "ascii"
+    return "console" if environ.get("TERM") == "linux" else "all"
+
+
+def _utf8(environ: Mapping[str, str]) -> bool:
+    """Whether the locale's characters are UTF-8; where none is set, most terminals are."""
+    names = [environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
+    locale = next(filter(None, names), "")
+    if not names[0] and locale in _COERCED and names[2] in ("C", "POSIX"):
+        locale = _at_start("LC_CTYPE") or names[2]  # Python has put its own there, see PEP 538
+    if not locale:
+        return True
+    charset = locale.partition(".")[2] or locale
+    return charset.partition("@")[0].casefold().replace("-", "") == "utf8"
+
+
+_COERCED: Final = ("C.UTF-8", "C.utf8", "UTF-8")
+
+
+def _at_start(name: str) -> str:
+    """A variable as it was when the program started; empty where the system does not say it."""
+    try:
+        lines = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    found = (line for line in lines if line.startswith(name.encode() + b"="))
+    return next(found, b"").partition(b"=")[2].decode(errors="replace")
+
+
+class _Table(dict[int, str]):
+    """For ``str.translate``; what is not in it is worked out once."""
+
+    def __missing__(self, code: int) -> str:
+        letter = chr(code)
+        self[code] = found = letter if code < 0x80 else _closest(letter)
+        return found
+
+
+def _closest(letter: str) -> str:
+    """ASCII for a foreign character, in as many cells: its base letter, else question marks."""
+    cells = cell_len(letter)
+    base = unicodedata.normalize("NFKD", letter)[:1]
+    if cells == 1 and base.isascii() and base.isprintable():
+        return base
+    if 0x2500 <= ord(letter) < 0x25A0:  # boxes and blocks that are not named above
+        return "+" if ord(letter) < 0x2580 else "#"
+    return "?" * cells
+
+
+def _table(letters: Mapping[str, str]) -> _Table:
+    return _Table((ord(letter), shown) for letter, shown in letters.items())
+
+
+_TABLES: Final = {"ascii": _table(ASCII), "console": _table(ASCII | _CONSOLE)}
+
+
+def plain(text: str, characters: str = "ascii") -> str:
+    """``text`` with what a terminal has of ``ascii`` or ``console``, in as many cells."""
+    return text if text.isascii() else text.translate(_TABLES[characters])
+
+
+class FewCharacters(LineFilter):
+    """Maps characters to those that the terminal has."""
+
+    def __init__(self, characters: str) -> None:
+        super().__init__(enabled=characters != "all")
+        self._characters = characters
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """Maps a line."""
+        if any(ENTER in text for text, _, _ in segments):
+            segments = _spelled(segments)
+        return [Segment(plain(text, self._characters), style, control) for text, style, control in segments]
+
+
+def _spelled(segments: list[Segment]) -> list[Segment]:
+    """The line with ``enter`` as a word, where something in the line can become shorter for that.
+
+    No single character would be understood as that key.
+    """
+    found = list(segments)
+    for at, (text, style, control) in enumerate(segments):
+        for _ in range(text.count(ENTER)):
+            filling = _longest_filling(found, at)
+            if filling is None:
+                return found
+            found[filling] = _shorter(found[filling])
+            text = found[at].text.replace(ENTER, "enter", 1)
+            found[at] = Segment(text, style, control)
+    return found
+
+
+def _longest_filling(segments: list[Segment], at: int) -> int | None:
+    """The segment that can give some cells: one after ``at`` when there is one."""
+    able = [number for number, (text, _, _) in enumerate(segments) if _FILLING.search(text)]
+    return min(able, key=lambda number: (number < at, -len(segments[number].text)), default=None)
+
+
+def _shorter(segment: Segment) -> Segment:
+    text = segment.text
+    run = max(_FILLING.finditer(text), key=lambda match: len(match[0]))
+    return Segment(text[: run.end() - _MORE] + text[run.end() :], segment.style, segment.control)

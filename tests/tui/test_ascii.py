@@ -1,0 +1,149 @@
+"""Terminals that have few characters: everything that is drawn has a likeness, as wide."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.segment import Segment
+from rich.style import Style
+from textual.color import Color
+
+import odf_tui
+from odf_engine.coordinator.protocol import JobState
+from odf_engine.workspace.config import UiConfig
+from odf_tui import ascii
+from odf_tui.state import Health
+from tests.tui.conftest import driven
+from tests.tui.fake import FakeSource
+
+BLACK = Color(0, 0, 0)
+
+
+def drawn_glyphs() -> dict[str, str]:
+    """Every character beyond ASCII in texts of the screen, and where it is used."""
+    found: dict[str, str] = {}
+    top = Path(odf_tui.__file__).parent
+    for path in sorted(top.rglob("*.py")):
+        if "cli" in path.parts or path.name == "ascii.py":
+            continue  # what verbs print goes through no filter; the map itself
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        remarks = {
+            id(node.body[0].value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+            and node.body
+            and isinstance(node.body[0], ast.Expr)
+        }
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in remarks:
+                for letter in node.value:
+                    if not letter.isascii():
+                        found[letter] = f"{path.relative_to(top)}:{node.lineno}"
+    return found
+
+
+def test_every_glyph_that_is_drawn_is_in_the_map() -> None:
+    glyphs = drawn_glyphs()
+    assert len(glyphs) > 20
+    assert {letter: place for letter, place in glyphs.items() if letter not in ascii.ASCII} == {}
+
+
+def test_likenesses_are_as_wide_and_there() -> None:
+    for letter, shown in ascii.ASCII.items():
+        assert cell_len(letter) == cell_len(shown) == 1, letter
+        assert shown.isascii()
+        assert shown.isprintable()
+    for letter in "◇◆✓▸╭▅…":
+        assert cell_len(ascii.plain(letter, "console")) == 1
+
+
+@pytest.mark.parametrize("characters", ["ascii", "console"])
+def test_what_means_something_else_looks_different(characters: str) -> None:
+    for glyphs in (
+        {health.glyph for health in Health},
+        {"◇", "◆"},
+        {"─", "━"},  # lineage that is lit
+        {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"} if characters == "ascii" else set(),
+        {"∅", "…", "·", "0", "?"},  # in cells of a table
+    ):
+        assert len({ascii.plain(glyph, characters) for glyph in glyphs}) == len(glyphs)
+    assert all(ascii.plain(state.value) == state.value for state in JobState)
+
+
+def test_foreign_text_keeps_its_cells() -> None:
+    assert ascii.plain("naïve Łódź") == "naive ?odz"
+    assert ascii.plain("東京 x") == "???? x"
+    assert ascii.plain("e\u0301") == "e"  # an accent of its own has no cell
+    assert ascii.plain("\u2589\u254b") == "#+"
+    for text in ("naïve", "東京", "e\u0301", "🚢 in"):
+        assert cell_len(ascii.plain(text)) == cell_len(text)
+
+
+def test_the_console_keeps_what_its_font_has() -> None:
+    assert ascii.plain("╭─┬┤ é ✓ ◆ 東", "console") == "┌─┬┤ é √ ◆ ??"
+
+
+def texts(*parts: str) -> list[str]:
+    """A line after the filter."""
+    segments = [Segment(part, Style.null()) for part in parts]
+    return [text for text, _, _ in ascii.FewCharacters("ascii").apply(segments, BLACK)]
+
+
+def test_enter_is_a_word_where_there_is_room() -> None:
+    assert texts("╰─", "─" * 14, " ⏎ runs it ", "─╯") == ["+-", "-" * 10, " enter runs it ", "-+"]
+    assert texts(" ", "⏎", " opens  ", "p", " " * 12) == [" ", "enter", " opens  ", "p", " " * 8]
+    assert texts("⏎", " opens") == ["<", " opens"]
+
+
+@pytest.mark.parametrize(
+    ("environ", "characters"),
+    [
+        ({}, "all"),
+        ({"LANG": "C"}, "ascii"),
+        ({"LC_ALL": "POSIX", "LANG": "de_DE.UTF-8"}, "ascii"),
+        ({"LC_CTYPE": "de_DE.utf8@euro", "LANG": "C"}, "all"),
+        ({"LANG": "de_DE"}, "ascii"),
+        ({"LANG": "ru_RU.KOI8-R"}, "ascii"),
+        ({"LC_CTYPE": "UTF-8"}, "all"),
+        ({"LANG": "C.UTF-8", "TERM": "linux"}, "console"),
+    ],
+)
+def test_the_locale_says_what_there_is(environ: dict[str, str], characters: str) -> None:
+    assert ascii.wanted("auto", environ) == characters
+    assert ascii.wanted("always", environ) == "ascii"
+    assert ascii.wanted("never", environ) == "all"
+
+
+@pytest.mark.parametrize(
+    ("locale", "characters"),
+    [({"LANG": "C"}, "ascii"), ({"LC_ALL": "C"}, "ascii"), ({"LANG": "C.UTF-8"}, "all"), ({}, "all")],
+)
+def test_what_python_makes_of_the_locale_does_not_mislead(locale: dict[str, str], characters: str) -> None:
+    program = "import os; from odf_tui import ascii; print(ascii.wanted('auto', os.environ))"
+    kept = {
+        name: value for name, value in os.environ.items() if name != "LANG" and not name.startswith("LC_")
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=kept | {"TERM": "xterm", "PYTHONPATH": os.pathsep.join(sys.path)} | locale,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == characters
+
+
+async def test_nothing_else_reaches_the_terminal(source: FakeSource) -> None:
+    source.ui = UiConfig(ascii="always")
+    async with driven(source, (100, 30)) as drive:
+        assert drive.text().isascii()
+        for keys in (["2"], ["3", "j", "enter"], ["escape", "4", "enter"], ["escape", "question_mark"]):
+            await drive.press(*keys)
+            assert drive.text().isascii()
+        assert "enter" in drive.text()
