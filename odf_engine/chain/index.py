@@ -37,7 +37,7 @@ CREATE INDEX slices_by_offset ON slices(chain, last);
 CREATE TABLE snapshots(chain INTEGER, sequence INTEGER, state BLOB, PRIMARY KEY(chain, sequence));
 CREATE TABLE sound(key BLOB PRIMARY KEY) WITHOUT ROWID;
 """
-_BLOCK: Final = "sequence, hash, system_time, kind, rows, summary, size"
+BLOCK_COLUMNS: Final = "sequence, hash, system_time, kind, rows, summary, size"
 _SLICE: Final = "sequence, first, last, physical, logical, size, system_time"
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ class ChainIndex:
 
         def query(db: sqlite3.Connection) -> list[Any]:
             tail = "ORDER BY sequence DESC LIMIT ?"
-            where = f"SELECT {_BLOCK} FROM blocks WHERE chain = ? AND sequence < ?"
+            where = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE chain = ? AND sequence < ?"
             if kinds is None:
                 return db.execute(f"{where} {tail}", (at.chain, top, limit)).fetchall()
             rows: list[Any] = []
@@ -135,7 +135,7 @@ class ChainIndex:
                 rows += db.execute(f"{where} AND kind = ? {tail}", (at.chain, top, kind, limit))
             return sorted(rows, reverse=True)[:limit]
 
-        return [_block_row(row) for row in self._run(query)]
+        return [block_row_of(row) for row in self._run(query)]
 
     def slices(self, at: Position, first: int | None = None, last: int | None = None) -> list[SliceRow]:
         """The slices up to ``at`` that have offsets within ``first`` to ``last``, oldest first."""
@@ -331,7 +331,7 @@ def _own_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState
 
 def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[Folded]) -> None:
     db.executemany(
-        f"INSERT INTO blocks(chain, {_BLOCK}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO blocks(chain, {BLOCK_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [_block_values(chain, block_row(item.stored, item.before)) for item in blocks],
     )
     db.executemany(
@@ -370,7 +370,8 @@ def _state(data: bytes) -> ChainState | None:
         return None  # of another version of this program: it is folded again
 
 
-def _block_row(row: Any) -> BlockRow:
+def block_row_of(row: Any) -> BlockRow:
+    """The block in a row of :data:`BLOCK_COLUMNS`."""
     sequence, block_hash, system_time, *rest = row
     return BlockRow(sequence, Multihash.from_bytes(block_hash), Timestamp.parse(system_time), *rest)
 

@@ -19,7 +19,7 @@ ED25519_PUB: Final = 0xED
 ARROW0_SHA3_256: Final = 0x300016
 ODF_METADATA_BLOCK: Final = 0x400000
 
-_HASHES: Final = {SHA2_256: "sha2-256", SHA3_256: "sha3-256", ARROW0_SHA3_256: "arrow0-sha3-256"}
+HASH_NAMES: Final = {SHA2_256: "sha2-256", SHA3_256: "sha3-256", ARROW0_SHA3_256: "arrow0-sha3-256"}
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE: Final = {char: value for value, char in enumerate(_BASE58)}
 _MAX_TEXT: Final = 1024  # ids and hashes are under 100 characters; base58 decoding is quadratic
@@ -155,10 +155,10 @@ class Multihash:
     digest: bytes
 
     def __init__(self, code: int, digest: bytes) -> None:
-        if code not in _HASHES:
+        if code not in HASH_NAMES:
             raise InvalidIdentity(f"unknown hash algorithm 0x{code:x}")
         if len(digest) != 32:
-            raise InvalidIdentity(f"a {_HASHES[code]} digest has 32 bytes, this one {len(digest)}")
+            raise InvalidIdentity(f"a {HASH_NAMES[code]} digest has 32 bytes, this one {len(digest)}")
         object.__setattr__(self, "code", code)
         object.__setattr__(self, "digest", digest)
 

@@ -73,6 +73,12 @@ def tokens(sql: str) -> list[Token]:
     return [token for token in found if token.kind != "comment"]
 
 
+def headline(sql: str, longest: int = 60) -> str:
+    """A query as one short line, to name it by."""
+    line = " ".join(sql.split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
 def table_names(sql: str) -> list[TableName]:
     """The names behind FROM and JOIN, and behind commas there, in their order."""
     words = tokens(sql)
