@@ -55,7 +55,7 @@ def query(request: Query, context: Context, reporter: Reporter) -> dict[str, Any
         schema, batches = arrow_batches(frame, reporter)
         rows, more = results.write(part, schema, _noticing(batches, reporter), request.limit)
     if more:
-        reporter.line(f"only the first {rows} rows are kept", "warning")
+        reporter.line(f"there are more: only the first {rows} rows are kept")
     seconds = round(time.monotonic() - began, 3)
     reporter.line(f"rows of the result: {rows}, in {seconds:.1f} s")
     return {

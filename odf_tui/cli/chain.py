@@ -146,7 +146,7 @@ def tail_verb(name: str, rows: int) -> None:
 
     entry = open_workspace().resolve(name)
     table = Preview(entry.dataset).tail(rows)
-    records = [{key: _cell(value) for key, value in row.items()} for row in table.to_pylist()]
+    records = [{key: json_value(value) for key, value in row.items()} for row in table.to_pylist()]
     if options_of().json:
         print_json(records)
         return
@@ -156,7 +156,7 @@ def tail_verb(name: str, rows: int) -> None:
     op = entry.dataset.state().vocabulary.operation_type_column
     for record in records:
         record[op] = Op(record[op]).code
-    numbers = [name for name in table.column_names if _is_number(table.schema.field(name).type)]
+    numbers = [name for name in table.column_names if is_number(table.schema.field(name).type)]
     print_table(
         table.column_names,
         [["" if cell is None else humane.plain(str(cell)) for cell in record.values()] for record in records],
@@ -164,13 +164,14 @@ def tail_verb(name: str, rows: int) -> None:
     )
 
 
-def _is_number(kind: pa.DataType) -> bool:
+def is_number(kind: pa.DataType) -> bool:
+    """Whether values of a type are aligned to the right."""
     import pyarrow as pa
 
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 
-def _cell(value: Any) -> Any:
+def json_value(value: Any) -> Any:
     """A value as JSON has it: times as RFC 3339, decimals and bytes as text."""
     if isinstance(value, datetime):
         return str(Timestamp.from_datetime(value.astimezone(UTC) if value.tzinfo else value))
@@ -180,8 +181,8 @@ def _cell(value: Any) -> Any:
         return str(value)
     if isinstance(value, bytes):
         return value.hex()
-    if isinstance(value, list):
-        return [_cell(item) for item in value]
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
     if isinstance(value, dict):
-        return {key: _cell(item) for key, item in value.items()}
+        return {key: json_value(item) for key, item in value.items()}
     return value

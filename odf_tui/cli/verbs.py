@@ -24,6 +24,7 @@ VERBS: Final = {
     "log": "chain",
     "schema": "chain",
     "tail": "chain",
+    "sql": "sql",
     "pull": "data",
     "ingest": "ingest",
     "trust": "trust",

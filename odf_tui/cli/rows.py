@@ -1,0 +1,88 @@
+"""Rows of a result, written out: as a table, CSV or JSON. Whatever their number, few are in memory."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterator
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from odf_engine.workspace.results import GROUP_ROWS, ResultRows
+from odf_tui import humane
+from odf_tui.cli.chain import is_number, json_value
+from odf_tui.cli.output import print_table
+
+_WIDEST: Final = 80
+
+
+def write_json(rows: ResultRows, out: TextIO) -> None:
+    """One array of objects."""
+    out.write("[")
+    before = "\n  "
+    for record in _records(rows):
+        text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
+        out.write(before + text.replace("\n", "\n  "))
+        before = ",\n  "
+    out.write("\n]\n" if rows.row_count else "]\n")
+
+
+def write_ndjson(rows: ResultRows, out: TextIO) -> None:
+    """An object a line."""
+    for record in _records(rows):
+        out.write(msgspec.json.encode(record).decode() + "\n")
+
+
+def write_csv(rows: ResultRows, out: TextIO) -> None:
+    """A line of names and a line a row; nulls are empty, and nested values JSON."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows.columns.names)
+    for record in _records(rows):
+        writer.writerow(["" if value is None else _text(value) for value in record.values()])
+
+
+def write_plain(rows: ResultRows, out: TextIO) -> None:
+    """Aligned columns for people, through a pipe."""
+    names = rows.columns.names
+    widths = [len(name) for name in names]
+    for cells in _cells(rows, rows.row_count):
+        widths = [max(width, len(cell)) for width, cell in zip(widths, cells, strict=True)]
+    right = [is_number(field.type) for field in rows.columns]
+    for cells in _lines(names, _cells(rows, rows.row_count)):
+        fitted = [
+            cell.rjust(width) if number else cell.ljust(width)
+            for cell, width, number in zip(cells, widths, right, strict=True)
+        ]
+        out.write("  ".join(fitted).rstrip() + "\n")
+
+
+def write_table(rows: ResultRows, count: int) -> None:
+    """The first rows as a table for people, on a terminal."""
+    numbers = [field.name for field in rows.columns if is_number(field.type)]
+    cells = [[humane.shorten(cell, _WIDEST) for cell in line] for line in _cells(rows, count)]
+    print_table(rows.columns.names, cells, numbers)
+
+
+def _lines(names: list[str], cells: Iterator[list[str]]) -> Iterator[list[str]]:
+    yield [name.upper() for name in names]
+    yield from cells
+
+
+def _cells(rows: ResultRows, count: int) -> Iterator[list[str]]:
+    for record in _records(rows, count):
+        yield ["" if value is None else humane.plain(_text(value)) for value in record.values()]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, list | dict):
+        return msgspec.json.encode(value).decode()
+    return str(value)
+
+
+def _records(rows: ResultRows, count: int | None = None) -> Iterator[dict[str, Any]]:
+    count = rows.row_count if count is None else min(count, rows.row_count)
+    for start in range(0, count, GROUP_ROWS):
+        for record in rows.window(start, min(GROUP_ROWS, count - start)).to_pylist():
+            yield {name: json_value(value) for name, value in record.items()}
