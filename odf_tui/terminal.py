@@ -13,7 +13,8 @@ from typing import Final
 from odf_engine.errors import UsageError
 
 _OSC52_LIMIT: Final = 70_000  # of base64; more is dropped by terminals and multiplexers
-_TMUX_SECONDS: Final = 2.0
+_TMUX_SECONDS: Final = 0.5  # the screen waits for it
+_DCS_LIMIT: Final = 250  # of bytes that GNU screen passes on at a time
 
 
 def check(environ: Mapping[str, str] = os.environ, *, tty: bool | None = None) -> None:
@@ -27,9 +28,11 @@ def check(environ: Mapping[str, str] = os.environ, *, tty: bool | None = None) -
             f"this terminal (TERM={environ['TERM']}) cannot show the workstation",
             hint="everything works from the command line too: odf --help",
         )
-    if not (sys.stdin.isatty() and sys.stdout.isatty() if tty is None else tty):
+    # Textual draws on the standard error.
+    if not (all(each.isatty() for each in (sys.stdin, sys.stdout, sys.stderr)) if tty is None else tty):
         raise UsageError(
-            "the workstation needs a terminal", hint="for scripts there are verbs: odf list, odf pull, …"
+            "the workstation needs a terminal, and its input or output goes elsewhere",
+            hint="for scripts there are verbs: odf list, odf pull, …",
         )
 
 
@@ -37,6 +40,10 @@ def set_switches(environ: MutableMapping[str, str] = os.environ) -> None:
     """Sets what Textual reads when it is imported; what the person has set stays."""
     environ.setdefault("ESCDELAY", "25")
     environ.setdefault("TEXTUAL_ANIMATIONS", "none")
+    if _in_screen(environ):
+        # It takes 24-bit colours for something else, and COLORTERM is that of the terminal around it.
+        many = environ["TERM"].endswith("256color")
+        environ.setdefault("TEXTUAL_COLOR_SYSTEM", "256" if many else "standard")
     if is_remote(environ):
         environ.setdefault("TEXTUAL_FPS", "15")
         environ.setdefault("TEXTUAL_SMOOTH_SCROLL", "0")
@@ -50,6 +57,11 @@ def is_remote(environ: Mapping[str, str] = os.environ) -> bool:
     return bool(environ.get("SSH_CONNECTION") or environ.get("SSH_TTY"))
 
 
+def _in_screen(environ: Mapping[str, str]) -> bool:
+    """Whether GNU screen is between us and the terminal."""
+    return bool(environ.get("STY")) and environ.get("TERM", "").startswith("screen")
+
+
 def copy(
     text: str,
     write: Callable[[str], object],
@@ -58,27 +70,46 @@ def copy(
 ) -> str:
     """Puts text on the clipboard by the best way there is, and says by which.
 
-    Inside tmux its own buffer, else the terminal's clipboard (OSC 52), else a file in ``folder``.
+    Inside tmux its own buffer, else the terminal's clipboard (OSC 52), else a file in ``folder``. tmux
+    drops OSC 52 as it is usually set, so when its buffer cannot be had only the file is sure.
 
     Args:
         write: called with an escape sequence for the terminal.
     """
-    if environ.get("TMUX") and _tmux(text):
-        return "copied through tmux"
+    if environ.get("TMUX"):
+        if _tmux(text, environ):
+            return "copied through tmux"
+        return _into_file(text, folder, "tmux does not answer")
     data = base64.b64encode(text.encode()).decode("ascii")
-    if not environ.get("TMUX") and len(data) <= _OSC52_LIMIT:
-        write(f"\x1b]52;c;{data}\a")
-        return "copied with OSC 52, if the terminal allows it"
-    folder.mkdir(parents=True, exist_ok=True)
+    if len(data) > _OSC52_LIMIT:
+        return _into_file(text, folder, "too long for the clipboard")
+    sequence = f"\x1b]52;c;{data}\a"
+    write(_through_screen(sequence) if _in_screen(environ) else sequence)
+    return "copied with OSC 52, if the terminal allows it"
+
+
+def _through_screen(sequence: str) -> str:
+    """What GNU screen passes on to the terminal around it."""
+    parts = (sequence[start : start + _DCS_LIMIT] for start in range(0, len(sequence), _DCS_LIMIT))
+    return "".join(f"\x1bP{part}\x1b\\" for part in parts)
+
+
+def _into_file(text: str, folder: Path, why: str) -> str:
     path = folder / "clipboard.txt"
-    path.write_text(text, encoding="utf-8")
-    return f"too long for the clipboard: written to {path}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        return f"not copied: {why}, and {path} cannot be written: {error.strerror}"
+    return f"{why}: written to {path}"
 
 
-def _tmux(text: str) -> bool:
+def _tmux(text: str, environ: Mapping[str, str]) -> bool:
     try:
         command = ["tmux", "load-buffer", "-w", "-"]
-        done = subprocess.run(command, input=text.encode(), capture_output=True, timeout=_TMUX_SECONDS)
+        done = subprocess.run(
+            command, input=text.encode(), capture_output=True, timeout=_TMUX_SECONDS, env=dict(environ)
+        )
     except (OSError, subprocess.SubprocessError):
         return False
     return done.returncode == 0

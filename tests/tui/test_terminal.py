@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import base64
+import os
+import re
+import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +17,7 @@ from rich.style import Style
 from textual.color import Color
 
 from odf_engine.errors import UsageError
+from odf_engine.workspace.workspace import Workspace
 from odf_tui import terminal, themes
 from odf_tui.workstation import Workstation
 from tests.tui.fake import FakeSource
@@ -34,9 +40,58 @@ def test_switches_for_near_and_far() -> None:
     terminal.set_switches(far)
     assert far["TEXTUAL_FPS"] == "30"  # what the person has set stays
     assert far["TEXTUAL_SMOOTH_SCROLL"] == "0"
+    assert "TEXTUAL_COLOR_SYSTEM" not in far
     other = {"SSH_TTY": "/dev/pts/1"}
     terminal.set_switches(other)
     assert other["TEXTUAL_FPS"] == "15"
+
+
+@pytest.mark.parametrize(
+    ("environ", "colours"),
+    [
+        ({"STY": "4711.pts-0", "TERM": "screen-256color", "COLORTERM": "truecolor"}, "256"),
+        ({"STY": "4711.pts-0", "TERM": "screen", "COLORTERM": "truecolor"}, "standard"),
+        ({"STY": "4711.pts-0", "TERM": "screen", "TEXTUAL_COLOR_SYSTEM": "truecolor"}, "truecolor"),
+        ({"TMUX": "x", "TERM": "screen-256color", "COLORTERM": "truecolor"}, None),
+    ],
+)
+def test_screen_gets_no_colours_that_it_misreads(environ: dict[str, str], colours: str | None) -> None:
+    terminal.set_switches(environ)
+    assert environ.get("TEXTUAL_COLOR_SYSTEM") == colours
+
+
+def odf(arguments: str, shell_words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Runs the program within a terminal, its output going where ``shell_words`` say."""
+    program = f"{shlex.quote(sys.executable)} -m odf_tui {arguments} {shell_words}"
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
+    return subprocess.run(
+        ["script", "-qec", program, "/dev/null"],
+        env=os.environ | {"PYTHONPATH": path} | environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="needs script")
+@pytest.mark.parametrize(
+    ("words", "environ", "said"),
+    [
+        ("", {"TERM": "dumb"}, "this terminal (TERM=dumb) cannot show the workstation"),
+        ("| cat", {"TERM": "xterm"}, "its input or output goes elsewhere"),
+        ("< /dev/null", {"TERM": "xterm"}, "its input or output goes elsewhere"),
+        ("2> errors; cat errors", {"TERM": "xterm"}, "its input or output goes elsewhere"),
+    ],
+)
+def test_where_it_cannot_be_drawn_a_sentence_points_to_the_verbs(
+    words: str, environ: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Workspace.init(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    shown = odf("", words, **environ)
+    assert said in shown.stdout
+    assert "hint: " in shown.stdout
+    assert "\x1b" not in shown.stdout
 
 
 def test_copying_through_the_terminal(tmp_path: Path) -> None:
@@ -47,6 +102,18 @@ def test_copying_through_the_terminal(tmp_path: Path) -> None:
     assert base64.b64decode(data).decode() == "did:odf:ü"
 
 
+def test_copying_through_screen(tmp_path: Path) -> None:
+    written: list[str] = []
+    text = "hash " * 100
+    said = terminal.copy(text, written.append, tmp_path, {"STY": "1.pts-0", "TERM": "screen"})
+    assert "OSC 52" in said
+    parts = re.findall(r"\x1bP(.*?)\x1b\\", written[0], re.DOTALL)
+    assert "".join(f"\x1bP{part}\x1b\\" for part in parts) == written[0]
+    assert all(len(part) <= 250 for part in parts)
+    data = "".join(parts).removeprefix("\x1b]52;c;").removesuffix("\a")
+    assert base64.b64decode(data).decode() == text
+
+
 def test_what_is_too_long_goes_into_a_file(tmp_path: Path) -> None:
     written: list[str] = []
     text = "x" * 60_000
@@ -54,6 +121,32 @@ def test_what_is_too_long_goes_into_a_file(tmp_path: Path) -> None:
     assert not written
     assert str(tmp_path / "cache" / "clipboard.txt") in said
     assert (tmp_path / "cache" / "clipboard.txt").read_text() == text
+
+
+def test_a_file_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("in the way")
+    said = terminal.copy("x" * 60_000, lambda text: None, tmp_path / "cache", {})
+    assert said.startswith("not copied: too long for the clipboard, and ")
+    assert "File exists" in said
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="needs tmux")
+def test_copying_inside_a_real_tmux(tmp_path: Path) -> None:
+    def tmux(*words: str) -> str:
+        command = ["tmux", "-S", str(tmp_path / "tmux"), "-f", "/dev/null", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    try:
+        tmux("new-session", "-d", "sleep 60")
+        said = terminal.copy(
+            "did:odf:ü\n", lambda text: None, tmp_path, os.environ | {"TMUX": f"{tmp_path}/tmux,1,0"}
+        )
+        assert said == "copied through tmux"
+        assert tmux("show-buffer") == "did:odf:ü\n"
+    finally:
+        tmux("kill-server")
+    said = terminal.copy("gone", lambda text: None, tmp_path, os.environ | {"TMUX": f"{tmp_path}/tmux,1,0"})
+    assert said == f"tmux does not answer: written to {tmp_path}/clipboard.txt"
 
 
 def test_copying_inside_tmux(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
