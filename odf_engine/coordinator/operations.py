@@ -13,8 +13,19 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import to_builtins
 
-from odf_engine.coordinator import changing, querying
-from odf_engine.coordinator.protocol import Ingest, Pull, Query, Request, Update, Validate, Verify
+from odf_engine.coordinator import changing, looking, querying
+from odf_engine.coordinator.protocol import (
+    Describe,
+    Export,
+    Ingest,
+    Project,
+    Pull,
+    Query,
+    Request,
+    Update,
+    Validate,
+    Verify,
+)
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -78,6 +89,12 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
             return changing.update(request, context, reporter)
         case Query():
             return querying.query(request, context, reporter)
+        case Describe():
+            return looking.describe(request, context, reporter)
+        case Project():
+            return looking.project(request, context, reporter)
+        case Export():
+            return looking.export(request, context, reporter)
 
 
 def warm_up() -> None:

@@ -155,7 +155,8 @@ class Export(msgspec.Struct, frozen=True, tag="export"):
     """Writes rows to a file for other programs.
 
     They are the rows of the dataset, or those in ``file``, a Parquet file: all of them, or those of
-    ``ranges``, pairs of the number of a row from 0 and that after the last one. ``path`` is absolute;
+    ``ranges``, pairs of the number of a row from 0 and that after the last one. With ``file`` the dataset
+    may be empty, when the rows are of no dataset. ``path`` is absolute;
     with ``replace`` a file that is there already goes away. Without ``system`` the columns that the
     system made are left out. The result is JSON: name, rows, size (in bytes), path.
     """
@@ -188,7 +189,7 @@ class Query(msgspec.Struct, frozen=True, tag="sql"):
     dataset: str = ""
 
 
-Request = Pull | Ingest | Verify | Validate | Update | Query
+Request = Pull | Ingest | Verify | Validate | Update | Query | Describe | Project | Export
 
 LOOKS: Final = frozenset({"describe", "project", "export", "sql"})
 """Kinds of jobs that only look at what a dataset has. They change nothing, and run beside those that do."""

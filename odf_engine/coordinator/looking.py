@@ -1,0 +1,93 @@
+"""Jobs that only look at what a dataset has: statistics, its current state by key, files of its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from odf_engine.coordinator.protocol import Describe, Export, Project
+from odf_engine.errors import UsageError
+from odf_engine.progress import Reporter
+
+if TYPE_CHECKING:
+    from odf_engine.coordinator.operations import Context
+    from odf_engine.workspace.stored import StoredRows
+    from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+
+def describe(request: Describe, context: Context, reporter: Reporter) -> dict[str, Any]:
+    """Computes statistics; the result is described with the request.
+
+    Raises:
+        OdfError: rows that cannot be read, or nothing can be written.
+    """
+    from odf_engine.workspace.statistics import describe
+
+    workspace, entry = _found(request.dataset, context)
+    rows = _rows(entry, request.file)
+    found = describe(workspace.odf, rows, reporter, None if request.file else request.dataset)
+    return {"name": str(entry.alias), "rows": found.rows}
+
+
+def project(request: Project, context: Context, reporter: Reporter) -> dict[str, Any]:
+    """Makes the current state by key; the result is described with the request.
+
+    Raises:
+        OdfError: there is no such key, rows cannot be read, or nothing can be written.
+    """
+    from odf_engine.workspace.projecting import project
+
+    workspace, entry = _found(request.dataset, context)
+    found = project(workspace.odf, entry.dataset, request.key, reporter)
+    return {
+        "name": str(entry.alias),
+        "key": found.key,
+        "rows": found.rows,
+        "of": found.of,
+        "file": str(found.file),
+    }
+
+
+def export(request: Export, context: Context, reporter: Reporter) -> dict[str, Any]:
+    """Writes rows to a file; the result is described with the request.
+
+    Raises:
+        OdfError: rows that cannot be read, or a file that cannot be written.
+    """
+    from odf_engine.workspace.exporting import export
+    from odf_engine.workspace.stored import StoredRows
+
+    entry = _found(request.dataset, context)[1] if request.dataset else None
+    if entry is not None:
+        rows = _rows(entry, request.file)
+    elif request.file is not None:
+        rows = StoredRows.of_file(Path(request.file))
+    else:
+        raise UsageError("neither a dataset nor a file says which rows")
+    found = export(
+        rows,
+        Path(request.path),
+        request.format,
+        reporter,
+        ranges=request.ranges,
+        system=request.system,
+        replace=request.replace,
+    )
+    reporter.line(f"wrote {found.path}")
+    name = "" if entry is None else str(entry.alias)
+    return {"name": name, "rows": found.rows, "size": found.size, "path": str(found.path)}
+
+
+def _found(dataset: str, context: Context) -> tuple[Workspace, DatasetEntry]:
+    from odf_engine.workspace.workspace import Workspace
+
+    workspace = Workspace.find(explicit=context.host.folder)
+    return workspace, workspace.resolve(dataset)
+
+
+def _rows(entry: DatasetEntry, file: str | None) -> StoredRows:
+    from odf_engine.workspace.stored import StoredRows
+
+    if file is None:
+        return StoredRows.of_dataset(entry.dataset)
+    return StoredRows.of_file(Path(file), entry.dataset.state().vocabulary)

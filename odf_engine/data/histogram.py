@@ -1,0 +1,66 @@
+"""A histogram that grows with its values: bins of equal width, which doubles when they become too many.
+
+Widths are powers of two and bins begin at multiples of them, so that bins of one width are exactly pairs
+of bins of half of it: how values came makes no difference.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import msgspec
+import pyarrow as pa
+
+from odf_engine.data.kernels import pc
+
+MOST_BINS: Final = 24
+_LEAST_EXPONENT: Final = -1000
+
+
+class Histogram(msgspec.Struct):
+    """Counts of numbers in bins of the width ``2 ** exponent``, by the number of the bin."""
+
+    exponent: int | None = None
+    bins: dict[int, int] = {}
+
+    def add(self, values: pa.Array, whole: bool) -> None:
+        """Counts 64-bit floating point numbers; ``whole``: no bin may be narrower than one."""
+        values = values.filter(pc.fill_null(pc.is_finite(values), False))
+        if not len(values):
+            return
+        least, greatest = pc.min_max(values).values()
+        exponent = _fitting(least.as_py(), greatest.as_py(), 0 if whole else _LEAST_EXPONENT)
+        if self.exponent is not None:
+            exponent = max(exponent, self.exponent)
+        self._widen(exponent)
+        numbers = pc.floor(pc.multiply(values, math.ldexp(1.0, -exponent))).cast(pa.int64())
+        for each in pc.value_counts(numbers).to_pylist():
+            self.bins[each["values"]] = self.bins.get(each["values"], 0) + each["counts"]
+        while max(self.bins) - min(self.bins) >= MOST_BINS:
+            self._widen(exponent := exponent + 1)
+
+    def counts(self) -> list[int]:
+        """The counts from the lowest bin to the highest."""
+        return [self.bins.get(at, 0) for at in range(min(self.bins), max(self.bins) + 1)] if self.bins else []
+
+    def _widen(self, exponent: int) -> None:
+        by = exponent - (exponent if self.exponent is None else self.exponent)
+        self.exponent = exponent
+        if by:
+            bins: dict[int, int] = {}
+            for number, count in self.bins.items():
+                bins[number >> by] = bins.get(number >> by, 0) + count
+            self.bins = bins
+
+
+def _fitting(least: float, greatest: float, narrowest: int) -> int:
+    """The exponent of the least width with which the range needs no more bins than there may be."""
+    half: Any = greatest / 2 - least / 2
+    largest = max(abs(least), abs(greatest))
+    # Bins have to be wide enough for their numbers to be 64-bit integers.
+    floor = max(narrowest, math.frexp(largest)[1] - 52 if largest else 0)
+    exponent = floor if half <= 0 else max(floor, math.frexp(half / MOST_BINS)[1])
+    while math.floor(math.ldexp(greatest, -exponent)) - math.floor(math.ldexp(least, -exponent)) >= MOST_BINS:
+        exponent += 1
+    return max(exponent, _LEAST_EXPONENT)

@@ -1,0 +1,67 @@
+"""Files in the cache of a workspace: written in one step, and the oldest of them removed."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from odf_engine.errors import OdfError
+
+_BEGUN: Final = ".new-"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replaces a file of the cache; its folder is made if it is not there.
+
+    Raises:
+        OdfError: it cannot be written.
+    """
+    with begun(path) as temporary:
+        temporary.write_bytes(data)
+
+
+@contextmanager
+def begun(path: Path) -> Iterator[Path]:
+    """A file beside ``path``, which takes its place when the block ends well, and goes away else.
+
+    Raises:
+        OdfError: the file cannot be written: no space, no permission.
+    """
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=_BEGUN, delete=False) as file:
+            temporary = Path(file.name)
+        yield temporary
+        temporary.replace(path)
+    except OSError as error:
+        raise OdfError(
+            f"the file cannot be written: {error.strerror or error}",
+            where=str(path),
+            hint="free some space or check the permissions, then try again",
+        ) from error
+    finally:
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+def keep_newest(folder: Path, most: int, most_bytes: int) -> None:
+    """Removes the files that were not used for longest, until there are only so many, of so many bytes.
+
+    The newest one stays, however large it is. What somebody else removes meanwhile does not matter.
+    """
+    found: list[tuple[float, int, Path]] = []
+    for path in folder.iterdir():
+        with suppress(OSError):
+            about = path.stat()
+            found.append((about.st_mtime, about.st_size, path))
+    size = 0
+    for at, (_, bytes_, path) in enumerate(sorted(found, reverse=True, key=lambda each: each[0])):
+        size += bytes_
+        if at and (at >= most or size > most_bytes):
+            with suppress(OSError):
+                path.unlink()

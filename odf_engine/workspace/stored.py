@@ -1,0 +1,191 @@
+"""Rows that lie in Parquet files, read from their beginning to their end with little memory.
+
+They are those of all slices of a dataset, in the columns of its newest schema, or those of one file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.data.value_bytes import decoded, plain_type
+from odf_engine.errors import BadData, NotFound
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
+
+_MOST_ROWS: Final = 1 << 16
+_LEAST_ROWS: Final = 1 << 8
+_BATCH_BYTES: Final = 16 << 20
+_UNREADABLE: Final = (pa.ArrowException, OSError)
+_HINT: Final = "odf verify shows everything that is wrong"
+
+Range = tuple[int, int]
+"""Numbers of rows: of the first, and of the one after the last."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """A file with rows; ``mark`` tells its content apart, ``where`` is it as a person finds it."""
+
+    path: Path
+    rows: int
+    mark: str
+    where: str
+
+
+class StoredRows:
+    """Rows in files.
+
+    Attributes:
+        columns: names and types.
+        vocabulary: names of the system columns.
+        parts: the files in order.
+        mark: tells these rows apart from all others.
+    """
+
+    def __init__(
+        self, columns: pa.Schema, vocabulary: DatasetVocabulary, parts: Sequence[Part], mark: str
+    ) -> None:
+        # Nothing is required here: a column that came later is null in older slices.
+        self.columns = pa.schema([pa.field(field.name, plain_type(field.type)) for field in columns])
+        self.vocabulary = vocabulary
+        self.parts = list(parts)
+        self.mark = mark
+
+    @classmethod
+    def of_dataset(cls, dataset: Dataset) -> Self:
+        """All rows of a dataset as it is now."""
+        state, slices = dataset.state(), dataset.slices()
+        parts = [
+            Part(
+                dataset.slice_path(row),
+                row.end - row.start + 1,
+                str(row.physical_hash),
+                f"slice {row.physical_hash.short} (block {row.sequence_number})",
+            )
+            for row in slices
+        ]
+        if state.schema is not None:
+            columns = decode_schema(state.schema)
+        else:
+            columns = _opened(parts[-1]).schema_arrow if parts else pa.schema([])
+        return cls(columns, state.vocabulary, parts, str(state.head))
+
+    @classmethod
+    def of_file(cls, path: Path, vocabulary: DatasetVocabulary = DEFAULT_VOCABULARY) -> Self:
+        """All rows of a Parquet file.
+
+        Raises:
+            NotFound, BadData: it cannot be read.
+        """
+        part = Part(path, 0, path.stem, path.name)
+        file = _opened(part)
+        part = msgspec.structs.replace(part, rows=file.metadata.num_rows)
+        return cls(file.schema_arrow, vocabulary, [part], path.stem)
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return sum(part.rows for part in self.parts)
+
+    @property
+    def system_columns(self) -> tuple[str, str, str]:
+        """The columns that the system made; the event time belongs to the data."""
+        names = self.vocabulary
+        return names.offset_column, names.operation_type_column, names.system_time_column
+
+    def batches(
+        self, names: Sequence[str] | None = None, ranges: Sequence[Range] | None = None, first_part: int = 0
+    ) -> Iterator[pa.RecordBatch]:
+        """Rows in order, some thousands at a time and never of two files at once.
+
+        Args:
+            names: the columns to read; by default all.
+            ranges: rows by their number; by default all.
+            first_part: the number of the file to begin with.
+
+        Raises:
+            NotFound: a file is not there.
+            BadData: a file is damaged, or does not fit the columns.
+        """
+        columns = self.columns if names is None else pa.schema([self.columns.field(name) for name in names])
+        ends = list(accumulate(part.rows for part in self.parts))
+        for at, part in enumerate(self.parts[first_part:], first_part):
+            begin = ends[at] - part.rows
+            if ranges is None:
+                yield from _read(part, columns, 0, part.rows)
+                continue
+            for start, stop in ranges:
+                if start < ends[at] and stop > begin:
+                    yield from _read(part, columns, max(start - begin, 0), min(stop - begin, part.rows))
+
+
+def file_metadata(part: Part) -> pq.FileMetaData:
+    """What a file tells of itself.
+
+    Raises:
+        NotFound, BadData: it cannot be read.
+    """
+    with _opened(part) as file:
+        return file.metadata
+
+
+def _opened(part: Part) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(part.path, pre_buffer=False)  # which would hold the whole file in memory
+    except FileNotFoundError:
+        raise NotFound("the file with these rows is not there", where=part.where, hint=_HINT) from None
+    except _UNREADABLE as error:
+        raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
+
+
+def _read(part: Part, columns: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+    with _opened(part) as file:
+        metadata = file.metadata
+        if metadata.num_rows != part.rows:
+            problem = f"it has {metadata.num_rows} rows where its block says {part.rows}"
+            raise BadData(problem, where=part.where, hint=_HINT)
+        known = [name for name in columns.names if name in file.schema_arrow.names]
+        begin = 0
+        for group in range(metadata.num_row_groups):
+            about = metadata.row_group(group)
+            end = begin + about.num_rows
+            if begin < stop and end > start:
+                at = begin
+                size = _batch_rows(about, len(known), len(file.schema_arrow))
+                try:
+                    for batch in file.iter_batches(size, row_groups=[group], columns=known):
+                        first, last = max(start - at, 0), min(stop - at, batch.num_rows)
+                        at += batch.num_rows
+                        if first < last:
+                            yield _fitted(batch.slice(first, last - first), columns, part)
+                except _UNREADABLE as error:
+                    raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
+            begin = end
+
+
+def _batch_rows(group: pq.RowGroupMetaData, read: int, all_columns: int) -> int:
+    """How many rows of a row group are some megabytes."""
+    width = group.total_byte_size * max(read, 1) / max(all_columns, 1) / max(group.num_rows, 1)
+    return int(min(max(_BATCH_BYTES / max(width, 1), _LEAST_ROWS), _MOST_ROWS))
+
+
+def _fitted(batch: pa.RecordBatch, columns: pa.Schema, part: Part) -> pa.RecordBatch:
+    arrays: list[pa.Array] = []
+    for field in columns:
+        if field.name not in batch.schema.names:
+            arrays.append(pa.nulls(batch.num_rows, field.type))
+            continue
+        array = decoded(batch.column(field.name))
+        try:
+            arrays.append(array if array.type == field.type else array.cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            problem = f"column '{field.name}' is {array.type} where the dataset's schema says {field.type}"
+            raise BadData(problem, where=part.where, hint=_HINT) from None
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)

@@ -1,0 +1,121 @@
+"""Jobs that only look: what they give back, and that they wait for nobody else's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_engine.coordinator.operations import Context, execute
+from odf_engine.coordinator.protocol import Describe, Export, JobState, Project, Pull
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.errors import NotFound, UsageError
+from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.workspace.statistics import known_statistics
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: port/ships
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {kind: NdJson, schema: ["name STRING", "berth INT"]}
+      merge: {kind: Ledger, primaryKey: [name]}
+"""
+
+
+class Home:
+    """No Spark at all: looking must not ask for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def spark(self, reporter: Reporter):
+        raise AssertionError("Spark was asked for")
+
+
+@pytest.fixture
+def entry(tmp_path: Path) -> DatasetEntry:
+    entry = Workspace.init(tmp_path / "home").add(read_manifests(MANIFEST, "ships.yaml"))[0]
+    dataset, table = entry.dataset, pa.table({"name": ["Ada", "Bo", "Ada"], "berth": [1, 2, 3]})
+    state, now = dataset.state(), Timestamp.now()
+    schema = slice_schema(table.schema, state.vocabulary)
+    written = write_slice(
+        table.to_batches(), schema=schema, vocab=state.vocabulary, path=dataset.staging_path("data"),
+        first_offset=0, system_time=now, fallback_event_time=now, reporter=Reporter(),
+    )  # fmt: skip
+    assert written is not None
+    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
+    events = [SetDataSchema(encode_schema(schema)), AddData(prev_offset=None, new_data=data)]
+    dataset.commit(events, system_time=now, expected_head=dataset.head(), data=written.path)
+    return entry
+
+
+@pytest.fixture
+def context(tmp_path: Path, entry: DatasetEntry) -> Context:
+    return Context(Home(tmp_path / "home"))
+
+
+def test_statistics(entry, context):
+    assert execute(Describe(str(entry.id)), context, Reporter()) == {"name": "port/ships", "rows": 3}
+    found = known_statistics(context.host.folder / ".odf", str(entry.dataset.head()))
+    assert found is not None and found.columns[-1].mean == 2.0
+
+
+def test_the_current_state_and_its_statistics_and_a_file_of_it(entry, context, tmp_path):
+    found = execute(Project(str(entry.id)), context, Reporter())
+    file = found.pop("file")
+    assert found == {"name": "port/ships", "key": ["name"], "rows": 2, "of": 3}
+    execute(Describe(str(entry.id), file=file), context, Reporter())
+    state = known_statistics(context.host.folder / ".odf", Path(file).stem)
+    assert state is not None and state.rows == 2
+    path = tmp_path / "now.csv"
+    done = execute(Export(str(entry.id), str(path), file=file, system=False), context, Reporter())
+    assert done == {"name": "port/ships", "rows": 2, "size": path.stat().st_size, "path": str(path)}
+    names = [line.split(",")[1] for line in path.read_text().splitlines()]
+    assert names == ["name", "Bo", "Ada"]
+    # Rows that are of no dataset, such as the result of a query.
+    done = execute(Export("", str(tmp_path / "result.csv"), file=file), context, Reporter())
+    assert (done["name"], done["rows"]) == ("", 2)
+
+
+def test_what_cannot_be_done(entry, context, tmp_path):
+    with pytest.raises(NotFound):
+        execute(Describe("port/nobody"), context, Reporter())
+    with pytest.raises(NotFound, match="not there"):
+        execute(Describe(str(entry.id), file=str(tmp_path / "gone.parquet")), context, Reporter())
+    with pytest.raises(UsageError, match="neither a dataset nor a file"):
+        execute(Export("", str(tmp_path / "x.csv")), context, Reporter())
+
+
+async def test_they_do_not_wait_behind_pulls_nor_hold_them_up(home, follow):
+    client = await home.connect()
+    pulls = [await client.submit(Pull(f"wait:1/{name}"), name) for name in "ab"]
+    for job in pulls:
+        await home.job(job, lambda job: job.state is JobState.running)
+    third = await client.submit(Pull("count:1/c"), "c")
+    look = await client.submit(Describe("wait:1/a"), "a")  # a dataset that is being pulled
+    other = await client.submit(Export("count:3/a", "/x"), "a")
+    await home.job(look, lambda job: job.state is JobState.running)
+    done = await home.job(other)
+    assert json.loads(done.result)["count"] == 3
+    assert home.journal.job(third).state is JobState.queued
+    more = [await client.submit(Describe("wait:1/d"), "d") for _ in range(2)]
+    await home.job(more[0], lambda job: job.state is JobState.running)
+    assert home.journal.job(more[1]).state is JobState.queued  # there are not endlessly many at once
+    await client.cancel(pulls[0])
+    assert (await home.job(third)).state is JobState.done
+    for job in (pulls[1], look, *more):
+        await client.cancel(job)
+        assert (await home.job(job)).state is JobState.cancelled
+    await client.close()
