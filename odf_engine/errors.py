@@ -30,6 +30,13 @@ class OdfError(Exception):
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
 
+    @property
+    def in_full(self) -> str:
+        """All of it in one line, what matters most first: what was wrong, what to do, where."""
+        hint = f" – {self.hint}" if self.hint else ""
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.message}{hint}{where}"
+
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.hint, self.where, self.__dict__))
 

@@ -96,3 +96,8 @@ def shorten(text: str, width: int) -> str:
 def said(error: Exception) -> str:
     """An error in one line; one that is not for people has its kind before it."""
     return str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
+
+
+def explained(error: Exception) -> str:
+    """An error with what to do about it, in one line."""
+    return error.in_full if isinstance(error, OdfError) else said(error)

@@ -36,6 +36,7 @@ T = TypeVar("T")
 _ATTEMPTS: Final = 5
 _DAY: Final = 86_400.0
 _BEFORE_RESET: Final = "before-reset-"
+_BRING_BACK: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
 
 
 class _New(NamedTuple):
@@ -84,7 +85,7 @@ class Dataset:
             written = self._refs.text(HEAD) if block == self.head() else None
             name = find_name(self._blocks, block, written)
         if name is None:
-            raise NotFound(f"block {block} is missing", where=str(self._blocks.folder))
+            raise NotFound("the block is missing", where=f"block {block}", hint=_BRING_BACK)
         return self._blocks.read(name)
 
     def block(self, which: Multihash | int) -> StoredBlock:
@@ -100,9 +101,8 @@ class Dataset:
         block_hash = self._hash_at(which) if isinstance(which, int) else which
         data = self.block_bytes(block_hash)
         if Multihash.sha3_256(data) != block_hash:
-            raise MalformedBlock(
-                "its bytes are not those that its hash was made of", where=f"block {block_hash}"
-            )
+            problem = "the block is damaged: its bytes are not those that its hash was made of"
+            raise MalformedBlock(problem, where=f"block {block_hash}", hint=_BRING_BACK)
         try:
             decoded = decode_block(data)
         except MalformedBlock as error:
@@ -356,6 +356,8 @@ class Dataset:
                 self._index = ChainIndex(":memory:")
             head = self.head()
             if head is None:
+                if any(self._blocks.names()):
+                    raise NotFound("refs/head is missing, which names the newest block", hint=_BRING_BACK)
                 raise NotFound("the dataset is empty", where=str(self.folder))
             if (answer := ask(head)) is not None:
                 return answer

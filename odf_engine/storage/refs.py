@@ -60,7 +60,9 @@ class LocalRefs:
             return Multihash.parse(text)
         except InvalidIdentity as error:
             raise MalformedBlock(
-                f"the reference '{name}' does not hold a hash: {error.message}", where=str(self.folder / name)
+                f"refs/{name} does not hold the hash of a block: {error.message}",
+                hint="bring it back from a copy of the dataset",
+                where=str(self.folder / name),
             ) from error
 
     def compare_and_set(self, name: str, expected: Multihash | None, new: Multihash) -> None:

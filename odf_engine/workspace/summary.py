@@ -154,7 +154,7 @@ def _summary(
         # Where the index does not know the head, this brings it up to it.
         state = (states.get(head) if head else None) or entry.dataset.state()
     except OdfError as error:
-        problem = str(error)
+        problem = error.in_full
     last = _last_inputs(state) if state else []
     return Summary(
         id=entry.id,

@@ -27,6 +27,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace import config as settings
 from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
+from odf_engine.workspace.version import check_version, write_version
 
 if TYPE_CHECKING:
     from odf_engine.workspace.adding import Plan
@@ -59,18 +60,21 @@ class Workspace:
 
         Raises:
             NotFound: no ``.odf`` folder there; the hint says how to make one.
+            Unsupported: it was made by a newer version of this program; nothing is written into it.
         """
         hint = "make one with: odf init"
         named = explicit or (Path(text) if (text := os.environ.get(WORKSPACE_VARIABLE)) else None)
         if named is not None:
             folder = named.expanduser().resolve()
             if (folder / ODF_FOLDER).is_dir():
+                check_version(folder / ODF_FOLDER)
                 return cls(folder)
             source = "" if explicit else f" (which ${WORKSPACE_VARIABLE} names)"
             raise NotFound(f"{folder}{source} is not a workspace", hint=f"{hint} {folder}")
         begin = (start or Path.cwd()).resolve()
         for folder in (begin, *begin.parents):
             if (folder / ODF_FOLDER).is_dir():
+                check_version(folder / ODF_FOLDER)
                 return cls(folder)
         raise NotFound(f"there is no workspace in {begin} or above it", hint=hint)
 
@@ -92,6 +96,7 @@ class Workspace:
         except OSError as error:
             raise UsageError(f"{workspace.folder} cannot be a workspace: {error.strerror}") from None
         workspace._folders.home.mkdir()
+        write_version(workspace.odf)
         settings.save(settings.Config(), workspace.config_path)
         return workspace
 
