@@ -19,17 +19,11 @@ from unittest import mock
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.metadata.model import (
-    DEFAULT_VOCABULARY,
     AddData,
-    DataSlice,
     MetadataEvent,
-    SetDataSchema,
     SourceState,
 )
-from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.spark.session import SparkRuntime
@@ -42,13 +36,12 @@ from odf_engine.verify.replay import Replay
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from tests.bench.common import make_rows, median, table, timed, verdict
+from tests.bench.common import append_rows, commit, make_empty, median, table, timed, verdict
 
 QUERY = (
     "SELECT event_time, id, device, temperature * 1.8 + 32 AS fahrenheit, visits "
     "FROM input WHERE visits % 2 = 0"
 )
-ROOT = "{{kind: DatasetSnapshot, version: 1, content: {{name: {name}, kind: Root, metadata: []}}}}"
 DERIVATIVE = """
 kind: DatasetSnapshot
 version: 1
@@ -71,45 +64,15 @@ class Bench:
         self.workspace = Workspace.init(root / "ws")
         self.runtime = runtime
         self.engine = SparkEngine(runtime)
-        self.schema = slice_schema(make_rows(0, 1).schema, DEFAULT_VOCABULARY)
 
     def source(self, name: str) -> DatasetEntry:
         """A root dataset without rows."""
-        (entry,) = self.workspace.add(read_manifests(ROOT.format(name=name), name))
-        self.commit(entry, [SetDataSchema(schema=encode_schema(self.schema))])
-        return entry
+        return make_empty(self.workspace, name)
 
     def derivative(self, name: str, source: str, query: str = QUERY) -> DatasetEntry:
         """A derivative of one input."""
         text = DERIVATIVE.format(name=name, source=source, query=query)
         return self.workspace.add(read_manifests(text, name))[0]
-
-    def commit(self, entry: DatasetEntry, events: list[MetadataEvent], data: Path | None = None) -> None:
-        """Appends events."""
-        state = entry.dataset.state()
-        entry.dataset.commit(
-            events, system_time=max(Timestamp.now(), state.system_time), expected_head=state.head, data=data
-        )
-
-    def rows(self, entry: DatasetEntry, count: int) -> None:
-        """Commits one slice of so many rows."""
-        state = entry.dataset.state()
-        first = 0 if state.last_offset is None else state.last_offset + 1
-        staged = entry.dataset.staging_path("data")
-        step = 500_000
-        batches = (
-            batch
-            for at in range(first, first + count, step)
-            for batch in make_rows(at, min(step, first + count - at)).to_batches()
-        )
-        written = write_slice(
-            batches, schema=self.schema, vocab=DEFAULT_VOCABULARY, path=staged, first_offset=first,
-            system_time=Timestamp.now(), fallback_event_time=Timestamp.now(), reporter=Reporter(),
-        )  # fmt: skip
-        assert written is not None
-        data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-        event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=written.max_event_time)
-        self.commit(entry, [event], staged)
 
     def run(self, entry: DatasetEntry) -> None:
         """Brings a derivative up to date."""
@@ -124,7 +87,7 @@ class Bench:
 
 def large(bench: Bench, rows: int) -> tuple[str, str, str, str]:
     source = bench.source("large")
-    bench.rows(source, rows)
+    append_rows(source, rows)
     path = bench.root / "large.parquet"
     link(source, path)
     out = bench.root / "bare"
@@ -148,7 +111,7 @@ def small(bench: Bench) -> tuple[str, str, str, str]:
     path, out = bench.root / "small.parquet", bench.root / "small.out.parquet"
 
     def ours() -> float:
-        bench.rows(source, SMALL)
+        append_rows(source, SMALL)
         return timed(lambda: bench.run(made))
 
     def bare() -> None:
@@ -167,7 +130,7 @@ def replay(bench: Bench) -> tuple[str, str, str, str]:
     source, made = bench.source("replayed"), bench.derivative("replayed.made", "replayed")
 
     def one() -> float:
-        bench.rows(source, 1000)
+        append_rows(source, 1000)
         return timed(lambda: bench.run(made))
 
     making = sum(one() for _ in range(REPLAYED))
@@ -181,7 +144,7 @@ def replay(bench: Bench) -> tuple[str, str, str, str]:
 def planning(bench: Bench) -> tuple[str, str, str, str]:
     def planned(name: str, blocks: int) -> DatasetEntry:
         source, made = bench.source(name), bench.derivative(f"{name}.made", name)
-        bench.rows(source, 100)
+        append_rows(source, 100)
         with mock.patch("os.fsync", lambda descriptor: None):
             while (count := source.dataset.state().blocks) < blocks:
                 more = range(count, min(blocks, count + 1000))
@@ -194,10 +157,10 @@ def planning(bench: Bench) -> tuple[str, str, str, str]:
                     )
                     for at in more
                 ]
-                bench.commit(source, events)
+                commit(source, events)
             bench.run(made)
             for _ in range(10):
-                bench.rows(source, 100)
+                append_rows(source, 100)
         return made
 
     short, long = planned("short", 100), planned("long", 100_000)

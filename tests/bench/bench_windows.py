@@ -22,7 +22,7 @@ from odf_engine.spark.streams import SETTINGS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.bench_transform import SMALL, SMALL_RUNS, Bench, link, row
-from tests.bench.common import table, timed
+from tests.bench.common import append_rows, table, timed
 
 QUERY = (
     "SELECT window.start AS event_time, region, sum(visits) AS visits, count(*) AS n "
@@ -38,13 +38,13 @@ PARTS = 10
 def increments(bench: Bench, rows: int) -> list[tuple[str, str, str, str]]:
     source, made = bench.source("large"), bench.derivative("large.made", "large", QUERY)
     # Java has learned what it does before it is measured.
-    bench.rows(source, 100_000)
+    append_rows(source, 100_000)
     bench.run(made)
     files = bench.root / "large"
     files.mkdir()
     times: list[float] = []
     for number in range(PARTS):
-        bench.rows(source, rows // PARTS)
+        append_rows(source, rows // PARTS)
         link(source, files / f"{number}.parquet")
         times.append(timed(lambda: bench.run(made)))
 
@@ -79,7 +79,7 @@ def small(bench: Bench) -> tuple[str, str, str, str]:
     ours: list[float] = []
     theirs: list[float] = []
     for number in range(5 + SMALL_RUNS):
-        bench.rows(source, SMALL)
+        append_rows(source, SMALL)
         link(source, files / f"{number}.parquet")
         ours.append(timed(lambda: bench.run(made)))
         theirs.append(timed(bare))

@@ -8,12 +8,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
+    AddData,
+    DataSlice,
+    MetadataEvent,
+    SetDataSchema,
+)
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 COLUMNS = (
@@ -36,6 +48,9 @@ content:
         schema: [{schema}]
       merge: {{kind: Append}}
 """
+
+
+ROOT = "{{kind: DatasetSnapshot, version: 1, content: {{name: {name}, kind: Root, metadata: []}}}}"
 
 
 def make_csv(path: Path, rows: int) -> None:
@@ -83,11 +98,58 @@ def _rows(first: int, count: int, step: int = 1) -> pa.Table:
     )
 
 
+SCHEMA = slice_schema(make_rows(0, 1).schema, DEFAULT_VOCABULARY)
+
+
 def make_dataset(workspace: Workspace, name: str, file: Path) -> DatasetEntry:
     """A root dataset that appends this CSV."""
     schema = ", ".join(f'"{column}"' for column in COLUMNS)
     text = MANIFEST.format(name=name, file=file, schema=schema)
     return workspace.add(read_manifests(text, name))[0]
+
+
+def make_empty(workspace: Workspace, name: str) -> DatasetEntry:
+    """A root dataset of rows as :func:`make_rows` makes them, without any."""
+    (entry,) = workspace.add(read_manifests(ROOT.format(name=name), name))
+    commit(entry, [SetDataSchema(schema=encode_schema(SCHEMA))])
+    return entry
+
+
+def commit(entry: DatasetEntry, events: Sequence[MetadataEvent], data: Path | None = None) -> None:
+    """Appends events."""
+    state = entry.dataset.state()
+    entry.dataset.commit(
+        events, system_time=max(Timestamp.now(), state.system_time), expected_head=state.head, data=data
+    )
+
+
+def append_rows(entry: DatasetEntry, count: int) -> None:
+    """Commits one slice of so many rows."""
+    state = entry.dataset.state()
+    first = 0 if state.last_offset is None else state.last_offset + 1
+    staged = entry.dataset.staging_path("data")
+    step = 500_000
+    batches = (
+        batch
+        for at in range(first, first + count, step)
+        for batch in make_rows(at, min(step, first + count - at)).to_batches()
+    )
+    written = write_slice(
+        batches, schema=SCHEMA, vocab=DEFAULT_VOCABULARY, path=staged, first_offset=first,
+        system_time=Timestamp.now(), fallback_event_time=Timestamp.now(), reporter=Reporter(),
+    )  # fmt: skip
+    assert written is not None
+    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
+    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=written.max_event_time)
+    commit(entry, [event], staged)
+
+
+def append_blocks(entry: DatasetEntry, until: int) -> None:
+    """Lets a chain grow to so many blocks, each with a watermark, without waiting for the disk."""
+    with mock.patch("os.fsync", lambda descriptor: None):
+        while (made := entry.dataset.state().blocks) < until:
+            numbers = range(made, min(until, made + 1000))
+            commit(entry, [AddData(new_watermark=Timestamp(at * 86_400 * 10**9)) for at in numbers])
 
 
 def timed(work: Callable[[], object]) -> float:
