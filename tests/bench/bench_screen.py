@@ -1,8 +1,9 @@
 """What the workstation takes: at rest, with ten million rows, with a chain of 100,000 blocks; and its jumps.
 
 Run: ``python tests/bench/bench_screen.py [ROWS] [BLOCKS]``. It runs under tmux in 120 by 36 cells, over an
-empty workspace, one with a dataset of 10 million rows in 20 slices, and one with a chain of 100,000 blocks. Memory is what is resident after everything was shown and jumped about in. At rest nothing is pressed
-for 30 seconds, while the worker and its Spark are there.
+empty workspace, one with a dataset of 10 million rows in 20 slices, and one with a chain of 100,000 blocks.
+Memory is what is resident after everything was shown and jumped about in. At rest nothing is pressed for 30
+seconds, while the worker and its Spark are there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def opened(folder: Path, *marks: str) -> Iterator[Terminal]:
     terminal = Terminal(ODF, folder)
     try:
         terminal.wait(*marks, seconds=120)
-        terminal.rest(3)
+        terminal.rest(10)  # Spark may still say where it runs
         yield terminal
     finally:
         terminal.end()
