@@ -3,76 +3,178 @@
 Datasets stand in columns, and time flows to the right. Between two columns is a gutter with vertical
 tracks, one for each dataset on its right that another row feeds. Longer edges into one dataset share
 a lane. A crossing is drawn as a bridge (``─│─``), so a glyph with three arms means that lines join.
+
+Where everything stands is found at once; the text of a row is made when somebody looks at it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Final
 
 import msgspec
 
 from odf_tui.layers import Component, Edge, Key, components
 
 Cell = tuple[int, int]
+Segment = tuple[int, int, int, int]
+"""A straight line from its first to its last cell (x, y, x, y), rightwards or downwards."""
 
 _GAP = 2  # cells from one track to the next
 
+# What leaves a cell, and the glyphs for each sum of them.
+_LEFT, _RIGHT, _UP, _DOWN = 1, 2, 4, 8
+_LIGHT: Final = " ───│╯╰┴│╮╭┬│┤├┼"
+_HEAVY: Final = " ━━━┃┛┗┻┃┓┏┳┃┫┣╋"
+
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a label starts (cells, from the upper left corner), and its layer."""
+    """Where a label starts (cells, from the upper left corner), its layer, and how many cells are its own."""
 
     x: int
     y: int
     layer: int
+    width: int
 
 
-class Layout(msgspec.Struct, frozen=True):
+class Strokes:
+    """Straight lines, and what they are in each row."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._flat: dict[int, list[Segment]] = {}
+        self._upright: list[Segment] = []
+        for segment in segments:
+            if segment[1] == segment[3]:
+                self._flat.setdefault(segment[1], []).append(segment)
+            else:
+                self._upright.append(segment)
+
+    def arms(self, y: int) -> dict[int, int]:
+        """For each cell of a row that a line goes through, by its x, the sides where it leaves the cell."""
+        arms: dict[int, int] = {}
+        for left, _, right, _ in self._flat.get(y, ()):
+            for x in range(left, right):
+                arms[x] = arms.get(x, 0) | _RIGHT
+                arms[x + 1] = arms.get(x + 1, 0) | _LEFT
+        for x, top, _, bottom in self._upright:
+            if top <= y <= bottom:
+                arms[x] = arms.get(x, 0) | (_UP if y > top else 0) | (_DOWN if y < bottom else 0)
+        return arms
+
+
+class Layout:
     """A drawn graph.
 
     Attributes:
-        lines: the edges as text, with blanks where the labels go; all of the same width.
-        places: where each node's label starts.
-        paths: the cells that each edge goes through; tracks and lanes are shared.
+        width, height: cells.
+        places: where each node's label stands.
+        routes: the straight lines that each edge goes along; tracks and lanes are shared.
     """
 
-    lines: tuple[str, ...]
-    places: Mapping[str, Place]
-    paths: Mapping[Edge, frozenset[Cell]]
+    def __init__(self, drawing: _Drawing) -> None:
+        self.width, self.height = drawing.width, drawing.top
+        self.places: Mapping[str, Place] = drawing.places
+        self.routes: Mapping[Edge, list[Segment]] = drawing.routes
+        self._extents = drawing.extents
+        self._bridges = drawing.bridges
+        self._strokes = Strokes(dict.fromkeys(each for leg in drawing.legs.values() for each in leg))
+        self._rows: dict[int, tuple[str, dict[int, int]]] = {}
+
+    def width_with(self, extra: int) -> int:
+        """Cells from the left to the right end, if every column had some more."""
+        return max((width + columns * extra for width, columns in self._extents), default=0)
+
+    def line(self, y: int) -> str:
+        """The edges of a row as text, with blanks where the labels go."""
+        return self._row(y)[0]
+
+    def heavy(self, y: int, strokes: Strokes) -> dict[int, str]:
+        """The cells of a row, by their x, that some of the edges go through: in heavy glyphs."""
+        _, arms = self._row(y)
+        found: dict[int, str] = {}
+        for x, lit in strokes.arms(y).items():
+            if (x, y) not in self._bridges:
+                found[x] = _HEAVY[arms[x]]
+            elif lit & (_UP | _DOWN):
+                found[x] = "┃"
+        return found
+
+    def _row(self, y: int) -> tuple[str, dict[int, int]]:
+        if (row := self._rows.get(y)) is None:
+            arms = self._strokes.arms(y)
+            cells = [" "] * self.width
+            for x, sides in arms.items():
+                cells[x] = "│" if (x, y) in self._bridges else _LIGHT[sides]
+            row = self._rows[y] = "".join(cells), arms
+        return row
 
     @property
-    def width(self) -> int:
-        """Cells from the left to the right end."""
-        return len(self.lines[0]) if self.lines else 0
+    def lines(self) -> tuple[str, ...]:
+        """The edges as text, all rows."""
+        return tuple(map(self.line, range(self.height)))
 
     @property
-    def height(self) -> int:
-        """Rows."""
-        return len(self.lines)
+    def paths(self) -> Mapping[Edge, frozenset[Cell]]:
+        """The cells that each edge goes through."""
+        return {edge: frozenset(cells_of(route)) for edge, route in self.routes.items()}
 
 
-def layout(widths: Mapping[str, int], edges: Iterable[Edge]) -> Layout:
-    """Draws a graph; ``widths`` are the labels' widths in cells, in the order to prefer.
+def cells_of(route: Iterable[Segment]) -> Iterable[Cell]:
+    """The cells of straight lines."""
+    for left, top, right, bottom in route:
+        yield from ((x, y) for x in range(left, right + 1) for y in range(top, bottom + 1))
 
-    Edges that name unknown nodes, loops, and edges that close a circle are left out. The same
-    input always gives the same drawing.
+
+class Plan(msgspec.Struct, frozen=True):
+    """A connected part of a graph, in rows and tracks: everything but the widths of labels."""
+
+    part: Component
+    gutters: list[_Gutter]
+    rows: Mapping[Key, int]
+
+
+def plan(nodes: Iterable[str], edges: Iterable[Edge]) -> list[Plan]:
+    """Finds out which node goes where; edges that name unknown nodes, loops, and circles are left out."""
+    found: list[Plan] = []
+    for part in components(nodes, edges):
+        gutters = [_tracks(part, index) for index in range(1, len(part.columns))]
+        found.append(Plan(part, gutters, _whole_rows(part, gutters)))
+    return found
+
+
+def draw(plans: Iterable[Plan], widths: Mapping[str, int], extra: int = 0) -> Layout:
+    """Draws a graph; ``widths`` are the labels' widths in cells.
+
+    With ``extra`` cells for every label, all labels of a column are as wide as the widest of them: what is
+    written into these cells stands below each other.
     """
-    drawing = _Drawing(widths)
+    plans = list(plans)
+    singles = [each.part.nodes[0] for each in plans if len(each.part.nodes) == 1]
+    drawing = _Drawing(widths, extra, max((widths[node] for node in singles), default=0))
     alone = False
-    for part in components(widths, edges):
-        single = len(part.nodes) == 1
+    for each in plans:
+        single = len(each.part.nodes) == 1
         if drawing.top and not (single and alone):  # what stands alone stands close together
             drawing.top += 1
         alone = single
-        drawing.add(part)
-    return drawing.finish()
+        drawing.add(each)
+    return Layout(drawing)
+
+
+def layout(widths: Mapping[str, int], edges: Iterable[Edge]) -> Layout:
+    """Plans and draws a graph, of labels in the order to prefer. The same input gives the same drawing."""
+    return draw(plan(widths, edges), widths)
 
 
 class _Track(msgspec.Struct):
-    """A vertical in a gutter: its level from 0 at the left, the rows that it joins, the one it leaves by."""
+    """A vertical in a gutter: its level from 0 at the left, the rows that it joins, the one it leaves by,
+    and, before there are whole rows, the first and the last that it joins."""
 
     level: int
     touched: set[float]
     exit: float
+    low: float
+    high: float
 
 
 _Gutter = dict[Key, list[_Track]]  # by the target that the verticals lead to
@@ -125,14 +227,11 @@ def _settle(gutter: _Gutter, target: Key, level: int, touched: set[float], leave
     """Adds a track at the first free level from ``level``."""
     low, high = min(touched), max(touched)
     taken = {
-        track.level
-        for found in gutter.values()
-        for track in found
-        if min(track.touched) <= high and low <= max(track.touched)
+        track.level for found in gutter.values() for track in found if track.low <= high and low <= track.high
     }
     while level in taken:
         level += 1
-    gutter.setdefault(target, []).append(_Track(level, touched, leave))
+    gutter.setdefault(target, []).append(_Track(level, touched, leave, low, high))
 
 
 def _whole_rows(part: Component, gutters: list[_Gutter]) -> dict[Key, int]:
@@ -146,60 +245,52 @@ def _whole_rows(part: Component, gutters: list[_Gutter]) -> dict[Key, int]:
     return {key: place[float(row)] for key, row in part.rows.items()}
 
 
-_GLYPHS = {
-    "l": "─", "r": "─", "lr": "─", "u": "│", "d": "│", "du": "│",
-    "dl": "╮", "dr": "╭", "lu": "╯", "ru": "╰",
-    "dlr": "┬", "lru": "┴", "dlu": "┤", "dru": "├", "dlru": "┼",
-}  # fmt: skip
-
-
 class _Drawing(msgspec.Struct):
-    """What has been drawn so far: cells with arms (left, right, up, down), bridges, places, paths."""
+    """What has been drawn so far: bridges, places, routes, and the extent of each component in cells and
+    columns."""
 
     widths: Mapping[str, int]
+    extra: int
+    single: int  # the widest label of what stands alone
     top: int = 0
     width: int = 0
-    arms: dict[Cell, set[str]] = {}
     bridges: set[Cell] = set()
     places: dict[str, Place] = {}
-    paths: dict[Edge, frozenset[Cell]] = {}
-    # For each link from one column to the next, its cells; for each key, where its line starts.
-    legs: dict[tuple[Key, Key], list[Cell]] = {}
+    routes: dict[Edge, list[Segment]] = {}
+    extents: list[tuple[int, int]] = []
+    # For each link from one column to the next, its lines; for each key, where its line starts.
+    legs: dict[tuple[Key, Key], list[Segment]] = {}
     starts: dict[Key, int] = {}
 
-    def add(self, part: Component) -> None:
+    def add(self, plan: Plan) -> None:
         """Draws a component below what there is."""
-        gutters = [_tracks(part, index) for index in range(1, len(part.columns))]
-        rows = {key: row + self.top for key, row in _whole_rows(part, gutters).items()}
+        part, rows = plan.part, {key: row + self.top for key, row in plan.rows.items()}
         x = 0
         for index, column in enumerate(part.columns):
             if index:
-                x = self._gutter(part, gutters[index - 1], index, x, rows)
+                x = self._gutter(part, plan.gutters[index - 1], index, x, rows)
             wide = max((self.widths[key[0]] for key in column if not part.is_lane(key)), default=0)
+            if self.extra:
+                wide = (self.single if len(part.nodes) == 1 else wide) + self.extra
             for key in column:
                 self._stand(part, key, x, wide, rows[key])
             x += wide
         self._trace(part)
+        self.extents.append((x - len(part.columns) * self.extra, len(part.columns)))
         self.width = max(self.width, x)
         self.top = max(rows.values()) + 1
-
-    def finish(self) -> Layout:
-        """The drawing as text."""
-        lines = [[" "] * self.width for _ in range(self.top)]
-        for (x, y), arms in self.arms.items():
-            lines[y][x] = "│" if (x, y) in self.bridges else _GLYPHS["".join(sorted(arms))]
-        return Layout(tuple("".join(line) for line in lines), self.places, self.paths)
 
     def _stand(self, part: Component, key: Key, x: int, wide: int, row: int) -> None:
         """A label, or a lane across the column."""
         if part.is_lane(key):
-            lane = self._across(x - 1, x + wide, row)
+            lane = (x - 1, row, x + wide, row)
             for source in part.feeds[key]:
-                self.legs[source, key] += lane
+                self.legs[source, key].append(lane)
             self.starts[key] = x + wide
         else:
-            self.places[key[0]] = Place(x, row, key[1])
-            self.starts[key] = x + self.widths[key[0]] + 1  # one blank between a label and its line
+            own = wide if self.extra else self.widths[key[0]]
+            self.places[key[0]] = Place(x, row, key[1], own)
+            self.starts[key] = x + own + 1  # one blank between a label and its line
 
     def _gutter(self, part: Component, gutter: _Gutter, index: int, x: int, rows: Mapping[Key, int]) -> int:
         """Draws the links into column ``index``, from ``x``; returns where the column starts."""
@@ -211,36 +302,23 @@ class _Drawing(msgspec.Struct):
                 for track in gutter.get(target, ())
             ]
             for source in part.feeds.get(target, ()):
-                at, row, cells = self.starts[source], rows[source], list[Cell]()
+                at, row, leg = self.starts[source], rows[source], list[Segment]()
                 for bend, leave, _ in tracks:
-                    cells += self._across(at, bend, row) + self._down(bend, row, leave)
+                    leg += [(at, row, bend, row), (bend, min(row, leave), bend, max(row, leave))]
                     at, row = bend, leave
-                self.legs[source, target] = cells + self._across(at, end, row)
+                self.legs[source, target] = [*leg, (at, row, end, row)]
             for bend, _, track in tracks:
                 between = range(int(min(track.touched)) + 1, int(max(track.touched)))
                 self.bridges.update((bend, row + self.top) for row in between if row not in track.touched)
         return end + 1
 
     def _trace(self, part: Component) -> None:
-        """Puts the links together to the paths of the edges."""
+        """Puts the links together to the routes of the edges."""
         home = {key[0]: key for column in part.columns for key in column if not part.is_lane(key)}
         for source, target in part.edges:
-            before, cells = home[source], list[Cell]()
+            before, route = home[source], list[Segment]()
             while before != home[target]:
                 after = (target, before[1] + 1)
-                cells += self.legs[before, after]
+                route += self.legs[before, after]
                 before = after
-            self.paths[source, target] = frozenset(cells)
-
-    def _across(self, left: int, right: int, row: int) -> list[Cell]:
-        for x in range(left, right):
-            self.arms.setdefault((x, row), set()).add("r")
-            self.arms.setdefault((x + 1, row), set()).add("l")
-        return [(x, row) for x in range(left, right + 1)]
-
-    def _down(self, x: int, one: int, other: int) -> list[Cell]:
-        top, bottom = min(one, other), max(one, other)
-        for row in range(top, bottom):
-            self.arms.setdefault((x, row), set()).add("d")
-            self.arms.setdefault((x, row + 1), set()).add("u")
-        return [(x, row) for row in range(top, bottom + 1)]
+            self.routes[source, target] = route

@@ -6,6 +6,7 @@ earlier layer: a place that only a line goes through.
 
 from __future__ import annotations
 
+from bisect import bisect_right, insort
 from collections.abc import Iterable, Mapping, Sequence
 from math import floor
 
@@ -174,9 +175,10 @@ def _crossings(part: Component) -> int:
         place = {key: at for at, key in enumerate(part.columns[index - 1])}
         seen: list[int] = []
         for key in part.columns[index]:
-            near = sorted(place[each] for each in part.feeds.get(key, ()))
-            total += sum(1 for one in near for other in seen if other > one)
-            seen += near
+            near = [place[each] for each in part.feeds.get(key, ())]
+            total += sum(len(seen) - bisect_right(seen, one) for one in near)
+            for one in near:
+                insort(seen, one)
     return total
 
 

@@ -9,7 +9,7 @@ from typing import Final
 from textual import on
 from textual.timer import Timer
 
-from odf_engine.coordinator.protocol import Verify
+from odf_engine.coordinator.protocol import JobState, Verify
 from odf_tui.humane import count
 from odf_tui.messages import DatasetsRead, DetailRead
 from odf_tui.screens.base import Early
@@ -17,6 +17,7 @@ from odf_tui.screens.resetting import Resetting
 from odf_tui.screens.verbs import Verbs
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow, Detail, Health, healths, inputs_first
+from odf_tui.widgets.card import jobs_of
 from odf_tui.widgets.lines import LineView
 
 LOOK_SECONDS: Final = 0.08
@@ -99,9 +100,16 @@ class DatasetsPart(Resetting, Verbs):
     def _show_card(self) -> None:
         row = self.graph.row
         dataset = row.id if row is not None else ""
-        health, job = self.healths.get(dataset), self.book.intake_of(dataset)
-        self.datasets_pane.card.load(row, health, self._details.get(dataset), job)
+        health, detail = self.healths.get(dataset), self._details.get(dataset)
+        self.datasets_pane.card.load(row, health, detail, jobs_of(self.book, dataset))
         self.make_room_for_card()
+
+    def _show_status(self) -> None:
+        """What is selected, and what runs; graph and card say how far it is."""
+        super()._show_status()
+        running = {job.dataset: job for job in self.book.open() if job.state is JobState.running}
+        self.graph.set_jobs(running)
+        self.datasets_pane.card.progress(running.get(self.graph.selected or ""))
 
     @on(DetailRead)
     def _detail_read(self, message: DetailRead) -> None:
