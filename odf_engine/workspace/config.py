@@ -198,7 +198,7 @@ def load(path: Path) -> Config:
     except FileNotFoundError:
         return Config()
     except UnicodeDecodeError:
-        raise InvalidManifest("is not UTF-8 text", where=str(path)) from None
+        raise InvalidManifest("the settings are not UTF-8 text", where=str(path)) from None
     if all(map(_says_nothing, text.splitlines())):
         return Config()  # spares the import of the YAML reader, which every start would pay for
     return _convert(_parse(text, path), path)
@@ -355,14 +355,14 @@ def _parse(text: str, path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise InvalidManifest(f"is not valid YAML: {error.problem}", where=where) from None
+        raise InvalidManifest(f"the settings are not valid YAML: {error.problem}", where=where) from None
     except yaml.YAMLError as error:
-        raise InvalidManifest(f"is not valid YAML: {error}", where=str(path)) from None
+        raise InvalidManifest(f"the settings are not valid YAML: {error}", where=str(path)) from None
 
 
 def _convert(plain: Any, path: Path) -> Config:
     if not isinstance(plain, dict):
-        raise InvalidManifest("is not a mapping of settings", where=str(path))
+        raise InvalidManifest("the settings are not a mapping", where=str(path))
     # A group whose members are all comments reads as null.
     plain = {key: value for key, value in plain.items() if value is not None or key not in _GROUPS}
     for key, value in plain.items():

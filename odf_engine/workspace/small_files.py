@@ -6,11 +6,32 @@ import os
 import tempfile
 from pathlib import Path
 
+from odf_engine.errors import OdfError
 from odf_engine.storage.objects import sync_folder
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replaces a file, readable by its owner alone, durably and in one step."""
+    """Replaces a file, readable by its owner alone, durably and in one step.
+
+    Raises:
+        OdfError: it cannot be written; it is what it was.
+    """
+    try:
+        _write_text(path, text)
+    except OSError as error:
+        raise not_writable(path, error) from error
+
+
+def not_writable(path: Path, error: OSError) -> OdfError:
+    """What a disk that is full or may not be written to means to people."""
+    return OdfError(
+        f"{path.name} cannot be written: {error.strerror or error}",
+        hint="free some space, or check the permissions; what is there can be read nevertheless",
+        where=str(path),
+    )
+
+
+def _write_text(path: Path, text: str) -> None:
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:

@@ -26,6 +26,7 @@ from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEven
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace import config as settings
 from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders
+from odf_engine.workspace.small_files import not_writable
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 from odf_engine.workspace.version import check_version, write_version
 
@@ -346,7 +347,12 @@ class Workspace:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Keeps other processes from making, renaming or deleting datasets."""
-        with (self.odf / "lock").open("w") as file:
+        path = self.odf / "lock"
+        try:
+            file = path.open("w")
+        except OSError as error:
+            raise not_writable(path, error) from error
+        with file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 

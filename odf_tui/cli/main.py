@@ -25,6 +25,10 @@ def main() -> NoReturn:
         # The reader of our output went away, as `head` does: not worth a word.
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        # What no part of the program has made a sentence of: most often the disk, full or read-only.
+        _fail(OdfError(error.strerror or str(error), where=error.filename and str(error.filename)))
+        sys.exit(1)
     sys.exit(0)
 
 
