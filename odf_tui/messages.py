@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from textual.message import Message
 
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent
-from odf_tui.state import BlockLine, BlockText, DatasetRow, Detail
+from odf_tui.state import DatasetRow, Detail
 
 if TYPE_CHECKING:
     from odf_tui.widgets.rows import Opened
@@ -31,26 +31,6 @@ class DetailRead(Message):
     detail: Detail | None
     error: str = ""
     wanted: bool = False
-
-
-@dataclass
-class BlocksRead(Message):
-    """Some blocks were read; ``text`` is the filter they match."""
-
-    dataset: str
-    blocks: list[BlockLine]
-    text: str = ""
-    error: str = ""
-
-
-@dataclass
-class BlocksWanted(Message):
-    """The block explorer shows blocks that it does not have."""
-
-    dataset: str
-    limit: int
-    before: int | None
-    text: str = ""
 
 
 @dataclass
@@ -77,16 +57,6 @@ class JobsRead(Message):
 
     jobs: list[Job]
     last_seq: int
-    error: str = ""
-
-
-@dataclass
-class BlockRead(Message):
-    """A block was read."""
-
-    dataset: str
-    sequence_number: int
-    block: BlockText | None
     error: str = ""
 
 

@@ -14,8 +14,6 @@ from textual.worker import get_current_worker
 
 from odf_tui.humane import said
 from odf_tui.messages import (
-    BlockRead,
-    BlocksRead,
     DatasetsRead,
     DetailRead,
     JobsRead,
@@ -76,29 +74,12 @@ class Reads:
             lambda detail, error: DetailRead(dataset, detail, error, wanted),
         )
 
-    def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> None:
-        """Some blocks."""
-        self.start(
-            "search blocks" if text else "blocks",
-            lambda: self._source.blocks(dataset, limit, before, text),
-            lambda blocks, error: BlocksRead(dataset, blocks or [], text, error),
-            replaces=bool(text),
-        )
-
     def rows(self, dataset: str) -> None:
         """The rows of a dataset, with the first of them."""
         self.start(
             "rows",
             lambda: open_rows(self._source, dataset),
             lambda opened, error: RowsOpened(dataset, opened, error),
-        )
-
-    def block(self, dataset: str, sequence_number: int) -> None:
-        """A block in full."""
-        self.start(
-            "text",
-            lambda: self._source.block(dataset, sequence_number),
-            lambda block, error: BlockRead(dataset, sequence_number, block, error),
         )
 
     def log(self, job: str) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, WorkerStatus
 from odf_engine.workspace.config import UiConfig
-from odf_tui.state import BlockLine, BlockText, Change, DatasetRow, Detail, Standing
+from odf_tui.chain_state import BlockSource
+from odf_tui.state import Change, DatasetRow, Detail, Standing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,7 +67,7 @@ class Link(Protocol):
         ...
 
 
-class Source(Protocol):
+class Source(BlockSource, Protocol):
     """The engine as the screen sees it. Everything but :meth:`connect` may block: call it in a thread."""
 
     @property
@@ -90,14 +91,6 @@ class Source(Protocol):
 
     def detail(self, dataset: str) -> Detail:
         """What is known of a dataset."""
-        ...
-
-    def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> list[BlockLine]:
-        """Blocks before a sequence number, newest first; only those that match ``text`` when given."""
-        ...
-
-    def block(self, dataset: str, sequence_number: int) -> BlockText:
-        """A block in full."""
         ...
 
     def rows(self, dataset: str) -> RowWindow:

@@ -62,7 +62,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockLine(msgspec.Struct, frozen=True):
-    """A block as a line of the explorer."""
+    """A block as a line of the explorer; ``broken``: it cannot be read, and the summary says why."""
 
     sequence_number: int
     hash: str
@@ -70,6 +70,7 @@ class BlockLine(msgspec.Struct, frozen=True):
     event: str
     rows: int | None
     summary: str
+    broken: bool = False
 
 
 class Sql(str):
@@ -133,19 +134,33 @@ class Transaction(msgspec.Struct, frozen=True):
     standing: Literal["", "flushed", "rebuilt"] = ""
 
 
+class Target(msgspec.Struct, frozen=True):
+    """A place to go to: a block by its number, a row by its number from 0, or a dataset."""
+
+    dataset: str
+    pane: Literal["blocks", "data", "datasets"]
+    at: int = 0
+
+
+class Link(msgspec.Struct, frozen=True):
+    """A text in a block that leads somewhere; or names a checkpoint, when it has no target."""
+
+    text: str
+    target: Target | None
+
+
 class BlockText(msgspec.Struct, frozen=True):
-    """A block as YAML; one that is a transaction also in words."""
+    """A block as YAML, with what leads on from it; one that is a transaction also in words.
+
+    ``problem``: it cannot be read, for this reason, and there is no YAML. Its number may not be known then.
+    """
 
     yaml: str
     transaction: Transaction | None = None
-
-
-class Target(msgspec.Struct, frozen=True):
-    """A place to go to: a block by its number, or a row by its number from 0."""
-
-    dataset: str
-    pane: Literal["blocks", "data"]
-    at: int
+    number: int | None = None
+    hash: str = ""
+    links: tuple[Link, ...] = ()
+    problem: str = ""
 
 
 class Change(msgspec.Struct, frozen=True):

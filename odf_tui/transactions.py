@@ -64,13 +64,13 @@ def _part(entries: dict[DatasetId, DatasetEntry], item: ExecuteTransformInput, a
         name=name,
         alias=alias or name,
         rows=None if item.new_offset is None else (first, item.new_offset),
-        block=_number(entry, item.new_block_hash or item.prev_block_hash),
-        after=_number(entry, item.prev_block_hash),
+        block=number_of(entry, item.new_block_hash or item.prev_block_hash),
+        after=number_of(entry, item.prev_block_hash),
         here=entry is not None,
     )
 
 
-def _number(entry: DatasetEntry | None, block: Multihash | None) -> int | None:
+def number_of(entry: DatasetEntry | None, block: Multihash | None) -> int | None:
     """The number of a block, if the chain holds it."""
     if entry is None or block is None:
         return None

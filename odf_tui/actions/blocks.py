@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from odf_tui.actions.base import Action, need
+from odf_tui.actions.base import Action, need, readable
+
+_BLOCK: Final = need("block", "no block is selected")
 
 ACTIONS: Final = (
+    Action("open_block", ("enter",), "show the block in full", "blocks", "block", _BLOCK),
     Action(
-        "open_block",
-        ("enter",),
-        "show the block in full",
-        "blocks",
-        "block",
-        need("block", "no block is selected"),
+        "diff_block", ("d",), "what the block changed of a query, source or schema", "blocks", "diff", _BLOCK
     ),
+    Action(
+        "block_bytes", ("b",), "the bytes of the block, with the fields in them", "blocks", "bytes", _BLOCK
+    ),
+    Action("block_kinds", ("f",), "show only some kinds of events", "blocks", "kinds", readable),
+    Action("jump_block", ("J",), "go to a number, hash, time or offset", "blocks", "jump", readable),
+    Action("next_finding", ("n", "right_curly_bracket"), "next finding of a verification", "blocks"),
+    Action("previous_finding", ("N", "left_curly_bracket"), "previous finding", "blocks"),
+    Action("leave_blocks", ("escape",), "one level up", "blocks", listed=False),
+    Action("back", ("ctrl+o", "backspace"), "back to where a link was followed from"),
 )

@@ -2,64 +2,110 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from odf_engine.chain.rows import BlockRow
 from odf_engine.errors import OdfError
-from odf_engine.metadata import model
-from odf_tui.engine.base import Entries
+from odf_tui.chain_state import BlockPage, Want, Which
+from odf_tui.engine.revisions import RevisionReads
 from odf_tui.humane import count
 from odf_tui.state import BlockLine, BlockText
 
-_KINDS: Final = [member.__name__ for member in model.MetadataEvent.__args__]
+_DATA: Final = ("AddData", "ExecuteTransform")
+_COMMA: Final = re.compile(r"(?<=\d),(?=\d{3})")  # the screen separates thousands by a space
+_DAMAGED: Final = (
+    "get it again from where the dataset was published, or from a copy; v says what else is wrong"
+)
 
 
-class BlockReads(Entries):
+class BlockReads(RevisionReads):
     """Reads blocks."""
 
-    def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> list[BlockLine]:
-        """Blocks, newest first; ``text`` matches kinds of events, a sequence number or a hash."""
-        chain = self.entry(dataset).dataset
-        if not text:
-            return [_line(row) for row in chain.page(limit, before)]
-        kinds = {kind for kind in _KINDS if text.lower() in kind.lower()}
-        found = [_line(row) for row in chain.page(limit, before, kinds)] if kinds else []
-        if text.isdigit():
-            found += [_line(row) for row in chain.page(1, int(text) + 1) if row.sequence_number == int(text)]
-        if len(text) >= 4:
-            found += self._by_hash(dataset, text)
-        unique = {line.sequence_number: line for line in found}
-        return sorted(unique.values(), key=lambda line: -line.sequence_number)
+    def blocks(self, dataset: str, first: int | None, limit: int, want: Want) -> BlockPage:
+        """Blocks from a place on, oldest first; of a chain that breaks, all that can be read."""
+        from odf_engine.chain.search import find_blocks
 
-    def _by_hash(self, dataset: str, text: str) -> list[BlockLine]:
         chain = self.entry(dataset).dataset
         try:
-            number = chain.block(chain.find_block(text)).block.sequence_number
+            found = find_blocks(chain, first, limit, want.kinds, want.text)
         except OdfError:
-            return []
-        return [_line(row) for row in chain.page(1, number + 1)]
+            return self._broken(dataset, want)
+        return BlockPage(found.total, found.first, tuple(map(_line, found.rows)))
 
-    def block(self, dataset: str, sequence_number: int) -> BlockText:
+    def _broken(self, dataset: str, want: Want) -> BlockPage:
+        from odf_engine.chain.walk import walk_back
+
+        walked = walk_back(self.entry(dataset).dataset)
+        lines = list(map(_line, walked.rows))
+        if want.kinds:
+            lines = [line for line in lines if line.event in want.kinds]
+        if want.text:
+            text = want.text.lower()
+            lines = [
+                line
+                for line in lines
+                if text in f"{line.event} {line.summary} {line.sequence_number}".lower()
+            ]
+        if walked.error is not None:
+            number = -1 if walked.number is None else walked.number
+            broken = BlockLine(number, walked.block, "", "not readable", None, walked.error.message, True)
+            lines.insert(0, broken)
+        return BlockPage(len(lines), 0, tuple(lines), True)
+
+    def block_kinds(self, dataset: str) -> dict[str, int]:
+        """How many blocks there are of each kind of event."""
+        from odf_engine.chain.search import count_kinds
+
+        return count_kinds(self.entry(dataset).dataset)
+
+    def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
+        """The numbers of those blocks that the chain holds."""
+        from odf_engine.chain.search import numbers_of
+
+        return numbers_of(self.entry(dataset).dataset, hashes)
+
+    def find_block(self, dataset: str, text: str) -> int:
+        """The number of the block that a person means."""
+        from odf_engine.chain.search import locate
+
+        return locate(self.entry(dataset).dataset, text)
+
+    def block(self, dataset: str, which: Which) -> BlockText:
         """A block as its YAML manifest; what comes from a newer specification is named above it."""
         from odf_engine.metadata.yaml import block_to_yaml
+        from odf_tui.links import links_of
         from odf_tui.transactions import transaction_of
 
         entry = self.entry(dataset)
-        stored = entry.dataset.block(sequence_number)
+        number = which if isinstance(which, int) else None
+        block_hash = self.hash_of(entry.dataset, which)
+        try:
+            stored = entry.dataset.block(block_hash)
+        except OdfError as error:
+            problem = f"{error.message}\n{error.hint or _DAMAGED}"
+            return BlockText("", number=number, hash=str(block_hash), problem=problem)
         head = f"# {stored.hash}\n# {count(stored.size)} bytes\n"
         if stored.unknown:
             head += "# from a newer specification: " + ", ".join(stored.unknown) + "\n"
+        try:
+            transaction, links = (
+                transaction_of(self.workspace, entry, stored),
+                links_of(self.workspace, entry, stored),
+            )
+        except OdfError:  # the rest of the chain cannot be read: the block can
+            transaction, links = None, ()
         text = head + block_to_yaml(stored.block, stored.version)
-        return BlockText(text, transaction_of(self.workspace, entry, stored))
+        return BlockText(text, transaction, stored.block.sequence_number, str(stored.hash), links)
 
 
 def _line(row: BlockRow) -> BlockLine:
-    adds = row.kind in ("AddData", "ExecuteTransform")
+    adds = row.kind in _DATA
     return BlockLine(
         row.sequence_number,
         str(row.hash),
         str(row.system_time),
         row.kind,
         row.rows if adds else None,
-        row.summary,
+        _COMMA.sub(" ", row.summary) if adds else row.summary,
     )

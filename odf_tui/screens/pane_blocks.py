@@ -1,58 +1,173 @@
-"""Pane 2: reading blocks, whose inputs lead on to others."""
+"""Pane 2: the list of blocks, finding one in it, and what a verification found."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 from textual import on
 
-from odf_tui.messages import BlockRead, BlocksRead, BlocksWanted
-from odf_tui.screens.places import Places
+from odf_engine.coordinator.protocol import Job, JobState
+from odf_tui.chain_messages import BlocksRead, BlocksWanted
+from odf_tui.chain_state import Finding, Verdict
+from odf_tui.messages import EventsArrived, JobsRead
+from odf_tui.screens.reading_blocks import BlockReading
+from odf_tui.state import verified_head
+from odf_tui.widgets.blocks import PAGE
 
 
-class BlocksPart(Places):
-    """The part of the workbench about blocks."""
+class BlocksPart(BlockReading):
+    """The part of the workbench about the list of blocks."""
 
     # --- What is learnt ---
 
     @on(BlocksWanted)
     def _blocks_wanted(self, message: BlocksWanted) -> None:
-        self.reads.blocks(message.dataset, message.limit, message.before, message.text)
+        self.reads.start(
+            "search blocks" if message.first is None else "blocks",
+            lambda: self.source.blocks(message.dataset, message.first, PAGE, message.want),
+            lambda page, error: BlocksRead(message, page, error),
+            replaces=message.first is None,
+        )
 
     @on(BlocksRead)
     def _blocks_read(self, message: BlocksRead) -> None:
-        if message.dataset == self.blocks_pane.view.dataset:
-            self.blocks_pane.view.take(message.blocks, message.text, message.error)
-
-    # --- What is done ---
-
-    def do_open_block(self) -> None:
-        """Reads the block under the cursor."""
         view = self.blocks_pane.view
-        if view.block is not None:
-            self.reads.block(view.dataset, view.block.sequence_number)
+        view.take(message)
+        if message.asked.dataset == view.dataset:
+            self._show_findings()
+            self.arrive()
 
-    @on(BlockRead)
-    def _block_read(self, message: BlockRead) -> None:
-        """Shows a block that was read; in the same dialog when one is open."""
-        from odf_tui.screens.blocks import BlockReader
+    @on(JobsRead)
+    @on(EventsArrived)
+    def _jobs_changed(self) -> None:
+        self.call_next(self._show_findings)  # once the book knows of it
 
-        if message.block is None:
-            self.notify_line(message.error, "bad")
+    def _show_findings(self) -> None:
+        """What the newest verification of the dataset says."""
+        view = self.blocks_pane.view
+        job = self._verification(view.dataset)
+        findings = () if job is None else findings_of(job)
+        verdict: Verdict = "findings" if findings else ""
+        head = next((row.head for row in self.rows if row.id == view.dataset), "")
+        if job is not None and head and verified_head(job) == head:
+            verdict = "verified"
+        self.blocks_pane.show_findings(findings, verdict)
+
+    def _verification(self, dataset: str) -> Job | None:
+        found = (
+            job
+            for job in reversed(self.book.jobs.values())
+            if job.dataset == dataset and job.kind == "verify" and job.state is JobState.done
+        )
+        return next(found, None)
+
+    # --- Some kinds ---
+
+    def do_block_kinds(self) -> None:
+        """Chooses which kinds of events are shown."""
+        dataset = self.blocks_pane.view.dataset
+        self.ask_blocks("kinds", lambda: self.source.block_kinds(dataset), self._choose_kinds)
+
+    def _choose_kinds(self, kinds: dict[str, int] | None, error: str) -> None:
+        if kinds is None or not kinds:
+            self.notify_line(error or "this chain has no blocks", "warn")
             return
-        name = next((row.name for row in self.rows if row.id == message.dataset), message.dataset)
-        title = f"{name} · block {message.sequence_number}"
-        reader = self.app.screen
-        if isinstance(reader, BlockReader):
-            reader.open(title, message.dataset, message.block)
-        else:
-            copy = partial(self.copy_text, "text")
-            self.app.push_screen(
-                BlockReader(title, message.dataset, message.block, copy, self._step_block, self.follow)
-            )
+        if self.app.screen is not self:
+            return
+        from odf_tui.screens.kinds import KindsPicker
 
-    def _step_block(self, by: int) -> None:
-        """The next newer (1) or older (-1) block."""
+        def chosen(found: tuple[str, ...] | None) -> None:
+            if found is not None:
+                self.blocks_pane.set_kinds(found)
+                self.show_hints()
+
+        self.app.push_screen(KindsPicker(kinds, self.blocks_pane.kinds), chosen)
+
+    def do_leave_blocks(self) -> None:
+        """One level up: from some kinds to all, then as everywhere."""
+        if self.blocks_pane.kinds and not self.blocks_pane.filter and not self.query_one("#filter").display:
+            self.blocks_pane.set_kinds(())
+            self.show_hints()
+        else:
+            self.do_up()
+
+    # --- Jumping ---
+
+    def do_jump_block(self) -> None:
+        """Asks for a number, hash, time or offset, and goes there."""
+        from odf_tui.screens.asking import Jump
+
         view = self.blocks_pane.view
-        view.go(view.cursor - by)
-        self.do_open_block()
+        dataset = view.dataset
+        last = f"0 to {view.total - 1}" if view.total else "none"
+
+        def look(text: str, tell: Callable[[str], None]) -> None:
+            def found(number: int | None, error: str) -> None:
+                tell(error)
+                if number is not None:
+                    self.go_to_block(number)
+
+            self.ask_blocks("jump", lambda: self.source.find_block(dataset, text), found)
+
+        self.app.push_screen(Jump("Go to a block", JUMPS, f"blocks {last}", look))
+
+    def go_to_block(self, number: int) -> None:
+        """Puts the cursor on a block of the dataset that is shown; what hides it is taken away."""
+        pane = self.blocks_pane
+        index = pane.view.index_of(number)
+        if index is None:
+            pane.kinds = ()
+            pane.set_filter("")
+            index = pane.view.index_of(number)
+        if index is not None:
+            pane.view.go(index)
+
+    # --- What was found ---
+
+    def do_next_finding(self) -> None:
+        """The next older block on which something was found."""
+        self._go_to_finding(older=True)
+
+    def do_previous_finding(self) -> None:
+        """The next newer one."""
+        self._go_to_finding(older=False)
+
+    def _go_to_finding(self, *, older: bool) -> None:
+        view = self.blocks_pane.view
+        if not view.findings:
+            self.notify_line("no finding: v verifies the dataset", "warn")
+            return
+        dataset, hashes = view.dataset, tuple(view.findings)
+        here = view.block.sequence_number if view.block is not None else view.total
+        go = partial(self._went_to_finding, here, older)
+        self.ask_blocks("findings", lambda: self.source.block_numbers(dataset, hashes), go)
+
+    def _went_to_finding(self, here: int, older: bool, found: dict[str, int] | None, error: str) -> None:
+        numbers = sorted((found or {}).values(), reverse=older)
+        beyond = [number for number in numbers if (number < here if older else number > here)]
+        if not numbers:
+            first = next(iter(self.blocks_pane.view.findings.values()), None)
+            self.notify_line(error or (first.message if first else ""), "bad")
+        else:
+            self.go_to_block((beyond or numbers)[0])
+
+
+JUMPS: Sequence[tuple[str, str]] = (
+    ("1204", "its number"),
+    ("4c1fa2b0", "its hash: the beginning, or the last 8 characters"),
+    ("2021-03-12 08:00", "the first block at or after a day or time, in UTC"),
+    ("#1204", "the block that brought the row with this offset"),
+)
+
+
+def findings_of(job: Job) -> tuple[Finding, ...]:
+    """What a verification found."""
+    try:
+        result: Any = json.loads(job.result or "")
+        found = result.get("findings") or ()
+        return tuple(Finding(str(each["block"]), str(each["kind"]), str(each["message"])) for each in found)
+    except (ValueError, AttributeError, TypeError, KeyError):  # a report of another version
+        return ()

@@ -1,10 +1,23 @@
-"""Going to datasets, blocks and rows, and reading blocks, whose inputs lead on to others."""
+"""Going to datasets, blocks and rows, and back again."""
 
 from __future__ import annotations
+
+from typing import Final, NamedTuple
 
 from odf_tui.actions import PANES
 from odf_tui.screens.base import Parts
 from odf_tui.state import Target
+
+_LONGEST_TRAIL: Final = 100
+
+
+class Spot(NamedTuple):
+    """Where somebody was: a dataset, a pane, a block or row in it; and whether the block was being read."""
+
+    dataset: str
+    pane: str
+    at: int
+    reading: bool = False
 
 
 class Places(Parts):
@@ -15,6 +28,7 @@ class Places(Parts):
     """
 
     target: Target | None = None
+    _trail: tuple[Spot, ...] = ()
 
     def select_dataset(self, dataset: str) -> None:
         """Selects a dataset, and shows it even if the filter hid it."""
@@ -25,13 +39,53 @@ class Places(Parts):
         pane.view.select(dataset)
 
     def follow(self, target: Target) -> None:
-        """Goes to a block or a row of a dataset."""
+        """Goes to a block, a row or a dataset; :meth:`return_to_spot` comes back."""
+        spot = self.here()
+        if spot is not None:
+            self._trail = (*self._trail, spot)[-_LONGEST_TRAIL:]
+        self._go(target)
+
+    def _go(self, target: Target) -> None:
         self.select_dataset(target.dataset)
+        if target.pane == "datasets":
+            return
         self.go_to(target.pane)
-        if self.front.filter:
+        if target.pane == "blocks":
+            self.blocks_pane.kinds = ()
+        if self.front.filter or target.pane == "blocks":
             self.front.set_filter("")
         self.target = target
         self.arrive()
+
+    def here(self) -> Spot | None:
+        """Where one is."""
+        row = self.graph.row
+        if row is None:
+            return None
+        block = self.blocks_pane.view.block
+        if self.pane == "blocks" and block is not None:
+            return Spot(row.id, "blocks", block.sequence_number)
+        return Spot(row.id, self.pane, self.data_pane.view.cursor if self.pane == "data" else 0)
+
+    def return_to_spot(self) -> Spot | None:
+        """Goes back to where a link was followed from; None when none was."""
+        if not self._trail:
+            return None
+        *before, spot = self._trail
+        self._trail = tuple(before)
+        if spot.pane == "blocks":
+            self._go(Target(spot.dataset, "blocks", spot.at))
+        elif spot.pane == "data":
+            self._go(Target(spot.dataset, "data", spot.at))
+        else:
+            self.select_dataset(spot.dataset)
+            self.go_to(spot.pane)
+        return spot
+
+    @property
+    def has_trail(self) -> bool:
+        """Whether there is a place to go back to."""
+        return bool(self._trail)
 
     def arrive(self) -> None:
         """Puts the cursor on the target, if it can be shown already."""
@@ -40,7 +94,10 @@ class Places(Parts):
             return
         if target.pane == "blocks" and self.blocks_pane.view.dataset == target.dataset:
             view = self.blocks_pane.view
-            view.go(view.total - 1 - target.at)
+            index = view.index_of(target.at)
+            if index is None:
+                return
+            view.go(index)
         elif target.pane == "data" and self.data_pane.shows(target.dataset):
             self.data_pane.view.go(target.at)
         else:

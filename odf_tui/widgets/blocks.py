@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from textual import on
 from textual.app import ComposeResult
 
-from odf_tui.humane import clip, count, moment, plain
-from odf_tui.messages import BlocksWanted
+from odf_tui.chain_messages import BlocksRead, BlocksWanted
+from odf_tui.chain_state import Finding, Verdict, Want
+from odf_tui.humane import clip, count, moment, plain, shorten
 from odf_tui.state import BlockLine
 from odf_tui.widgets.lines import LineView, Span, right
 from odf_tui.widgets.pane import Pane
 
 PAGE: Final = 100
-MATCHES: Final = 500
+KEPT: Final = 20
+"""How many pages are kept: however long a chain is and wherever one scrolls, no more."""
+
+WRONG: Final = "≠"
+_EVENT: Final = 16
+_MOMENT: Final = 16
 _EVENT_STYLES: Final = {"AddData": "name", "ExecuteTransform": "name", "Seed": "title"}
+_ROWS: Final = re.compile(r"\+[\d ]+ rows?\b")
 
 
 class BlocksView(LineView):
-    """Line 0 is the newest block. Blocks are kept by sequence number, so that new ones disturb nothing."""
+    """Line 0 is the newest block. Blocks are kept by their places, which count from the oldest, so that
+    new ones disturb nothing.
+
+    Attributes:
+        dataset, total: whose chain it is, and how many blocks the chain has.
+        want: which of them are shown.
+        findings: what a verification found, by the hash of the block.
+    """
 
     headed = True
 
@@ -27,46 +44,85 @@ class BlocksView(LineView):
         super().__init__(id="chain")
         self.dataset = ""
         self.total = 0
-        self.text = ""
+        self.want = Want()
         self.error = ""
-        self._known: dict[int, BlockLine] = {}
-        self._asked: set[int] = set()
-        self._matches: list[BlockLine] | None = None
+        self.broken = False
+        self.findings: Mapping[str, Finding] = {}
+        self._shown: int | None = None  # how many are wanted, as far as is known
+        self._pages: OrderedDict[int, tuple[BlockLine, ...]] = OrderedDict()
+        self._old: set[int] = set()  # pages from before the chain changed
+        self._asked: set[int | None] = set()
+
+    # --- What is shown ------------------------------------------------------------------------
 
     def open(self, dataset: str, total: int) -> None:
         """Shows a dataset's chain; for the same dataset, what is new in it."""
         if dataset != self.dataset:
-            self.dataset, self._known, self.cursor = dataset, {}, 0
-            self._matches = None
-            self.scroll_to(y=0, animate=False)
-        elif self.cursor and total > self.total and not self.text:
+            self.dataset, self.findings = dataset, {}
+            self._forget()
+        elif self.cursor and total > self.total and not self.want:
             self.cursor += total - self.total  # stays on its block
-        changed = total != self.total
         self.total, self.error = total, ""
+        self._old = set(self._pages)
         self._asked.clear()
-        if self.text and (changed or self._matches is None):
-            self.match(self.text)
-        self.reset()
-
-    def match(self, text: str) -> None:
-        """Shows only blocks that match ``text``; empty: all."""
-        self.text, self._matches, self.cursor = text, None, 0
-        if text and self.dataset:
-            self.post_message(BlocksWanted(self.dataset, MATCHES, None, text))
-        self.reset()
-
-    def take(self, blocks: Iterable[BlockLine], text: str, error: str) -> None:
-        """Takes in blocks that were read."""
-        if text != self.text and text:
-            return
-        self.error = error
-        if text:
-            self._matches = list(blocks)
-            self.cursor = 0
+        if not self.want and total and not self.broken:
+            self._shown = total
         else:
-            self._known.update((block.sequence_number, block) for block in blocks)
+            self._ask(None)
+        self.reset()
+
+    def narrow(self, want: Want) -> None:
+        """Shows only some of the blocks."""
+        if want == self.want:
+            return
+        self.want = want
+        self._forget()
+        self._asked.clear()
+        if not want and self.total:
+            self._shown = self.total
+        elif self.dataset:
+            self._ask(None)
         self.reset()
         self.post_message(self.Moved(self))
+
+    def _forget(self) -> None:
+        self.cursor, self._shown, self.broken = 0, None, False
+        self._pages.clear()
+        self._old.clear()
+        self.scroll_to(y=0, animate=False)
+
+    def take(self, message: BlocksRead) -> None:
+        """Takes in blocks that were read, or why they could not be."""
+        asked, page = message.asked, message.page
+        if asked.dataset != self.dataset or asked.want != self.want:
+            return
+        self.error = message.error
+        if page is not None:
+            before = self._shown
+            if page.broken != self.broken:
+                self._pages.clear()
+            self.broken = page.broken
+            if self.want or self.broken or not self.total:
+                self._shown = page.total
+                if self.cursor and before is not None and page.total > before:
+                    self.cursor += page.total - before
+            self._keep(page.first, page.lines)
+        self.reset()
+        self.post_message(self.Moved(self))
+
+    def _keep(self, first: int, lines: Sequence[BlockLine]) -> None:
+        """Keeps lines by whole pages, and no more of them than there may be."""
+        end = first + len(lines)
+        for page in range(first // PAGE, (end - 1) // PAGE + 1 if lines else 0):
+            start = page * PAGE
+            if start >= first:
+                self._pages[page] = tuple(lines[start - first : start - first + PAGE])
+                self._pages.move_to_end(page)
+                self._old.discard(page)
+                self._asked.discard(page)
+        while len(self._pages) > KEPT:
+            gone, _ = self._pages.popitem(last=False)
+            self._old.discard(gone)
 
     @property
     def block(self) -> BlockLine | None:
@@ -74,80 +130,131 @@ class BlocksView(LineView):
         return self._at(self.cursor)
 
     def _at(self, index: int) -> BlockLine | None:
-        if self.text:
-            found = self._matches or []
-            return found[index] if index < len(found) else None
-        return self._known.get(self.total - 1 - index)
+        place = self.count() - 1 - index
+        page = place // PAGE
+        lines = self._pages.get(page)
+        if place < 0 or lines is None or place % PAGE >= len(lines):
+            return None
+        self._pages.move_to_end(page)
+        return lines[place % PAGE]
+
+    def index_of(self, number: int) -> int | None:
+        """The line of a block by its number, where that is known."""
+        if not self.want and not self.broken:
+            return self.total - 1 - number if 0 <= number < self.total else None
+        for page, lines in self._pages.items():
+            for at, line in enumerate(lines):
+                if line.sequence_number == number:
+                    return self.count() - 1 - (page * PAGE + at)
+        return None
+
+    # --- Lines --------------------------------------------------------------------------------
 
     def count(self) -> int:
-        """All blocks, or those that match."""
-        if self.error:
-            return 0
-        return len(self._matches or ()) if self.text else self.total
+        """All blocks, or those that are wanted."""
+        return 0 if self.error else self._shown or 0
 
     def header(self) -> Sequence[Span]:
         """Names of the columns."""
-        return self._columns("seq", "event", "rows", "what", "system time (UTC)", "block", ["head"] * 6)
-
-    def _columns(
-        self, seq: str, event: str, rows: str, what: str, time: str, block: str, styles: Sequence[str]
-    ) -> list[Span]:
-        width = self.room.width
-        digits = max(len(str(self.total)), 3)
-        kind = max(min(width - digits - 26, 18), 8)
-        cells = [
-            (right(seq, digits + 1) + "  ", styles[0]),
-            (clip(event, kind) + " ", styles[1]),
-            (right(rows, 10) + "  ", styles[2]),
-        ]
-        taken = sum(len(text) for text, _ in cells)
-        tail = [(time[:16].ljust(16) + "  ", styles[4]), (block[-8:], styles[5])]
-        if width < taken + 26:
-            tail = tail[1:]
-        room = width - taken - sum(len(text) for text, _ in tail) - 1
-        if room >= 12:
-            cells.append((clip(what, room) + " ", styles[3]))
-        return cells + tail
-
-    def spans(self, index: int) -> Sequence[Span]:
-        """A block; what was not read yet is asked for."""
-        block = self._at(index)
-        if block is None:
-            sequence_number = self.total - 1 - index
-            self._ask(sequence_number // PAGE)
-            return self._columns(str(sequence_number), "…", "", "", "", "", ["muted"] * 6)
         return self._columns(
-            str(block.sequence_number),
-            block.event,
-            "" if block.rows is None else f"+{count(block.rows)}",
-            plain(block.summary),
-            moment(block.time),
-            block.hash,
-            ["muted", _EVENT_STYLES.get(block.event, ""), "good", "muted", "muted", "muted"],
+            "", "block", "event", "time (UTC)", [("what it did", "head")], "hash", ["head"] * 5
         )
 
-    def _ask(self, page: int) -> None:
+    def _columns(
+        self,
+        mark: str,
+        number: str,
+        event: str,
+        time: str,
+        what: Sequence[Span],
+        block: str,
+        styles: Sequence[str],
+    ) -> list[Span]:
+        width = self.room.width
+        digits = max(len(str(self.total)), 4)
+        kind = max(min(width - digits - 30, _EVENT), 8)
+        cells = [
+            (f"{mark:1}", styles[0]),
+            (right(number, digits) + "  ", styles[1]),
+            (clip(event, kind) + "  ", styles[2]),
+        ]
+        room = width - digits - kind - 15
+        if room >= _MOMENT + 16:
+            cells.append((clip(time, _MOMENT) + "  ", styles[3]))
+            room -= _MOMENT + 2
+        if room > 0:
+            cells += _clipped(what, room)
+        return [*cells, (f"  {block[-8:]:>8}", styles[4])]
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A block; what was not read yet, or before the chain changed, is asked for."""
+        place = self.count() - 1 - index
+        block = self._at(index)
+        if block is None or place // PAGE in self._old:
+            self._ask(place // PAGE)
+        if block is None:
+            number = "" if self.want or self.broken else str(place)
+            return self._columns("", number, "…", "", [], "", ["muted"] * 5)
+        wrong = block.broken or block.hash in self.findings
+        name = "bad" if wrong else _EVENT_STYLES.get(block.event, "")
+        return self._columns(
+            WRONG if wrong else "",
+            str(block.sequence_number) if block.sequence_number >= 0 else "?",
+            block.event,
+            moment(block.time),
+            [(plain(block.summary), "bad")] if block.broken else _what(plain(block.summary)),
+            block.hash,
+            ["bad", "bad" if wrong else "muted", name, "muted", "muted"],
+        )
+
+    def _ask(self, page: int | None) -> None:
         if page not in self._asked:
             self._asked.add(page)
-            self.post_message(BlocksWanted(self.dataset, PAGE, (page + 1) * PAGE))
+            first = None if page is None else page * PAGE
+            self.post_message(BlocksWanted(self.dataset, first, self.want))
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Why there is nothing."""
         if self.error:
             return [[(f" {plain(self.error)}", "bad")]]
-        if self.text:
-            what = "looking …" if self._matches is None else f"no block matches {self.text}"
-            return [[(f" {what}", "muted")]]
-        if self.dataset:
-            return [[(" This chain has no blocks.", "muted")]]
-        return [[(" A dataset's chain shows here.", "muted")]]
+        if not self.dataset:
+            return [[(" A dataset's chain shows here.", "muted")]]
+        if self._shown is None:
+            return [[(" looking …", "muted")]]
+        if self.want.text:
+            return [[(" No block has ", "muted"), (plain(self.want.text), "strong"), (" in it.", "muted")]]
+        return [[(f" This chain has no {'such ' if self.want else ''}blocks.", "muted")]]
+
+
+def _what(text: str) -> list[Span]:
+    """What a block did; rows stand out."""
+    match = _ROWS.match(text)
+    return [(text, "")] if match is None else [(match[0], "good"), (text[match.end() :], "")]
+
+
+def _clipped(spans: Sequence[Span], width: int) -> list[Span]:
+    """Spans in exactly so many cells; only the last of them is cut, or filled with blanks."""
+    *some, (text, style) = spans or [("", "")]
+    taken = sum(len(each) for each, _ in some)
+    if taken >= width:
+        return [(clip("".join(each for each, _ in spans), width), spans[0][1])]
+    return [*some, (clip(text, width - taken), style)]
 
 
 class BlocksPane(Pane):
-    """The block explorer."""
+    """The block explorer.
+
+    Attributes:
+        verdict: what the newest verification says of the chain as it is now.
+    """
 
     number = 2
     label = "Blocks"
+
+    def __init__(self, id: str, classes: str = "") -> None:
+        super().__init__(id, classes)
+        self.kinds: tuple[str, ...] = ()
+        self.verdict: Verdict = ""
 
     def compose(self) -> ComposeResult:
         """The list."""
@@ -161,7 +268,50 @@ class BlocksPane(Pane):
     def set_filter(self, text: str) -> None:
         """Shows the blocks that match."""
         super().set_filter(text)
-        self.view.match(text)
+        self.view.narrow(Want(self.kinds, text))
+
+    def set_kinds(self, kinds: tuple[str, ...]) -> None:
+        """Shows only some kinds of events; none: all."""
+        self.kinds = kinds
+        self.view.narrow(Want(kinds, self.filter))
+        self.tell_place()
+
+    def show_findings(self, findings: Sequence[Finding], verdict: Verdict) -> None:
+        """What a verification found."""
+        by_hash = {finding.block: finding for finding in reversed(findings)}
+        changed = by_hash != self.view.findings
+        self.view.findings, self.verdict, self._found = by_hash, verdict, len(findings)
+        if changed:
+            self.view.refresh()
+        self.tell_place()
+
+    _found: int = 0
+
+    @on(LineView.Moved)
+    def tell_place(self) -> None:
+        """In the lower border: what is chosen, what the block under the cursor is, what was found."""
+        view = self.view
+        block = view.block
+        parts: list[str] = []
+        if self.kinds:
+            parts.append("only " + ", ".join(self.kinds))
+        if view.want and not view.error:
+            parts.append(f"{count(view.count())} of {count(view.total)}")
+        if view.broken:
+            parts.append(
+                "the chain breaks here: ⏎ says what to do"
+                if block and block.broken
+                else "the chain breaks: G"
+            )
+        elif self.verdict == "verified":
+            parts.append("✓ verified")
+        elif self.verdict == "findings":
+            parts.append(f"{WRONG} {count(self._found)} finding" + ("s" if self._found != 1 else ""))
+        if block is not None and (finding := view.findings.get(block.hash)) is not None:
+            parts.append(finding.message)
+        elif block is not None and block.time:
+            parts.append(f"{block.time[:19].replace('T', ' ')}")
+        self.tell_below(shorten(" · ".join(parts), max(self.size.width - 4, 0)))
 
     def copied(self) -> tuple[str, str] | None:
         """The block's hash."""

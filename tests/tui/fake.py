@@ -26,16 +26,14 @@ from odf_engine.coordinator.protocol import (
 from odf_engine.errors import InvalidManifest, OdfError
 from odf_engine.workspace.config import UiConfig
 from odf_tui.state import (
-    BlockLine,
-    BlockText,
     Change,
     DatasetRow,
     Detail,
     Execution,
     Section,
     Standing,
-    Transaction,
 )
+from tests.tui.fake_blocks import FakeBlocks
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
@@ -151,12 +149,13 @@ class FakeLink:
         self._queue.put_nowait(None)
 
 
-class FakeSource:
+class FakeSource(FakeBlocks):
     """Everything that the screen needs, from memory."""
 
     theme = "tide"
 
     def __init__(self, folder: Path, rows: Sequence[DatasetRow] = HAVEN) -> None:
+        super().__init__()
         self.folder = folder
         self.rows_ = list(rows)
         self.known: list[Job] = []
@@ -167,8 +166,6 @@ class FakeSource:
         self.connecting: list[OdfError] = []
         self.windows: dict[str, Rows] = {}
         self.saved: list[str] = []
-        self.transactions: dict[tuple[str, int], Transaction] = {}
-        self.asked: list[tuple[str, int, int | None, str]] = []
 
     @property
     def link(self) -> FakeLink:
@@ -196,27 +193,6 @@ class FakeSource:
         )
         source = Section("Source", (("fetch", f"file:sources/{row.name}.csv"), ("read", "CSV\nas it comes")))
         return Detail(facts, (source,), f"id: {row.id}\nname: {row.name}\nkind: Root\n")
-
-    def blocks(self, dataset: str, limit: int, before: int | None, text: str) -> list[BlockLine]:
-        """Blocks made up from their numbers."""
-        self.asked.append((dataset, limit, before, text))
-        row = self._row(dataset)
-        top = row.blocks if before is None else min(before, row.blocks)
-        found = [self._block(row, number) for number in range(top - 1, -1, -1)]
-        return [block for block in found if text.lower() in block.event.lower()][:limit]
-
-    def _block(self, row: DatasetRow, number: int) -> BlockLine:
-        kinds = ["Seed", "SetPollingSource", "SetInfo", "SetDataSchema"]
-        event = kinds[number] if number < len(kinds) else "AddData"
-        rows = 1000 if event == "AddData" else None
-        what = {"AddData": "1,000 records, watermark 2024-03-10", "Seed": "root dataset"}.get(event, "of it")
-        minute = f"2024-03-{number % 27 + 1:02d}T08:{number % 60:02d}:00Z"
-        return BlockLine(number, f"f1620{number:060x}", minute, event, rows, what)
-
-    def block(self, dataset: str, sequence_number: int) -> BlockText:
-        """Some YAML; what the test says of transactions."""
-        yaml = f"kind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: {sequence_number}\n"
-        return BlockText(yaml, self.transactions.get((dataset, sequence_number)))
 
     def rows(self, dataset: str) -> Rows:
         """The rows."""

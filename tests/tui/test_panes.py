@@ -62,7 +62,7 @@ async def test_blocks_are_read_by_the_page_as_they_come_into_view(source: FakeSo
         await drive.press("2", "G")
         await drive.until(lambda: view.block is not None and view.block.event == "Seed")
         assert len(source.asked) <= asked + 2
-        assert all(limit == PAGE for _, limit, _, _ in source.asked)
+        assert all(limit == PAGE for _, _, limit, _ in source.asked)
         await drive.press("g", "pagedown")
         await drive.until(lambda: view.block is not None)
         assert view.cursor == view.room.height - 1

@@ -1,0 +1,137 @@
+"""What pane 2 knows of chains: plain values."""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import msgspec
+
+from odf_tui.state import BlockLine, BlockText
+
+Which = int | str
+"""A block by its number, or by its hash."""
+
+
+class Want(msgspec.Struct, frozen=True):
+    """Which blocks of a chain are wanted: of some kinds of event (none: all), with some words."""
+
+    kinds: tuple[str, ...] = ()
+    text: str = ""
+
+    def __bool__(self) -> bool:
+        return bool(self.kinds or self.text)
+
+
+class BlockPage(msgspec.Struct, frozen=True):
+    """Some blocks, oldest first, from place ``first`` of ``total``; places count from the oldest block.
+
+    ``broken``: the chain cannot be read to its end; the line of the block where it breaks says why.
+    """
+
+    total: int
+    first: int
+    lines: tuple[BlockLine, ...]
+    broken: bool = False
+
+
+class Revision(msgspec.Struct, frozen=True):
+    """What a block changed of a query, source, schema or description.
+
+    Attributes:
+        title: the kind of event, with the name of a push source.
+        number: the block.
+        before: the block that it is compared with; None for the first of its kind.
+        older, newer: blocks of the same kind beside it, where there are some.
+        lines: each starts with ``+``, ``-``, ``~`` or a space, and a space.
+    """
+
+    title: str
+    number: int
+    before: int | None
+    older: int | None
+    newer: int | None
+    lines: tuple[str, ...]
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """Bytes ``start`` up to ``end`` of a block: the field they belong to (or none), and what they say."""
+
+    start: int
+    end: int
+    path: str
+    text: str
+    value: bool
+
+
+class BlockBytes(msgspec.Struct, frozen=True):
+    """The bytes of a block, in pieces without gaps; ``problem`` says where they break, and why."""
+
+    number: int | None
+    hash: str
+    data: bytes
+    pieces: tuple[Piece, ...]
+    problem: str = ""
+
+
+class CheckpointFacts(msgspec.Struct, frozen=True):
+    """What is known of a checkpoint.
+
+    Attributes:
+        size: in bytes, as the block says.
+        made_by: the block that made it first, as far as was looked.
+        sure: whether no older block can have made it.
+        on_disk: size of its file in bytes; None: the file is not there.
+    """
+
+    hash: str
+    size: int | None
+    made_by: int | None
+    sure: bool
+    on_disk: int | None
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """What a verification found on a block: its hash (or ``head``), what kind, and in words."""
+
+    block: str
+    kind: str
+    message: str
+
+
+Verdict = Literal["", "verified", "findings"]
+
+
+class BlockSource(Protocol):
+    """What pane 2 asks the engine; everything may block."""
+
+    def blocks(self, dataset: str, first: int | None, limit: int, want: Want) -> BlockPage:
+        """At most ``limit`` blocks from a place on; without one the newest."""
+        ...
+
+    def block_kinds(self, dataset: str) -> dict[str, int]:
+        """How many blocks there are of each kind of event."""
+        ...
+
+    def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
+        """The numbers of those blocks that the chain holds."""
+        ...
+
+    def find_block(self, dataset: str, text: str) -> int:
+        """The number of the block that a person means by a number, hash, time or offset."""
+        ...
+
+    def block(self, dataset: str, which: Which) -> BlockText:
+        """A block in full; of one that cannot be read, why not."""
+        ...
+
+    def revision(self, dataset: str, which: Which) -> Revision:
+        """What a block changed, against the one before it of the same kind."""
+        ...
+
+    def block_bytes(self, dataset: str, which: Which) -> BlockBytes:
+        """The bytes of a block, with the fields that lie in them."""
+        ...
+
+    def checkpoint(self, dataset: str, checkpoint: str, at: int) -> CheckpointFacts:
+        """What is known of a checkpoint that block ``at`` names."""
+        ...

@@ -1,0 +1,196 @@
+"""Reading one block: in words, as YAML, what it changed, its bytes; and following what it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from textual import on
+
+from odf_tui.chain_messages import BlockAnswer
+from odf_tui.chain_state import BlockBytes, CheckpointFacts, Revision, Which
+from odf_tui.screens.places import Spot
+from odf_tui.screens.verbs import Verbs
+from odf_tui.state import BlockText, Link, Target
+
+if TYPE_CHECKING:
+    from odf_tui.screens.blocks import BlockReader
+
+T = TypeVar("T")
+
+
+class BlockReading(Verbs):
+    """The part of the workbench that reads blocks."""
+
+    # --- Asking the engine ---
+
+    def ask_blocks(self, group: str, read: Callable[[], T], then: Callable[[T | None, str], None]) -> None:
+        """Reads something in a thread, then goes on with it, or with why it could not be read."""
+        self.reads.start(group, read, lambda found, error: BlockAnswer(then, found, error))
+
+    @on(BlockAnswer)
+    def _answered(self, message: BlockAnswer) -> None:
+        message.then(message.found, message.error)
+
+    # --- One block ---
+
+    def do_open_block(self) -> None:
+        """Reads the block under the cursor."""
+        view = self.blocks_pane.view
+        if view.block is not None:
+            self.read_block(
+                view.dataset, view.block.hash if view.block.broken else view.block.sequence_number
+            )
+
+    def read_block(self, dataset: str, which: Which) -> None:
+        """Reads a block, and shows it; in the same dialog when one is open."""
+        self.ask_blocks("text", lambda: self.source.block(dataset, which), partial(self._show_block, dataset))
+
+    def _show_block(self, dataset: str, block: BlockText | None, error: str) -> None:
+        from odf_tui.screens.blocks import BlockReader
+
+        if block is None:
+            self.notify_line(error, "bad")
+            return
+        finding = self.blocks_pane.view.findings.get(block.hash)
+        wrong = "" if finding is None else f"{finding.kind}: {finding.message}"
+        title = self._title(dataset, block.number)
+        reader = self.app.screen
+        if isinstance(reader, BlockReader):
+            reader.open(title, dataset, block, wrong)
+        elif reader is self:
+            self.app.push_screen(
+                BlockReader(title, dataset, block, wrong, partial(self.copy_text, "text"), self)
+            )
+
+    def _title(self, dataset: str, number: int | None) -> str:
+        name = next((row.name for row in self.rows if row.id == dataset), dataset)
+        return f"{name} · block {'?' if number is None else number}"
+
+    def step_block(self, by: int) -> None:
+        """The next newer (1) or older (-1) block."""
+        view = self.blocks_pane.view
+        view.go(view.cursor - by)
+        number = view.total - 1 - view.cursor
+        if view.block is None and not view.want and not view.broken:
+            self.read_block(view.dataset, number)  # the list has not read it yet
+        else:
+            self.do_open_block()
+
+    # --- Following ---
+
+    def follow_link(self, reader: BlockReader, link: Link) -> None:
+        """Goes where a link leads; a block is read in the same dialog, and so is a checkpoint."""
+        if link.target is not None:
+            self.follow(link.target)
+            return
+        at = reader.number if reader.number is not None else 0
+        show = partial(self._show_checkpoint, reader)
+        self.ask_blocks("text", lambda: self.source.checkpoint(reader.dataset, link.text, at), show)
+
+    def _show_checkpoint(self, reader: BlockReader, facts: CheckpointFacts | None, error: str) -> None:
+        if facts is None:
+            self.notify_line(error, "bad")
+        elif self.app.screen is reader:
+            reader.show_checkpoint(facts)
+
+    def here(self) -> Spot | None:
+        """Where one is: the block that is being read, or the cursor of the pane."""
+        from odf_tui.screens.blocks import BlockReader
+
+        reader = self.app.screen
+        if isinstance(reader, BlockReader) and reader.number is not None:
+            return Spot(reader.dataset, "blocks", reader.number, reading=True)
+        return super().here()
+
+    def follow(self, target: Target) -> None:
+        """Goes to a place; where a block is being read, a block is read there."""
+        from odf_tui.screens.blocks import BlockReader
+
+        reader = self.app.screen
+        super().follow(target)
+        if not isinstance(reader, BlockReader):
+            return
+        if target.pane == "blocks":
+            self.read_block(target.dataset, target.at)
+        else:
+            reader.dismiss(None)
+
+    def do_back(self) -> None:
+        """Back to where a link was followed from."""
+        from odf_tui.screens.blocks import BlockReader
+
+        spot = self.return_to_spot()
+        if spot is None:
+            self.notify_line("no link was followed yet", "warn")
+        elif spot.reading:
+            self.read_block(spot.dataset, spot.at)
+        elif isinstance(self.app.screen, BlockReader):
+            self.app.screen.dismiss(None)
+
+    # --- What changed, and the bytes ---
+
+    def _which(self) -> tuple[str, Which] | None:
+        """The block that is being read, or that under the cursor."""
+        from odf_tui.screens.blocks import BlockReader
+
+        reader, view = self.app.screen, self.blocks_pane.view
+        if isinstance(reader, BlockReader):
+            return reader.dataset, reader.which
+        if view.block is None:
+            return None
+        return view.dataset, view.block.hash if view.block.broken else view.block.sequence_number
+
+    def do_diff_block(self) -> None:
+        """What a block changed of a query, source, schema or description."""
+        if (found := self._which()) is not None:
+            self.read_revision(*found)
+
+    def read_revision(self, dataset: str, which: Which) -> None:
+        """Reads a revision, and shows it; in the same dialog when one is open."""
+        show = partial(self._show_revision, dataset)
+        self.ask_blocks("text", lambda: self.source.revision(dataset, which), show)
+
+    def _show_revision(self, dataset: str, revision: Revision | None, error: str) -> None:
+        from odf_tui.screens.revisions import RevisionReader
+
+        if revision is None:
+            self.notify_line(error, "warn")
+            return
+        title = f"{self._title(dataset, revision.number)} · {revision.title}"
+        reader = self.app.screen
+        if isinstance(reader, RevisionReader):
+            reader.open(title, revision)
+            return
+        go = partial(self.read_revision, dataset)
+        self.app.push_screen(RevisionReader(title, revision, partial(self.copy_text, "text"), go))
+
+    def do_block_bytes(self) -> None:
+        """The bytes of a block."""
+        if (found := self._which()) is not None:
+            self.read_bytes(*found)
+
+    def read_bytes(self, dataset: str, which: Which) -> None:
+        """Reads the bytes of a block, and shows them."""
+        show = partial(self._show_bytes, dataset)
+        self.ask_blocks("text", lambda: self.source.block_bytes(dataset, which), show)
+
+    def _show_bytes(self, dataset: str, found: BlockBytes | None, error: str) -> None:
+        from odf_tui.screens.bytes import BytesReader
+
+        if found is None:
+            self.notify_line(error, "bad")
+            return
+        title = f"{self._title(dataset, found.number)} · {len(found.data):,} bytes".replace(",", " ")
+        reader: Any = self.app.screen
+        if isinstance(reader, BytesReader):
+            reader.open(title, found)
+            return
+        last = next((row.blocks for row in self.rows if row.id == dataset), 0) - 1
+
+        def go(number: int) -> None:
+            if 0 <= number <= last:
+                self.read_bytes(dataset, number)
+
+        self.app.push_screen(BytesReader(title, found, partial(self.copy_text, "bytes"), go))
