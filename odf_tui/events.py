@@ -10,6 +10,7 @@ from textual.message import Message
 
 from odf_engine.coordinator.protocol import Event
 from odf_engine.errors import OdfError
+from odf_tui.humane import said
 from odf_tui.messages import EventsArrived, WorkerChanged
 from odf_tui.source import Link, Source
 
@@ -43,8 +44,9 @@ class Follower:
             try:
                 self._link = await self._source.connect()
             except (OdfError, OSError) as error:
-                self._failure = str(error)
-                self._tell(WorkerChanged("gone", str(error)))
+                self._failure = said(error)
+                hint = getattr(error, "hint", None) or ""
+                self._tell(WorkerChanged("gone", said(error), hint, getattr(error, "jobs", 0)))
             else:
                 await self._follow(self._link)
             self._ready.set()  # whoever waits for a link learns that there is none
@@ -83,7 +85,7 @@ class Follower:
             async for event in link.events(self._since()):
                 batches.add(event)
         except OSError as error:
-            self._failure = str(error)
+            self._failure = said(error)
         finally:
             self._link = None
             batches.flush()

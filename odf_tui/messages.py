@@ -77,10 +77,15 @@ class EventsArrived(Message):
 
 @dataclass
 class WorkerChanged(Message):
-    """The connection to the worker: ``starting``, ``connected`` or ``gone``, and why."""
+    """The connection to the worker: ``starting``, ``connected`` or ``gone``, why, and what to do.
+
+    ``busy`` says that a worker of another version has so many jobs.
+    """
 
     state: str
     detail: str = ""
+    hint: str = ""
+    busy: int = 0
 
 
 @dataclass

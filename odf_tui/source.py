@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, WorkerStatus
 from odf_engine.workspace.config import UiConfig
 from odf_tui.chain_state import BlockSource
+from odf_tui.job_source import JobSource
 from odf_tui.state import Change, DatasetRow, Detail, Standing
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Link(Protocol):
         ...
 
 
-class Source(BlockSource, Protocol):
+class Source(BlockSource, JobSource, Protocol):
     """The engine as the screen sees it. Everything but :meth:`connect` may block: call it in a thread."""
 
     @property

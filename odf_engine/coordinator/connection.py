@@ -43,6 +43,12 @@ class WorkerGone(OdfError):
     """There is no worker (any more) at the other end."""
 
 
+class OtherVersion(OdfError):
+    """The worker is of another version, and has so many ``jobs`` that it is not replaced."""
+
+    jobs = 0
+
+
 class Client:
     """A connection to a workspace's worker.
 
@@ -128,10 +134,18 @@ class Client:
         status = self.status
         if status.running or status.queued:
             await self.close()
-            raise OdfError(
-                f"a worker of version {status.version} is busy, and this is version {engine_version()}",
+            theirs, ours = status.version, engine_version()
+            if theirs == ours:
+                theirs, ours = (
+                    f"{theirs}, protocol {status.protocol},",
+                    f"{ours}, protocol {PROTOCOL_VERSION}",
+                )
+            error = OtherVersion(
+                f"a worker of version {theirs} is busy, and this is version {ours}",
                 hint="wait for its jobs, or end it with 'odf worker stop'",
             )
+            error.jobs = status.running + status.queued
+            raise error
         await self.stop()
 
     async def submit(self, request: Request, target: str) -> str:

@@ -14,6 +14,7 @@ import socket
 import ssl
 from contextlib import suppress
 from datetime import UTC, datetime
+from time import monotonic
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
@@ -103,7 +104,7 @@ class _Attempt:
         client.voidcmd("TYPE I")
 
     def _exchange(self, client: _Client) -> Payload | None:
-        reporter, partial = self.context.reporter, self.partial
+        reporter, partial, begun = self.context.reporter, self.partial, monotonic()
         modified, total = version = self._version(client)
         state = SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
         if state is not None and state == self.context.state:
@@ -117,7 +118,8 @@ class _Attempt:
             raise Failed(error, again=True)
         path = self.context.job / "fetched"
         partial.finish(path)
-        reporter.line(f"{self.name}, {path.stat().st_size:,} bytes, of {modified or 'an unknown time'}")
+        took = f"{path.stat().st_size:,} bytes in {monotonic() - begun:.1f} s"
+        reporter.line(f"{self.name}, {took}, of {modified or 'an unknown time'}")
         if modified is None and isinstance(self.step.event_time, FromMetadata):
             reporter.line("the server tells no time: event time is the time of ingestion", "warning")
         return Payload(path, self.name, state, None if _by_clock(self.step) else modified)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC
 from email.utils import format_datetime, parsedate_to_datetime
-from time import time
+from time import monotonic, time
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -63,6 +63,7 @@ class _Attempt:
         self.partial = partial
         self.name = without_login(step.url)
         self.sockets: list[socket.socket] = []
+        self.begun = monotonic()
 
     def run(self) -> Payload | None:
         try:
@@ -98,6 +99,7 @@ class _Attempt:
         url = quote(without_login(self.url), safe=_URL_SAFE)
         request = urllib.request.Request(url, headers=self._request_headers())
         asked_from = partial.size if request.has_header("Range") else 0
+        self.begun = monotonic()
         reporter.line(f"GET {self.name}" + (f" from byte {asked_from:,} on" if asked_from else ""))
         try:
             response = self._opener().open(request, timeout=self.context.config.connect_timeout_seconds)
@@ -131,7 +133,8 @@ class _Attempt:
         reporter, size = self.context.reporter, self.partial.size
         path = self.context.job / "fetched"
         self.partial.finish(path)
-        reporter.line(f"{self.name}, {size:,} bytes, {f'{state.kind} {state.value}' if state else 'no ETag'}")
+        version = f"{state.kind} {state.value}" if state else "no ETag"
+        reporter.line(f"{self.name}, {size:,} bytes in {monotonic() - self.begun:.1f} s, {version}")
         modified = _moment(known.get("modified"))
         event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
         if modified is None and isinstance(self.step.event_time, FromMetadata):

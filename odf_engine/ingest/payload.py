@@ -101,6 +101,7 @@ class PayloadJob:
         self._system_time = max(Timestamp.now(), self._state.system_time)
         self._event_time = payload.event_time or self._system_time
         self._declared = declared_schema(self._state)
+        self._begun = monotonic()
         self._size = 0
         self._merged: Merged | None = None
 
@@ -110,7 +111,6 @@ class PayloadJob:
         Raises:
             OdfError: nothing was committed.
         """
-        begun = monotonic()
         staged = self._dataset.staging_path("data")
         try:
             prepared = self._prepare()
@@ -126,7 +126,6 @@ class PayloadJob:
             raise
         finally:
             staged.unlink(missing_ok=True)
-        self._reporter.line(f"{self._payload.name}: done in {monotonic() - begun:.1f} s", "debug")
         return head
 
     def _prepare(self) -> Prepared:
@@ -217,8 +216,8 @@ class PayloadJob:
             self._reporter.line(f"{self._payload.name}: no new rows")
         else:
             self._reporter.line(
-                f"{self._payload.name}: {written.rows:,} rows, {written.size:,} bytes"
-                f" in {monotonic() - begun:.1f} s"
+                f"{self._payload.name}: read, merged and written, {written.rows:,} rows,"
+                f" {written.size:,} bytes in {monotonic() - begun:.1f} s"
             )
         return written
 
@@ -262,7 +261,8 @@ class PayloadJob:
             block_version=self._config.block_version,
         )
         rows = written.rows if written is not None else 0
-        reporter.line(f"{self._payload.name}: block {head}, {rows:,} rows")
+        took = monotonic() - self._begun
+        reporter.line(f"{self._payload.name}: block {head}, {rows:,} rows, in {took:.1f} s all in all")
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
         if written is not None and self._merged is not None:
             self._merged.committed(written.offset_interval.end, str(written.physical_hash))

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PureWindowsPath
+from time import monotonic
 from typing import BinaryIO, Final
 
 from odf_engine.errors import BadData
@@ -69,7 +70,7 @@ def prepare(
     limits = limits or Limits()
     packed = path.stat().st_size  # archives within archives are measured by the outermost one
     for number, step in enumerate(steps or ()):
-        target = job / f"prepared-{number}"
+        target, begun = job / f"prepared-{number}", monotonic()
         if isinstance(step, Pipe):
             run_pipe(step, path, name, target, reporter, limits.most_bytes)
             name = f"{name} | {Path(step.command[0]).name}"
@@ -79,7 +80,7 @@ def prepare(
         else:
             _gunzip(path, name, target, packed, reporter, limits)
             name = name.removesuffix(".gz")
-        reporter.line(f"prepared {name}, {target.stat().st_size:,} bytes")
+        reporter.line(f"prepared {name}, {target.stat().st_size:,} bytes in {monotonic() - begun:.1f} s")
         if number:
             path.unlink()  # what the step before wrote
         path = target

@@ -12,6 +12,7 @@ import json
 import os
 import re
 from email.utils import parsedate_to_datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -82,6 +83,7 @@ class _Attempt:
 
     def _exchange(self, service: S3FileSystem) -> Payload | None:
         reporter, partial, url = self.context.reporter, self.partial, self.step.url
+        begun = monotonic()
         reporter.line(f"asking for {url}")
         path = f"{self.bucket}/{self.key}"
         with service.open_input_file(path) as source:
@@ -101,7 +103,8 @@ class _Attempt:
                 raise Failed(error, again=True)
         target = self.context.job / "fetched"
         partial.finish(target)
-        reporter.line(f"{url}, {facts['size']:,} bytes, of {facts.get('modified', 'an unknown time')}")
+        took = f"{facts['size']:,} bytes in {monotonic() - begun:.1f} s"
+        reporter.line(f"{url}, {took}, of {facts.get('modified', 'an unknown time')}")
         by_clock = isinstance(self.step.event_time, FromSystemTime)
         return Payload(target, url, state, None if by_clock else _moment(facts))
 

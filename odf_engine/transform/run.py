@@ -103,13 +103,14 @@ class _Step:
                 self._reporter.line(_said(each))
             self._reporter.phase("query")
             request = make_request(self._transaction, self._folder, staged, self._system_time)
+            queried = monotonic()
             result = perform(self._engine, self._transaction, request, self._reporter)
-            self._commit(result, staged)
+            self._reporter.line(_made(result, monotonic() - queried))
+            self._commit(result, staged, begun)
         finally:
             staged.unlink(missing_ok=True)
-        self._reporter.line(f"done in {monotonic() - begun:.1f} s", "debug")
 
-    def _commit(self, result: Result, staged: Path) -> None:
+    def _commit(self, result: Result, staged: Path, begun: float) -> None:
         state, reporter, written = self._state, self._reporter, result.written
         reporter.phase("commit")
         reporter.check()
@@ -126,7 +127,7 @@ class _Step:
             block_version=self._version,
         )
         rows = written.rows if written is not None else 0
-        reporter.line(f"block {head}, {rows:,} rows")
+        reporter.line(f"block {head}, {rows:,} rows, in {monotonic() - begun:.1f} s all in all")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
 
 
@@ -229,6 +230,13 @@ def _known(each: InputPlan) -> Iterator[Watermark]:
     block = each.interval.prev_block_hash
     moment = each.entry.dataset.block(block).block.system_time if block else Timestamp.from_ms(0)
     yield Watermark(system_time=moment, event_time=each.before)
+
+
+def _made(result: Result, seconds: float) -> str:
+    written = result.written
+    rows = f"{written.rows:,} rows, {written.size:,} bytes" if written is not None else "no rows"
+    state = ", and keeps a state" if result.checkpoint is not None else ""
+    return f"the query made {rows} in {seconds:.1f} s{state}"
 
 
 def _said(each: InputPlan) -> str:

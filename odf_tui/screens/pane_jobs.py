@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from textual import on
 from textual.timer import Timer
 
-from odf_engine.coordinator.protocol import Job
+from odf_engine.coordinator.protocol import Committed, Event, Job, LogLine, Samples
 from odf_engine.errors import OdfError
 from odf_tui.messages import EventsArrived, JobsRead, LogRead, Notice, WorkerChanged
-from odf_tui.screens.pane_datasets import DatasetsPart
+from odf_tui.screens.job_verbs import JobVerbs
 from odf_tui.state import healths
+from odf_tui.troubles import trouble_lines
 from odf_tui.widgets.jobs import JobsView, outcome
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.status import StatusLine
 
+if TYPE_CHECKING:
+    from odf_tui.screens.logs import LogScreen
 
-class JobsPart(DatasetsPart):
+
+class JobsPart(JobVerbs):
     """The part of the workbench about jobs.
 
     Attributes:
@@ -25,6 +31,8 @@ class JobsPart(DatasetsPart):
     """
 
     tick: Timer
+    _worker_news: WorkerChanged | None = None
+    _open_log: LogScreen | None = None
 
     # --- What is learnt ---
 
@@ -48,18 +56,34 @@ class JobsPart(DatasetsPart):
         if len(self.book.jobs) != known:
             view.load()
         else:
-            view.update(changes.jobs | changes.progress)
+            view.update(changes.jobs)  # amounts are painted once a second
         if view.job is not None and view.job.id in changes.logs | changes.jobs:
             self.jobs_pane.show_log()
+        self._tell_open_log(message.events)
         if changes.jobs:
             self._news_of_jobs()
-        elif changes.progress:
-            self._show_status()
         if changes.datasets:
             self._read_soon()
         for job in changes.ended:
-            words, style = outcome(job)
-            self.notify_line(f"{job.kind} {job.target}: {words}", style if style != "muted" else "good")
+            self._ended(job)
+
+    def _ended(self, job: Job) -> None:
+        words, style = outcome(job)
+        self.notify_line(f"{job.kind} {job.target}: {words}", style if style != "muted" else "good")
+
+    def _tell_open_log(self, events: Sequence[Event]) -> None:
+        samples = [each for event in events if isinstance(event, Samples) for each in event.samples]
+        if samples:
+            self.jobs_pane.pace.add(samples)
+            self.jobs_pane.show_gauges()
+        log = self._open_log
+        if log is None or not log.is_attached:
+            return
+        job = self.book.jobs.get(log.job.id, log.job)
+        lines = [event for event in events if isinstance(event, LogLine | Committed) and event.job == job.id]
+        log.news(lines, job)
+        if samples:
+            log.sampled()
 
     def _news_of_jobs(self) -> None:
         before, self.healths = self.healths, healths(self.rows, self.book)
@@ -70,13 +94,17 @@ class JobsPart(DatasetsPart):
             if row is not None and not (row.records or row.missing or row.problem):
                 self.reads.rows(row.id)  # why there are none is another reason now
         if self.book.open():
+            self.jobs_pane.view.inputs = self._inputs
             self.tick.resume()
         else:
             self.tick.pause()
         self._show_status()
 
+    def _inputs(self) -> Mapping[str, Sequence[str]]:
+        return {row.id: row.inputs for row in self.rows}
+
     def second(self) -> None:
-        """Running jobs say how long they run."""
+        """Running jobs say how far they are, and how long they run."""
         self.jobs_pane.view.update({job.id for job in self.book.open()})
         self._show_status()
 
@@ -97,9 +125,13 @@ class JobsPart(DatasetsPart):
         if message.state == "starting" and self.worker_state == "gone":
             self.notify_line("starting the worker …")
         self.worker_state = message.state
+        if message.state != "starting":
+            self._worker_news = message
         if message.state == "gone":
             self.worker_status = None
-            self.notify_line(f"{message.detail or 'the worker is gone'}: R starts it again", "warn")
+            said = (message.detail or "the worker is gone").splitlines()[0]
+            what = "R stops it" if message.busy else "R starts it again"
+            self.notify_line(f"{said}: {what}", "warn")
             self.reads.jobs()  # what it left is marked as interrupted
         self.show_worker()
         self.show_hints()
@@ -107,48 +139,61 @@ class JobsPart(DatasetsPart):
     def show_worker(self) -> None:
         """Shows how the worker is."""
         self.query_one(StatusLine).show_worker(self.worker_state, self.worker_status)
+        self.jobs_pane.tell_trouble(trouble_lines(self._worker_news, self.worker_status))
 
     # --- What is done ---
 
-    def do_cancel(self) -> None:
-        """Asks, then cancels the selected job, or that of the selected dataset."""
-        situation = self.situation()
-        job = situation.job if situation.pane == "jobs" else None
-        job = job if job is not None and not job.state.final else situation.dataset_job
-        if job is None:
+    def do_restart(self) -> None:
+        """Starts the worker again; a busy one of another version is stopped first, if that is wanted."""
+        news = self._worker_news
+        if news is None or not news.busy:
+            self.follower.restart()
             return
         from odf_tui.screens.dialogs import Confirm
 
-        question = f"Cancel {job.kind} {job.target}?"
-        self.app.push_screen(Confirm(question, "What it has committed stays."), partial(self._cancel, job))
+        remark = "What they have committed stays."
+        self.app.push_screen(
+            Confirm(f"Stop that worker? {news.busy} of its jobs would be cancelled.", remark), self._replace
+        )
 
-    def _cancel(self, job: Job, yes: bool | None) -> None:
-        async def cancel() -> None:
+    def _replace(self, yes: bool | None) -> None:
+        async def replace() -> None:
             try:
-                await (await self.follower.link()).cancel(job.id)
+                await self.source.stop_worker()
             except OdfError as error:
                 self.post_message(Notice(str(error), "bad"))
+            self.follower.restart()
 
         if yes:
-            self.run_worker(cancel(), group="commands")
-
-    def do_restart(self) -> None:
-        """Starts the worker again."""
-        self.follower.restart()
+            self.run_worker(replace(), group="commands")
 
     def do_open_job(self) -> None:
         """The whole log of a job."""
-        job = self.jobs_pane.view.job
+        job, pane = self.jobs_pane.view.job, self.jobs_pane
         if job is None:
             return
-        from odf_tui.screens.dialogs import Reader
+        from odf_tui.screens.logs import LogScreen
 
-        lines = self.jobs_pane.log_lines()
-        title = f"{job.kind} {job.target} · {job.state.value}"
-        self.app.push_screen(Reader(title, lines, partial(self.copy_text, "log")))
+        self._open_log = LogScreen(
+            job,
+            self.source,
+            pane.pace,
+            copy=partial(self.copy_text, "log"),
+            save=self.save_log_of,
+            details=pane.details,
+            wrap=pane.log_view.wrap,
+        )
+        self.app.push_screen(self._open_log, self._log_left)
 
-    def do_job_dataset(self) -> None:
-        """Selects the job's dataset in the graph."""
-        job = self.jobs_pane.view.job
-        if job is not None:
-            self.select_dataset(job.dataset)
+    def _log_left(self, wanted: str | None) -> None:
+        log, self._open_log = self._open_log, None
+        if log is None:
+            return
+        pane = self.jobs_pane
+        pane.details = log.details
+        if pane.log_view.wrap is not log.wraps:
+            pane.log_view.turn_wrap()
+        pane.view.select(log.job.id)
+        pane.show_log()
+        if wanted:
+            self.perform(self.keys.by_id[wanted])

@@ -34,6 +34,7 @@ from odf_tui.state import (
     Standing,
 )
 from tests.tui.fake_blocks import FakeBlocks
+from tests.tui.fake_jobs import FakeLogs
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
@@ -155,6 +156,7 @@ class FakeSource(FakeBlocks):
     theme = "tide"
 
     def __init__(self, folder: Path, rows: Sequence[DatasetRow] = HAVEN) -> None:
+        super().__init__()
         super().__init__()
         self.folder = folder
         self.rows_ = list(rows)

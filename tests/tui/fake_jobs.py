@@ -1,0 +1,65 @@
+"""What is read of jobs, from memory: pages of logs, what was asked, what was written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from odf_engine.coordinator.protocol import Job, JournalEvent, Pull, Request
+from odf_engine.errors import OdfError
+from odf_tui.logs import LogPage, Written, file_end, file_head, file_line, merged, searched_text
+
+
+class FakeLogs:
+    """Logs of jobs. ``pages`` remembers what was read of them, ``stopped`` how often the worker was."""
+
+    def __init__(self) -> None:
+        self.pages: list[tuple[int | None, int | None]] = []
+        self.blocks_of: dict[str, list[Written]] = {}
+        self.requests: dict[str, Request] = {}
+        self.stopped = 0
+
+    def log(self, job: str) -> Sequence[JournalEvent]:
+        """All of a log."""
+        raise NotImplementedError
+
+    def log_page(
+        self, job: str, *, after: int | None = None, before: int | None = None, limit: int = 2000
+    ) -> LogPage:
+        """Some of it."""
+        self.pages.append((after, before))
+        events = list(self.log(job))
+        if after is not None:
+            found = [event for event in events if event.seq > after]
+            return LogPage(found[:limit], after > 0, len(found) > limit)
+        found = [event for event in events if before is None or event.seq < before]
+        return LogPage(found[-limit:], len(found) > limit, before is not None)
+
+    def find_in_log(self, job: str, text: str, start: int, *, back: bool) -> int | None:
+        """The next line with a text."""
+        lines = merged(self.log(job))
+        found = [line.seq for line in lines if text.lower() in searched_text(line)]
+        if back:
+            return max((seq for seq in found if seq < start), default=None)
+        return min((seq for seq in found if seq > start), default=None)
+
+    def save_log(self, job: Job, path: Path, *, replace: bool) -> int:
+        """Into a file."""
+        lines = [file_line(line) for line in merged(self.log(job.id))]
+        with path.open("w" if replace else "x", encoding="utf-8") as file:
+            file.write("\n".join([*file_head(job), *lines, *file_end(job)]) + "\n")
+        return len(lines)
+
+    def written(self, job: str) -> list[Written]:
+        """What the test says."""
+        return self.blocks_of.get(job, [])
+
+    def request(self, job: Job) -> Request:
+        """What the test says, or a pull; files in a cache are gone."""
+        if job.kind == "ingest":
+            raise OdfError("what it read is gone: stdin", hint="push it again")
+        return self.requests.get(job.id) or Pull(dataset=job.dataset)
+
+    async def stop_worker(self) -> None:
+        """Notes it."""
+        self.stopped += 1
