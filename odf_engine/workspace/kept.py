@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Final
 from odf_engine.errors import OdfError
 
 _BEGUN: Final = ".new-"
+_STALE_SECONDS: Final = 86_400
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -52,13 +55,17 @@ def begun(path: Path) -> Iterator[Path]:
 def keep_newest(folder: Path, most: int, most_bytes: int) -> None:
     """Removes the files that were not used for longest, until there are only so many, of so many bytes.
 
-    The newest one stays, however large it is. What somebody else removes meanwhile does not matter.
+    The newest one stays, however large it is. What is being made is left alone, unless nobody has touched
+    it for a day. What somebody else removes meanwhile does not matter.
     """
     found: list[tuple[float, int, Path]] = []
     for path in folder.iterdir():
         with suppress(OSError):
             about = path.stat()
-            found.append((about.st_mtime, about.st_size, path))
+            if not path.name.startswith("."):
+                found.append((about.st_mtime, about.st_size, path))
+            elif time.time() - about.st_mtime > _STALE_SECONDS:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
     size = 0
     for at, (_, bytes_, path) in enumerate(sorted(found, reverse=True, key=lambda each: each[0])):
         size += bytes_

@@ -1,16 +1,17 @@
 """The current state of a changelog by key, as a file of rows that can be shown like any others.
 
 Two passes with little memory: one over the columns of the key, which finds the rows that stay, and one
-over everything, which writes them. Where there are too many keys for the memory, the first pass is made
-several times, each time for a share of the keys.
+over everything, which writes them. Where there are too many keys for the memory, they are shared out to
+files first, and looked at one file after the other.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,8 +38,8 @@ _BYTES: Final = 1_000_000_000
 _GROUP_ROWS: Final = 1 << 16
 _ABOUT: Final = b"odf.projection"
 
-SHARE_BYTES: Final = 96 << 20
-"""About how much memory the keys of one pass may take."""
+SHARE_BYTES: Final = 48 << 20
+"""About how many bytes of keys are looked at at once; that takes several times as much memory."""
 
 
 class Projection(msgspec.Struct, frozen=True):
@@ -102,13 +103,13 @@ def write_projection(
         rows: a changelog.
         key: names of its columns.
         reporter: hears of rows, and is asked whether to stop.
-        share_bytes: about how much memory keys may take.
+        share_bytes: about how many bytes of keys are looked at at once.
 
     Raises:
         OdfError: as of :func:`project`.
     """
-    stays = _rows_that_stay(rows, key, reporter, share_bytes)
     with begun(path) as temporary:
+        stays = _rows_that_stay(rows, key, path.parent, reporter, share_bytes)
         count = _write(temporary, rows, key, stays, reporter)
     return Projection(path, list(key), count, rows.row_count)
 
@@ -147,67 +148,87 @@ class _About(msgspec.Struct):
 # --- Which rows stay ---------------------------------------------------------------------------------
 
 
-def _rows_that_stay(rows: StoredRows, names: Sequence[str], reporter: Reporter, share_bytes: int) -> pa.Array:
+def _rows_that_stay(
+    rows: StoredRows, names: Sequence[str], folder: Path, reporter: Reporter, share_bytes: int
+) -> pa.Array:
     """For each row whether it is the newest of its key, and does not take it away."""
+    reporter.phase("find newest")
     shares = _shares(rows, names, share_bytes)
-    stays = None
-    for share in range(shares):
-        reporter.phase("find newest" if shares == 1 else f"find newest ({share + 1} of {shares})")
-        keys = _keys(rows, names, share, shares, reporter)
-        state = replay(keys, [f"k{at}" for at in range(len(names))], rows.vocabulary)
-        reporter.check()
-        numbers = state.column(_ROW).combine_chunks() if state.num_rows else pa.array([], pa.int64())
-        mask = _mask(numbers, rows.row_count)
-        stays = mask if stays is None else pc.or_(stays, mask)
-    assert stays is not None
+    tables = _keys(rows, names, reporter)
+    if shares == 1:
+        return _newest(tables, len(names), rows)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".keys-") as temporary:
+        files = _shared_out(tables, len(names), [Path(temporary) / str(share) for share in range(shares)])
+        stays = pc.fill_null(pa.nulls(rows.row_count, pa.bool_()), False)
+        for at, file in enumerate(files, 1):
+            reporter.phase(f"find newest, part {at} of {shares}")
+            reporter.check()
+            with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as stream:
+                stays = pc.or_(stays, _newest(stream, len(names), rows))
+            file.unlink()
     return stays
 
 
-def _mask(numbers: pa.Array, count: int) -> pa.Array:
-    if not count or not len(numbers):
-        return pa.array([], pa.bool_()) if not count else pc.fill_null(pa.nulls(count, pa.bool_()), False)
+def _newest(tables: Iterable[pa.Table | pa.RecordBatch], keys: int, rows: StoredRows) -> pa.Array:
+    state = replay(tables, [f"k{at}" for at in range(keys)], rows.vocabulary)
+    nothing = pc.fill_null(pa.nulls(rows.row_count, pa.bool_()), False)
+    if not state.num_rows:
+        return nothing
+    numbers = state.column(_ROW).combine_chunks()
     true = pc.fill_null(pa.nulls(len(numbers), pa.bool_()), True)
-    return pc.fill_null(pc.scatter(true, numbers, max_index=count - 1), False)
+    return pc.fill_null(pc.scatter(true, numbers, max_index=rows.row_count - 1), False)
 
 
 def _shares(rows: StoredRows, names: Sequence[str], share_bytes: int) -> int:
-    """In how many passes all keys fit into the memory, judged by the first rows."""
+    """In how many parts keys fit into the memory, one after the other, judged by the first rows."""
     first = next(rows.batches(names), None)
     if first is None or not first.num_rows:
         return 1
-    width = _ROW_BYTES + 2 * first.nbytes / first.num_rows
+    width = _ROW_BYTES + first.nbytes / first.num_rows
     return min(max(1, -(-int(width * rows.row_count) // share_bytes)), _MOST_SHARES)
 
 
-def _keys(
-    rows: StoredRows, names: Sequence[str], share: int, shares: int, reporter: Reporter
-) -> Iterator[pa.Table]:
-    """Keys, operations and offsets of a share of the keys, with the numbers of their rows."""
+def _keys(rows: StoredRows, names: Sequence[str], reporter: Reporter) -> Iterator[pa.Table]:
+    """Keys, operations and offsets, with the numbers of their rows."""
     offset, op = rows.vocabulary.offset_column, rows.vocabulary.operation_type_column
+    zero_up = pa.array([], pa.int64())
     done = 0
     for batch in rows.batches(list(dict.fromkeys([*names, offset, op]))):
-        numbers = pa.array(range(done, done + batch.num_rows), pa.int64())
-        done += batch.num_rows
+        if len(zero_up) < batch.num_rows:
+            zero_up = pa.array(range(batch.num_rows), pa.int64())
         columns = {f"k{at}": batch.column(name) for at, name in enumerate(names)}
-        columns |= {offset: batch.column(offset), op: batch.column(op), _ROW: numbers}
-        table = pa.table(columns)
-        if shares > 1:
-            table = table.filter(_is_of(table, len(names), share, shares))
+        columns |= {offset: batch.column(offset), op: batch.column(op)}
+        columns[_ROW] = pc.add(zero_up.slice(0, batch.num_rows), done)
+        done += batch.num_rows
         reporter.amount(rows=done, total_rows=rows.row_count)
         reporter.check()
-        yield table
+        yield pa.table(columns)
 
 
-def _is_of(table: pa.Table, keys: int, share: int, shares: int) -> pa.Array:
+def _shared_out(tables: Iterable[pa.Table], keys: int, files: Sequence[Path]) -> Sequence[Path]:
+    """Writes rows to files, all of a key to the same one, in their order."""
+    with ExitStack() as stack:
+        writers: list[pa.ipc.RecordBatchStreamWriter] = []
+        for table in tables:
+            if not writers:
+                for file in files:
+                    sink = stack.enter_context(pa.OSFile(str(file), "wb"))
+                    writers.append(stack.enter_context(pa.ipc.new_stream(sink, table.schema)))
+            share = _share_of(table, keys, len(files))
+            for at, writer in enumerate(writers):
+                writer.write_table(table.filter(pc.equal(share, pa.scalar(at, pa.uint64()))))
+    return files
+
+
+def _share_of(table: pa.Table, keys: int, shares: int) -> pa.Array:
+    """The number of the part that each row's key belongs to."""
     mixed: pa.Array | None = None
     for at in range(keys):
-        column = table.column(f"k{at}").combine_chunks()
-        hashes = value_hashes(column)
+        hashes = value_hashes(table.column(f"k{at}").combine_chunks())
         mixed = hashes if mixed is None else value_hashes(pc.bit_wise_xor(mixed, hashes))
     assert mixed is not None
-    low = pc.shift_right(mixed, pa.scalar(32, pa.uint64()))
-    rest = pc.subtract(low, pc.multiply(pc.divide(low, pa.scalar(shares, pa.uint64())), shares))
-    return pc.equal(rest, pa.scalar(share, rest.type))
+    high, of = pc.shift_right(mixed, pa.scalar(32, pa.uint64())), pa.scalar(shares, pa.uint64())
+    return pc.subtract(high, pc.multiply(pc.divide(high, of), of))
 
 
 # --- Writing -----------------------------------------------------------------------------------------

@@ -22,58 +22,22 @@ from odf_engine.data.sketch import Sketch
 from odf_engine.data.text_forms import texts
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
+from odf_engine.workspace.described import (
+    VERSION,
+    ColumnStatistics,
+    Frequent,
+    Statistics,
+    known_statistics,
+    statistics_path,
+)
 from odf_engine.workspace.kept import keep_newest, write_whole
 from odf_engine.workspace.stored import StoredRows, file_metadata
 
-_VERSION: Final = 1
 _MOST_FREQUENT: Final = 20
 _LONGEST_TEXT: Final = 200
 _MOST_FILES: Final = 64
 _FILES: Final = 200
 _BYTES: Final = 200_000_000
-
-
-class Frequent(msgspec.Struct, frozen=True):
-    """A value as text, and how often it is there."""
-
-    value: str
-    count: int
-
-
-class ColumnStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """What there is to say of a column's values; values are texts as in CSV, None is not known.
-
-    Attributes:
-        nulls: how many values are missing, ``not_numbers``: how many are NaN.
-        distinct: how many different values there are; an estimate unless ``exact``.
-        shortest, longest: characters of texts, bytes of binary values, items of lists.
-        frequent: most frequent first; their counts are right unless ``exact`` is false, and then too low
-            by at most ``lost``.
-        bins: counts in parts of equal width of the range of numbers and times.
-    """
-
-    name: str
-    type: str
-    nulls: int | None = None
-    not_numbers: int = 0
-    distinct: int | None = None
-    exact: bool = True
-    least: str | None = None
-    greatest: str | None = None
-    mean: float | None = None
-    shortest: int | None = None
-    longest: int | None = None
-    frequent: list[Frequent] = []
-    lost: int = 0
-    bins: list[int] = []
-
-
-class Statistics(msgspec.Struct, frozen=True):
-    """Statistics of all columns of these rows."""
-
-    rows: int
-    columns: list[ColumnStatistics]
-    version: int = _VERSION
 
 
 class _Progress(msgspec.Struct):
@@ -82,19 +46,6 @@ class _Progress(msgspec.Struct):
     parts: int
     mark: str
     sketches: list[bytes]
-
-
-def statistics_path(odf: Path, mark: str) -> Path:
-    """The file with the statistics of rows, by the mark that tells them apart."""
-    return odf / "cache" / "statistics" / f"{mark}.json"
-
-
-def known_statistics(odf: Path, mark: str) -> Statistics | None:
-    """The statistics of rows, if somebody has computed them."""
-    with suppress(OSError, msgspec.MsgspecError):
-        found = msgspec.json.decode(statistics_path(odf, mark).read_bytes(), type=Statistics)
-        return found if found.version == _VERSION else None
-    return None
 
 
 def describe(odf: Path, rows: StoredRows, reporter: Reporter, dataset: str | None = None) -> Statistics:
@@ -147,7 +98,7 @@ def _resumed(kept: Path | None, rows: StoredRows) -> tuple[list[Sketch], int]:
 
 def _mark(rows: StoredRows, parts: int) -> str:
     names = [f"{field.name}\0{field.type}" for field in rows.columns]
-    return _digest(str(_VERSION), *names, *(part.mark for part in rows.parts[:parts]))
+    return _digest(str(VERSION), *names, *(part.mark for part in rows.parts[:parts]))
 
 
 def _digest(*texts: str) -> str:

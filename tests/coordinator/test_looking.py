@@ -17,7 +17,7 @@ from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.workspace.statistics import known_statistics
+from odf_engine.workspace.described import known_statistics
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 MANIFEST = """

@@ -192,10 +192,11 @@ def test_more_keys_than_memory(tmp_path: Path) -> None:
     reporter.phase = phases.append  # type: ignore[method-assign]
     log, path = stored(tmp_path, changes(rows), changes(taken)), tmp_path / "state.parquet"
     found = write_projection(path, log, ["station", "floor"], reporter, share_bytes=100_000)
-    assert len(phases) > 3 and "of" in phases[0]
+    assert len(phases) > 3 and "part 2 of" in phases[2]
     assert found.rows == 2000
     left = [row for number, row in enumerate(rows) if number % 3]
     assert shown(found) == [(*key, owner) for _, key, owner in left]
+    assert not list(tmp_path.glob(".*"))
 
 
 def test_keys_that_are_none(workspace: Workspace, stations: Dataset, append: Append) -> None:

@@ -13,9 +13,9 @@ from odf_engine.chain.chain import Dataset
 from odf_engine.errors import BadData, Cancelled, NotFound
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.workspace import statistics
+from odf_engine.workspace.described import known_statistics
 from odf_engine.workspace.kept import keep_newest
-from odf_engine.workspace.statistics import describe, known_statistics, told_by_files
+from odf_engine.workspace.statistics import describe, told_by_files
 from odf_engine.workspace.stored import StoredRows
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
@@ -177,4 +177,16 @@ def test_the_cache_stays_small(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
     keep_newest(tmp_path, 4, 5)
     assert [path.name for path in tmp_path.iterdir()] == ["5"]
-    assert statistics._FILES > 4
+
+
+def test_what_a_killed_worker_left_in_the_cache_goes_after_a_day(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / ".keys-old").mkdir()
+    (tmp_path / ".keys-old" / "1").write_bytes(b"x")
+    for name in (".new-old", ".new-fresh"):
+        (tmp_path / name).write_bytes(b"x")
+    for name in (".keys-old", ".new-old"):
+        os.utime(tmp_path / name, (0, 0))
+    keep_newest(tmp_path, 4, 1000)
+    assert [path.name for path in tmp_path.iterdir()] == [".new-fresh"]
