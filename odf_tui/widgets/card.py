@@ -78,6 +78,11 @@ class Card(Paragraphs):
             [(plain(row.name), "title")],
             [(f"{kind}  ", "muted"), (f"{health.glyph} {health.word}", health.style)],
         ]
+        if row.problem:
+            why, _, remedy = plain(row.problem).partition(" – ")
+            lines.append([("why  ", "bad"), (why, "bad")])
+            lines += [[("try  ", "muted"), (remedy, "good")]] if remedy else []
+            self.why = f"{health.glyph} {why}"
         if row.untrusted:
             lines.append([(f"{UNTRUSTED} ", "warn"), ("not trusted: p shows what would run", "warn")])
         if row.diverged:

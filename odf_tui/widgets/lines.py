@@ -109,7 +109,8 @@ class LineScroll(ScrollView, can_focus=False):
         count = self.count()
         if index < count:
             return self._strip(self.spans(index), self.style_of(index), x)
-        lines = self.empty() if not count else ()
+        room = max(self.room.width - 1, _LEAST_WIDTH)
+        lines = [piece for line in self.empty() for piece in wrapped(line, room)] if not count else ()
         at = index - 1  # one line of air above
         return self._strip(lines[at] if 0 <= at < len(lines) else (), "", 0)
 
