@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.worker import get_current_worker
 
-from odf_tui.humane import said
+from odf_tui.humane import explained
 from odf_tui.messages import (
     DatasetsRead,
     DetailRead,
@@ -52,7 +52,7 @@ class Reads:
             try:
                 message = tell(read(), "")
             except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                message = tell(None, said(error))
+                message = tell(None, explained(error))
             if not worker.is_cancelled:
                 self._screen.post_message(message)
 

@@ -86,6 +86,11 @@ class Source(BlockSource, JobSource, Protocol):
         """The settings of the workstation."""
         ...
 
+    @property
+    def settings_problem(self) -> str:
+        """Why they cannot be read; empty when they can."""
+        ...
+
     def datasets(self) -> list[DatasetRow]:
         """Every dataset, by name."""
         ...

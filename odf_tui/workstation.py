@@ -85,15 +85,17 @@ class Workstation(App[None], inherit_bindings=False):
         return bench
 
     def on_mount(self) -> None:
-        """Looks at the themes that the person wrote, once everything is shown."""
+        """Looks at what the person configured, once everything is shown."""
         self.call_after_refresh(
-            self.run_worker, self._look_at_themes, thread=True, group="themes", name="themes"
+            self.run_worker, self._look_at_settings, thread=True, group="settings", name="settings"
         )
 
-    def _look_at_themes(self) -> None:
+    def _look_at_settings(self) -> None:
         wrong = themes.problems()
         self.theme_names = [name for name in self.theme_names if name not in wrong]
         told = [self._complaint] if self._complaint else [_complaint(error) for error in wrong.values()]
+        if self.source.settings_problem:
+            told.insert(0, self.source.settings_problem)
         if told:
             more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
             self.call_from_thread(self.bench.notify_line, told[0] + more, "warn")

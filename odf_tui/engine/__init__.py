@@ -5,26 +5,42 @@ What is heavy (Arrow, the YAML writer) is imported when it is first needed, in a
 
 from __future__ import annotations
 
+from functools import cached_property
+
+from odf_engine.errors import OdfError
 from odf_engine.workspace import config as settings
 from odf_tui.engine.blocks import BlockReads
 from odf_tui.engine.changes import Changes
 from odf_tui.engine.datasets import DatasetReads
 from odf_tui.engine.jobs import JobReads
 from odf_tui.engine.rows import RowReads
+from odf_tui.engine.sql import SqlReads
 
 
-class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads):
+class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads, SqlReads):
     """What the screen needs of a workspace."""
 
     @property
     def theme(self) -> str:
         """The configured theme."""
-        return self.workspace.config.ui.theme
+        return self.ui.theme
 
     @property
     def ui(self) -> settings.UiConfig:
-        """The settings of the workstation."""
-        return self.workspace.config.ui
+        """The settings of the workstation; the usual ones when the file cannot be read."""
+        return self._settings[0]
+
+    @property
+    def settings_problem(self) -> str:
+        """Why the file of settings cannot be read."""
+        return self._settings[1]
+
+    @cached_property
+    def _settings(self) -> tuple[settings.UiConfig, str]:
+        try:
+            return self.workspace.config.ui, ""
+        except OdfError as error:
+            return settings.UiConfig(), error.in_full
 
     def save_theme(self, name: str) -> None:
         """Remembers the theme in the workspace's settings."""

@@ -154,6 +154,7 @@ class FakeSource(FakeBlocks):
     """Everything that the screen needs, from memory."""
 
     theme = "tide"
+    settings_problem = ""
 
     def __init__(self, folder: Path, rows: Sequence[DatasetRow] = HAVEN) -> None:
         super().__init__()
