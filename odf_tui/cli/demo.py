@@ -9,14 +9,13 @@ from pathlib import Path
 import click
 
 from odf_engine.coordinator.client import Client
-from odf_engine.coordinator.protocol import JobState, Pull, Request, Verify
+from odf_engine.coordinator.protocol import JobState, Request
 from odf_engine.errors import Conflict
-from odf_engine.workspace.lineage import Graph
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
-from odf_tui.cli.demo_data import MANIFESTS, write_sources
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import say, verb
+from odf_tui.demo import add_datasets, requests_for, write_files
 
 
 @verb("demo", example="odf demo")
@@ -29,13 +28,7 @@ def demo_verb(folder: Path, no_tui: bool) -> None:
     measuring stations. In the first week of March smoke drifts in. Needs no network.
     """
     workspace = _workspace(folder)
-    entries = _datasets(workspace)
-    requests: list[tuple[Request, str]] = []
-    graph = Graph(workspace.summaries())
-    for entry in entries:
-        after = [str(each) for each in graph.upstream(entry.id)]
-        requests.append((Pull(dataset=str(entry.id), after=after), str(entry.alias)))
-        requests.append((Verify(dataset=str(entry.id)), str(entry.alias)))
+    requests = requests_for(workspace, add_datasets(workspace))
     if no_tui:
         _print(workspace, folder, requests)
         return
@@ -43,7 +36,7 @@ def demo_verb(folder: Path, no_tui: bool) -> None:
     asyncio.run(_submit(workspace, requests))
     from odf_tui.app import run
 
-    run(workspace)
+    run(workspace.folder)
 
 
 def _workspace(folder: Path) -> Workspace:
@@ -57,27 +50,8 @@ def _workspace(folder: Path) -> Workspace:
     if folder.exists() and any(folder.iterdir()):
         raise Conflict(f"{folder} is not empty", hint="name another folder: odf demo FOLDER")
     say(f"making a workspace with sample sources in {folder}")
-    write_sources(folder / "sources")
-    manifests = folder / "manifests"
-    manifests.mkdir(parents=True, exist_ok=True)
-    for name, text in MANIFESTS.items():
-        (manifests / name).write_text(text)
+    write_files(folder)
     return Workspace.init(folder)
-
-
-def _datasets(workspace: Workspace) -> list[DatasetEntry]:
-    from odf_engine.metadata.yaml import read_manifests
-
-    wanted = [
-        snapshot
-        for name in MANIFESTS
-        for snapshot in read_manifests(
-            (workspace.folder / "manifests" / name).read_text(), str(workspace.folder / "manifests" / name)
-        )
-    ]
-    there = {str(entry.alias).lower() for entry in workspace.datasets()}
-    workspace.add([snapshot for snapshot in wanted if snapshot.name.lower() not in there])
-    return [workspace.resolve(snapshot.name) for snapshot in wanted]
 
 
 async def _submit(workspace: Workspace, requests: list[tuple[Request, str]]) -> None:

@@ -15,7 +15,6 @@ import json
 import math
 import random
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Final
 
 START: Final = datetime(2024, 3, 1, tzinfo=UTC)
@@ -210,15 +209,14 @@ _STATIONS: Final = {
 }
 
 
-def write_sources(folder: Path) -> None:
-    """Writes the three sources into ``folder``: the same bytes every time."""
-    stations = folder / "stations"
-    stations.mkdir(parents=True, exist_ok=True)
-    for day, text in _station_lists().items():
-        (stations / f"{day}.csv").write_text(text)
+def demo_files() -> dict[str, str]:
+    """The manifests and the sources, by their paths in the workspace's folder: the same text every time."""
     chance = random.Random(20240301)
-    (folder / "air-readings.csv").write_text(_readings(chance))
-    (folder / "clinic-visits.ndjson").write_text(_visits(chance))
+    files = {f"manifests/{name}": text for name, text in MANIFESTS.items()}
+    files |= {f"sources/stations/{day}.csv": text for day, text in _station_lists().items()}
+    files["sources/air-readings.csv"] = _readings(chance)
+    files["sources/clinic-visits.ndjson"] = _visits(chance)
+    return files
 
 
 def _smoke(hours: float) -> float:
