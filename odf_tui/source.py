@@ -14,6 +14,7 @@ from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, W
 from odf_engine.workspace.config import UiConfig
 from odf_tui.chain_state import BlockSource
 from odf_tui.job_source import JobSource
+from odf_tui.questions import Questions
 from odf_tui.state import Change, DatasetRow, Detail, Standing
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ class Link(Protocol):
         ...
 
 
-class Source(BlockSource, JobSource, Protocol):
+class Source(Questions, BlockSource, JobSource, Protocol):
     """The engine as the screen sees it. Everything but :meth:`connect` may block: call it in a thread."""
 
     @property

@@ -64,13 +64,13 @@ class TableName:
         return not self.quoted and not re.fullmatch(r"[^\W\d]\w*", self.name)
 
 
-def tokens(sql: str) -> list[Token]:
-    """The words and signs of a query, without comments; text that is broken off ends where it ends."""
+def tokens(sql: str, *, comments: bool = False) -> list[Token]:
+    """The words and signs of a query; text that is broken off ends where it ends."""
     found = (
         Token(match.lastgroup, match[0], match.start(), match.end())  # type: ignore[arg-type]
         for match in _TOKEN.finditer(sql)
     )
-    return [token for token in found if token.kind != "comment"]
+    return [token for token in found if comments or token.kind != "comment"]
 
 
 def headline(sql: str, longest: int = 60) -> str:

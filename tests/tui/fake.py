@@ -35,6 +35,7 @@ from odf_tui.state import (
 )
 from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
+from tests.tui.sql_fake import FakeQuestions
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
 SYSTEM = ("offset", "op", "system_time", "event_time")
@@ -122,7 +123,7 @@ class FakeLink:
         """A queued job."""
         self.submitted.append(request)
         number = str(len(self._source.known) + 1)
-        kind = type(request).__name__.lower()
+        kind = str(request.__struct_config__.tag)
         job = Job(number, kind, target, request.dataset, JobState.queued, "2024-03-11T09:00:00Z")
         self.tell(self._source.changed(job))
         return number
@@ -150,7 +151,7 @@ class FakeLink:
         self._queue.put_nowait(None)
 
 
-class FakeSource(FakeBlocks):
+class FakeSource(FakeBlocks, FakeQuestions):
     """Everything that the screen needs, from memory."""
 
     theme = "tide"
@@ -165,6 +166,7 @@ class FakeSource(FakeBlocks):
         self.journal: list[JournalEvent] = []
         self.status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
         self.ui = UiConfig(ascii="never")  # whatever the locale of the tests is
+        self.kept, self.history, self.questions = {}, [], {}
         self.links: list[FakeLink] = []
         self.connecting: list[OdfError] = []
         self.windows: dict[str, Rows] = {}

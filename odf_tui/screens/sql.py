@@ -1,0 +1,422 @@
+"""Queries over datasets: the editor over pane 3, and the jobs that it makes."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from textual import on
+from textual.css.query import NoMatches
+from textual.message import Message
+
+from odf_engine.coordinator.protocol import Job, JobState, Query
+from odf_engine.errors import OdfError
+from odf_engine.metadata.sql_text import headline
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.actions import PANES
+from odf_tui.actions.keymap import Hint
+from odf_tui.humane import count, elapsed
+from odf_tui.messages import EventsArrived, JobsRead, Notice
+from odf_tui.screens.pane_jobs import JobsPart
+from odf_tui.widgets.jobs import amounts, seconds_of
+from odf_tui.widgets.rows import Opened, open_window
+from odf_tui.widgets.status import HintLine
+
+if TYPE_CHECKING:
+    from odf_tui.widgets.sql import SqlPanel
+
+_PLACE: Final = re.compile(r"line (\d+), column (\d+)")
+_HINTS: Final = (
+    ("^r", "run"),
+    ("tab", "complete"),
+    ("^p", "older"),
+    ("^o", "newer"),
+    ("⇧tab", "rows"),
+    ("^l", "clear"),
+    ("esc", "close"),
+)
+
+
+@dataclass
+class HistoryRead(Message):
+    """The queries that were asked before, the newest last."""
+
+    queries: list[str]
+
+
+@dataclass
+class ColumnsRead(Message):
+    """The columns of a dataset."""
+
+    name: str
+    columns: list[tuple[str, str]]
+
+
+@dataclass
+class QuestionRead(Message):
+    """The query of a job."""
+
+    job: Job
+    sql: str
+    error: str = ""
+
+
+@dataclass
+class ResultOpened(Message):
+    """The rows of a result can be shown."""
+
+    job: Job
+    opened: Opened | None
+    error: str = ""
+
+
+@dataclass
+class Accepted(Message):
+    """The worker has a query, as this job; empty when it does not take it."""
+
+    job: str
+
+
+class SqlPart(JobsPart):
+    """The part of the workbench about queries."""
+
+    _query_text = ""  # of the editor, while it is closed
+    _query_job = ""  # the job of the newest query; "?" while it is being handed to the worker
+    _sql_history: tuple[str, ...] = ()
+    _sql_at = 0
+    _zoomed_for_sql = False
+
+    @property
+    def sql_panel(self) -> SqlPanel | None:
+        """The editor, while it is open."""
+        try:
+            return self.query_one("#sql-panel")  # type: ignore[return-value]
+        except NoMatches:
+            return None
+
+    @property
+    def _editing(self) -> bool:
+        return self.focused is not None and self.focused.id == "sql"
+
+    def _query_state(self) -> Job | None:
+        return self.book.jobs.get(self._query_job)
+
+    @property
+    def _asking(self) -> bool:
+        job = self._query_state()
+        return self._query_job == "?" or (job is not None and not job.state.final)
+
+    # --- Opening and closing ---
+
+    def do_sql(self) -> None:
+        """Opens the editor, or goes back into it; on the job of a query: with that and its result."""
+        job = self.jobs_pane.view.job if self.pane == PANES[3] else None
+        if job is not None and job.kind == "sql":
+            self._open_query(job)
+            return
+        if self.sql_panel is None:
+            self._open_panel(self._query_text or self._first_query())
+        self.go_to(PANES[2])
+        self.call_later(self._enter_editor)
+
+    def _first_query(self) -> str:
+        row = self.graph.row
+        names = [each.name for each in self.rows if not each.missing]
+        name = row.name if row is not None and not row.missing else names[0] if names else ""
+        return f"SELECT *\nFROM {name}\nLIMIT 100" if name else "SELECT 1 + 1 AS two"
+
+    def _open_panel(self, text: str) -> None:
+        from odf_tui.widgets.sql import SqlPanel
+
+        panel = SqlPanel(text)
+        panel.datasets = [row.name for row in self.rows if not row.missing]
+        self.data_pane.mount(panel, before=0)
+        self._zoomed_for_sql = any(map(self.has_class, ("-narrow", "-low"))) and not self.has_class("-zoomed")
+        if self._zoomed_for_sql:
+            self.add_class("-zoomed")
+        self._sql_at = len(self._sql_history)
+        self.reads.start("queries", self.source.queries, lambda found, _: HistoryRead(found or []))
+
+    def _enter_editor(self) -> None:
+        """Gives the keys to the editor, once it is there."""
+        panel = self.sql_panel
+        if panel is None or self.app.screen is not self:
+            return
+        if not panel.is_mounted:
+            self.call_after_refresh(self._enter_editor)
+            return
+        self.set_focus(panel.editor)
+        self.data_pane.view.set_active(False)
+        self._say_state()
+        self.show_hints()
+
+    def _close_panel(self) -> None:
+        panel = self.sql_panel
+        if panel is None:
+            return
+        self._query_text = panel.editor.text
+        panel.remove()
+        if self._zoomed_for_sql:
+            self.remove_class("-zoomed")
+            self._zoomed_for_sql = False
+        self.go_to(PANES[2])
+
+    def do_up(self) -> None:
+        """From the rows: closes the editor first."""
+        typing = self.query_one("#filter").display or self.front.filter
+        if self.pane == PANES[2] and self.sql_panel is not None and not typing:
+            self._close_panel()
+        else:
+            super().do_up()
+
+    def show_hints(self) -> None:
+        """In the editor its own keys."""
+        if not self._editing:
+            super().show_hints()
+            return
+        stop = [("^c", "cancel")] if self._asking else []
+        self.query_one(HintLine).show([Hint(key, word, "") for key, word in (*stop, *_HINTS)])
+
+    def dress_panes(self) -> None:
+        """The editor is in the colours of the theme, too."""
+        super().dress_panes()
+        panel = self.sql_panel
+        if panel is not None and panel.is_mounted:
+            panel.editor.dress()
+
+    # --- What the editor asks for ---
+
+    def on_sql_panel_wanted(self, message: SqlPanel.Wanted) -> None:
+        """A key of the editor."""
+        message.stop()
+        match message.what:
+            case "close":
+                self._close_panel()
+            case "rows":
+                self.go_to(PANES[2])
+            case "stop":
+                self._stop_query()
+            case "older":
+                self._step(-1)
+            case "newer":
+                self._step(1)
+
+    def on_sql_panel_columns_wanted(self, message: SqlPanel.ColumnsWanted) -> None:
+        """Reads columns."""
+        message.stop()
+        ids = {row.name: row.id for row in self.rows}
+        for name in message.names:
+            self.reads.start(
+                f"columns of {name}",
+                partial(self.source.columns, ids[name]),
+                lambda columns, _, name=name: ColumnsRead(name, columns or []),
+            )
+
+    @on(ColumnsRead)
+    def _columns_read(self, message: ColumnsRead) -> None:
+        if (panel := self.sql_panel) is not None:
+            panel.know_columns(message.name, message.columns)
+
+    # --- History ---
+
+    @on(HistoryRead)
+    def _history_read(self, message: HistoryRead) -> None:
+        self._sql_history = tuple(message.queries)
+        self._sql_at = len(self._sql_history)
+
+    def _step(self, step: int) -> None:
+        """Shows an older or newer query; behind the newest is what was being written."""
+        panel = self.sql_panel
+        if panel is None:
+            return
+        at = self._sql_at + step
+        if not 0 <= at <= len(self._sql_history):
+            what = "no older query" if step < 0 else "this is the newest"
+            panel.line.tell((what if self._sql_history else "nothing was asked before", "muted"))
+            return
+        if self._sql_at == len(self._sql_history):
+            self._query_text = panel.editor.text
+        self._sql_at = at
+        newest = at == len(self._sql_history)
+        panel.write(self._query_text if newest else self._sql_history[at])
+        panel.show_failure(None)
+        panel.line.tell(
+            ("what you were writing" if newest else f"query {at + 1} of {len(self._sql_history)}", "muted")
+        )
+
+    # --- Asking ---
+
+    def on_sql_panel_asked(self, message: SqlPanel.Asked) -> None:
+        """Hands the query to the worker."""
+        message.stop()
+        panel = self.sql_panel
+        if panel is None:
+            return
+        sql = message.sql.strip()
+        if not sql:
+            panel.line.tell(("the query is empty", "warn"))
+        elif self._asking:
+            panel.line.tell(("the query before still runs: ^c cancels it", "warn"))
+        else:
+            panel.show_failure(None)
+            self._query_job = "?"
+            panel.line.tell(("handed to the worker", "busy"))
+            self.show_hints()
+            self._sql_history = (*(each for each in self._sql_history if each != sql), sql)
+            self._sql_at = len(self._sql_history)
+            self.reads.start("note query", partial(self.source.note_query, sql), _noted)
+            self.run_worker(self._submit(message.sql), group="commands")
+
+    async def _submit(self, sql: str) -> None:
+        try:
+            job = await (await self.follower.link()).submit(Query(sql=sql), headline(sql))
+        except OdfError as error:
+            hint = f" – {error.hint}" if error.hint else ""
+            self.post_message(Notice(f"{error}{hint}", "bad"))
+            job = ""
+        self.post_message(Accepted(job))
+
+    @on(Accepted)
+    def _accepted(self, message: Accepted) -> None:
+        self._query_job = message.job
+        self._look_at_answer()
+
+    def _stop_query(self) -> None:
+        panel = self.sql_panel
+        job = self._query_state()
+        if job is not None and not job.state.final:
+            self._cancel(job, True)
+            if panel is not None:
+                panel.line.tell(("cancelling …", "warn"))
+        elif panel is not None:
+            panel.line.tell(("no query runs; esc closes the editor", "muted"))
+
+    # --- What becomes of it ---
+
+    @on(EventsArrived)
+    def _query_events(self, message: EventsArrived) -> None:
+        if self._query_job:
+            self.call_later(self._look_at_answer)  # once the book has them
+
+    @on(JobsRead)
+    def _query_read(self) -> None:
+        if self._query_job:
+            self.call_later(self._look_at_answer)
+
+    def second(self) -> None:
+        """The query says how long it runs."""
+        super().second()
+        self._say_state()
+
+    def _look_at_answer(self) -> None:
+        """Says how the newest query is; shows what it gave once it has ended."""
+        job = self._query_state()
+        self._say_state()
+        if self._editing:
+            self.show_hints()
+        if job is None or not job.state.final or job.id == self._answered:
+            return
+        self._answered = job.id
+        panel = self.sql_panel
+        if job.state is JobState.done:
+            self._open_result(job)
+        elif panel is not None and job.error is not None:
+            found = _PLACE.search(job.error.where or "")
+            panel.show_failure(job.error, (int(found[1]), int(found[2])) if found else None)
+
+    _answered = ""
+
+    def _say_state(self) -> None:
+        panel, job = self.sql_panel, self._query_state()
+        if (
+            panel is None
+            or job is None
+            or not panel.is_mounted
+            or (job.state.final and job.id == self._answered)
+        ):
+            return
+        panel.line.tell(*_state(job))
+
+    # --- Results ---
+
+    def _open_result(self, job: Job) -> None:
+        path = str(_result(job).get("path", ""))
+        self.reads.start(
+            "result",
+            lambda: open_window(self.source.result(path)),
+            lambda opened, error: ResultOpened(job, opened, error),
+        )
+
+    @on(ResultOpened)
+    def _result_opened(self, message: ResultOpened) -> None:
+        job, opened = message.job, message.opened
+        if opened is None:
+            self.notify_line(message.error, "bad")
+            return
+        pane = self.data_pane
+        while pane.front_view is not None and pane.front_view.kind == "sql":
+            pane.leave()
+        took = seconds_of(job, Timestamp.now())
+        note = "there are more, which are not kept" if _result(job).get("truncated") else elapsed(took or 0)
+        pane.show_view(pane.dataset, opened, "SQL", note, "sql")
+        if self._editing:
+            pane.view.set_active(False)
+        self.show_hints()
+
+    def _open_query(self, job: Job) -> None:
+        self.reads.start(
+            "question",
+            partial(self.source.question, job),
+            lambda sql, error: QuestionRead(job, sql or "", error),
+        )
+
+    @on(QuestionRead)
+    def _question_read(self, message: QuestionRead) -> None:
+        if message.error:
+            self.notify_line(message.error, "bad")
+            return
+        if (panel := self.sql_panel) is not None:
+            panel.write(message.sql)
+            panel.show_failure(None)
+        else:
+            self._query_text = message.sql
+        self._query_job, self._answered = message.job.id, ""
+        self.go_to(PANES[2])
+        self.do_sql()
+        self.call_after_refresh(self._look_at_answer)
+
+
+def _noted(_: None, error: str) -> Notice:
+    return Notice(f"the query is not remembered: {error}", "warn") if error else Notice("", "")
+
+
+def _state(job: Job) -> list[tuple[str, str]]:
+    """A job of a query in a few words, for the line below it."""
+    took = seconds_of(job, Timestamp.now())
+    time = elapsed(took) if took is not None else ""
+    match job.state:
+        case JobState.queued:
+            return [("waits for its turn", "muted")]
+        case JobState.running:
+            parts = [f"running {int(took or 0)} s", amounts(job)]
+            return [(" · ".join(part for part in parts if part), "busy")]
+        case JobState.done:
+            found = _result(job)
+            rows = int(found.get("rows", 0))
+            first = "the first " if found.get("truncated") else ""
+            return [(f"{first}{count(rows)} {'row' if rows == 1 else 'rows'} · {time}", "good")]
+        case JobState.failed:
+            place = _PLACE.search((job.error.where or "") if job.error else "")
+            return [("not answered" + (f": line {place[1]}, column {place[2]}" if place else ""), "bad")]
+    return [(f"{job.state.value} after {time}" if time else job.state.value, "warn")]
+
+
+def _result(job: Job) -> dict[str, Any]:
+    try:
+        found = json.loads(job.result or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

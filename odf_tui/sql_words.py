@@ -1,0 +1,214 @@
+"""The words that can come next in a query: datasets, their columns, functions and keywords of Spark."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from odf_engine.metadata.sql_text import Token, table_names, tokens
+
+KEYWORDS: Final = (
+    "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "OFFSET", "JOIN", "LEFT JOIN",
+    "RIGHT JOIN", "FULL JOIN", "CROSS JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN", "ON", "USING", "AS", "AND",
+    "OR", "NOT", "IN", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "IS NULL", "IS NOT NULL", "CASE", "WHEN", "THEN",
+    "ELSE", "END", "DISTINCT", "UNION ALL", "UNION", "EXCEPT", "INTERSECT", "WITH", "OVER", "PARTITION BY",
+    "ROWS BETWEEN", "DESC", "ASC", "NULLS FIRST", "NULLS LAST", "EXISTS", "LATERAL VIEW", "CAST", "INTERVAL",
+    "DATE", "TIMESTAMP", "VALUES", "TRUE", "FALSE", "NULL", "GROUPING SETS", "ROLLUP", "CUBE", "QUALIFY",
+    "PIVOT", "UNPIVOT", "TABLESAMPLE", "WINDOW",
+)  # fmt: skip
+_NAMES: Final = """
+abs add_months aggregate any_value approx_count_distinct approx_percentile array array_contains
+array_distinct array_join array_sort array_union avg base64 bit_and bit_or bool_and bool_or ceil
+char_length coalesce collect_list collect_set concat concat_ws contains corr count count_if covar_pop
+cume_dist current_date current_timestamp date_add date_diff date_format date_sub date_trunc day
+dayofweek dayofyear decode degrees dense_rank element_at endswith every exp explode extract filter
+first first_value flatten floor format_number from_json from_unixtime get_json_object greatest hash
+hex histogram_numeric hour if ifnull initcap instr isnan isnotnull isnull json_array_length kurtosis
+lag last last_day last_value lead least left length levenshtein ln locate log log10 lower lpad ltrim
+make_date make_timestamp map map_keys map_values max max_by md5 mean median min min_by minute mod mode
+month months_between named_struct next_day now ntile nullif nvl octet_length percent_rank percentile
+percentile_approx posexplode pow power quarter radians rand range rank regexp_count regexp_extract
+regexp_extract_all regexp_like regexp_replace repeat replace reverse right round row_number rpad rtrim
+second sequence sha2 sign size skewness slice some sort_array soundex split split_part sqrt startswith
+std stddev stddev_pop string_agg struct substr substring substring_index sum timestampadd
+timestampdiff to_date to_json to_number to_timestamp transform translate trim trunc try_add try_cast
+try_divide try_to_date try_to_number try_to_timestamp typeof unbase64 unhex unix_seconds upper uuid
+var_pop var_samp variance weekday weekofyear width_bucket window xxhash64 year zip_with
+"""
+FUNCTIONS: Final = tuple(_NAMES.split())
+WORDS: Final = frozenset(word for phrase in KEYWORDS for word in phrase.split()) | frozenset({
+    "GROUP", "ORDER", "BY", "IS", "SEMI", "ANTI", "INNER", "OUTER", "NATURAL", "LATERAL", "VIEW",
+    "SETS", "ROWS", "RANGE", "UNBOUNDED", "PRECEDING", "FOLLOWING", "CURRENT", "ROW", "PARTITION",
+    "ESCAPE", "FILTER", "ANY", "ALL", "FOR", "MINUS", "SORT", "CLUSTER", "DISTRIBUTE", "NULLS", "LEFT",
+    "RIGHT", "FULL", "CROSS", "EXTRACT",
+})  # fmt: skip
+"""Single words of the language."""
+
+MOST: Final = 200
+_PLAIN: Final = re.compile(r"[^\W\d]\w*")
+_PART: Final = re.compile(r"[\w./-]*\Z")
+_WORD: Final = re.compile(r"\w*\Z")
+
+Columns = Mapping[str, Sequence[tuple[str, str]]]
+"""Names and types of the columns of datasets, by the names of these in small letters."""
+
+
+class Proposal(msgspec.Struct, frozen=True):
+    """A word that can come: what is written, and what it is."""
+
+    text: str
+    about: str
+
+
+class Proposals(msgspec.Struct, frozen=True):
+    """Words for the place of the characters ``start`` to ``end``, the best first."""
+
+    start: int
+    end: int
+    words: tuple[Proposal, ...]
+
+    @property
+    def shared(self) -> str:
+        """What all of them begin with, whatever its case."""
+        first = self.words[0].text if self.words else ""
+        for at in range(len(first), 0, -1):
+            if all(word.text[:at].casefold() == first[:at].casefold() for word in self.words):
+                return first[:at]
+        return ""
+
+
+def proposals(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> Proposals:
+    """What can stand where the cursor is.
+
+    Args:
+        sql: the query so far.
+        at: how many characters are before the cursor.
+        datasets: the names of all datasets.
+        columns: of the datasets whose columns are known.
+    """
+    before = sql[:at]
+    opened = _open_quote(before)
+    match = _PART.search(before, opened + 1 if opened is not None else 0)
+    start = opened if opened is not None else match.start() if match else at
+    if _is_table(before, start):
+        typed = before[start:].lstrip("`")
+        words = _ranked(typed, ((name, "dataset") for name in datasets), quoted=opened is not None)
+        words += [] if opened is not None else _ranked(typed, _own_names(sql))
+        return Proposals(start, at, tuple(words[:MOST]))
+    if opened is not None:
+        rest = before[:opened] + sql[at:]
+        words = _ranked(before[opened + 1 :], _columns(rest, columns), quoted=True)
+        return Proposals(opened, at, tuple(words[:MOST]))
+    word = _WORD.search(before)
+    begin = word.start() if word else at
+    typed = before[begin:]
+    if before[begin - 1 : begin] == ".":
+        return Proposals(begin, at, tuple(_ranked(typed, _columns_of(sql, begin, columns))[:MOST]))
+    words = _ranked(typed, _columns(sql, columns))
+    words += _ranked(typed, ((name, "table") for name in aliases(sql)))
+    words += _ranked(typed, ((f"{name}(", "function") for name in FUNCTIONS)) if typed else []
+    words += _ranked(typed, ((name, "") for name in KEYWORDS))
+    return Proposals(begin, at, tuple(words[:MOST]))
+
+
+def datasets_in(sql: str, datasets: Iterable[str]) -> list[str]:
+    """The datasets that a query reads, by their names."""
+    known = {name.casefold(): name for name in datasets}
+    return [known[each.name.casefold()] for each in table_names(sql) if each.name.casefold() in known]
+
+
+def aliases(sql: str) -> dict[str, str]:
+    """Other names that a query has for its tables, with the tables' names."""
+    words = tokens(sql)
+    found: dict[str, str] = {}
+    for table in table_names(sql):
+        behind = [token for token in words if token.start >= table.end][:2]
+        if behind and behind[0].text.upper() == "AS":
+            behind = behind[1:]
+        if behind and _names(behind[0]):
+            found[behind[0].name] = table.name
+    return found
+
+
+def kinds(sql: str) -> Iterator[tuple[Token, str]]:
+    """The words of a query with the styles they are shown in."""
+    words = tokens(sql, comments=True)
+    for at, token in enumerate(words):
+        following = words[at + 1].text if at + 1 < len(words) else ""
+        if token.kind == "comment":
+            yield token, "muted"
+        elif token.kind == "string" or (token.kind == "word" and token.text[0].isdigit()):
+            yield token, "good"
+        elif (
+            token.kind == "word"
+            and following == "("
+            and token.text.upper() not in ("IN", "AND", "OR", "OVER")
+        ):
+            yield token, "title"
+        elif token.kind == "word" and token.text.upper() in WORDS and words[at - 1 if at else 0].text != ".":
+            yield token, "key"
+
+
+def _names(token: Token) -> bool:
+    return token.kind == "quoted" or (token.kind == "word" and token.text.upper() not in WORDS)
+
+
+def _open_quote(before: str) -> int | None:
+    """Where a name between backquotes begins that is not closed yet."""
+    found = tokens(before)
+    last = found[-1] if found else None
+    if last is None or last.kind != "quoted" or last.end != len(before):
+        return None
+    closed = len(last.text) > 1 and last.text.endswith("`") and last.text.count("`") % 2 == 0
+    return None if closed else last.start
+
+
+def _is_table(before: str, start: int) -> bool:
+    names = table_names(before[:start] + "x")
+    return bool(names) and names[-1].start == start
+
+
+def _own_names(sql: str) -> Iterator[tuple[str, str]]:
+    """What the WITH clauses of a query name."""
+    for match in re.finditer(r"(?:\bWITH\s+|,\s*)(\w+)\s+AS\s*\(", sql, re.IGNORECASE):
+        yield match[1], "of this query"
+
+
+def _columns(sql: str, columns: Columns) -> Iterator[tuple[str, str]]:
+    """The columns of all tables of a query, each name once."""
+    seen: set[str] = set()
+    for table in table_names(sql):
+        for name, kind in columns.get(table.name.casefold(), ()):
+            if name.casefold() not in seen:
+                seen.add(name.casefold())
+                yield name, kind
+
+
+def _columns_of(sql: str, begin: int, columns: Columns) -> Iterator[tuple[str, str]]:
+    """The columns of the table whose name stands before the dot before ``begin``."""
+    qualifier = re.search(r"(`[^`]+`|[\w./-]+)\.\Z", sql[:begin])
+    name = qualifier[1].strip("`").casefold() if qualifier else ""
+    others = {alias.casefold(): table for alias, table in aliases(sql).items()}
+    yield from columns.get(others.get(name, name).casefold(), ())
+
+
+def _ranked(typed: str, words: Iterable[tuple[str, str]], *, quoted: bool = False) -> list[Proposal]:
+    """The words that begin with what was typed, then those in which a part does."""
+    wanted = typed.casefold()
+    begins: list[Proposal] = []
+    within: list[Proposal] = []
+    for name, about in words:
+        text = f"`{name}`" if quoted or (about and not _plain(name, about)) else name
+        if name.casefold().startswith(wanted):
+            begins.append(Proposal(text, about))
+        elif wanted and re.search(rf"[^a-z0-9]{re.escape(wanted)}", name.casefold()):
+            within.append(Proposal(text, about))
+    return begins + within
+
+
+def _plain(name: str, about: str) -> bool:
+    """Whether a name can be written as it is."""
+    return about in ("dataset", "function") or _PLAIN.fullmatch(name) is not None

@@ -1,0 +1,407 @@
+"""The editor of queries over pane 3: text, words that can come next, and what became of the query.
+
+Imported when it is opened first: the first paint does not need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from rich.cells import cell_len
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.geometry import Offset
+from textual.message import Message
+from textual.widgets import TextArea
+from textual.widgets.text_area import TextAreaTheme
+
+from odf_engine.coordinator.protocol import Failure
+from odf_engine.metadata.sql_text import place_of
+from odf_tui.humane import clip, plain, shorten
+from odf_tui.sql_words import Proposals, datasets_in, kinds, proposals
+from odf_tui.widgets.lines import LineScroll, LineView, Span, wrapped
+
+if TYPE_CHECKING:
+    from odf_tui.workstation import Workstation
+
+_SHOWN: Final = 8
+_WIDEST: Final = 44
+_ABOUT: Final = 16
+_ERROR_LINES: Final = 6
+_KINDS: Final = ("key", "good", "title", "muted")
+
+
+class SqlEditor(TextArea):
+    """The text. Keys that mean something here are messages to the panel."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+r,ctrl+g,f5", "say('run')", show=False),
+        Binding("tab", "say('complete')", show=False),
+        Binding("shift+tab", "say('rows')", show=False),
+        Binding("escape", "say('close')", show=False),
+        Binding("ctrl+c", "say('stop')", show=False),
+        Binding("ctrl+p", "say('older')", show=False),
+        Binding("ctrl+o", "say('newer')", show=False),
+        Binding("ctrl+l", "say('clear')", show=False),
+    ]
+
+    @dataclass
+    class Pressed(Message):
+        """A key of the panel: ``run``, ``complete``, ``rows``, ``close``, ``stop``, ``older``, ``newer``,
+        ``clear``; with the list open ``up``, ``down`` and ``take``."""
+
+        what: str
+
+    choosing = False  # whether the list of words is open, which up, down and enter belong to then
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text, id="sql", compact=True, tab_behavior="focus", highlight_cursor_line=False)
+        self.cursor_blink = False
+
+    def on_mount(self) -> None:
+        """Takes the colours of the workstation."""
+        self.dress()
+        self.move_cursor(self.document.end)
+
+    def dress(self) -> None:
+        """Takes the colours of the theme."""
+        palette = cast("Workstation", self.app).palette
+        styles = {name: palette[name] for name in _KINDS}
+        self.register_theme(TextAreaTheme("odf", base_style=palette["base"], syntax_styles=styles))
+        self.theme = "odf"
+        self._build_highlight_map()
+        self.refresh()
+
+    def action_say(self, what: str) -> None:
+        """Tells the panel of a key."""
+        self.post_message(self.Pressed(what))
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Up in the text, or in the list of words."""
+        if self.choosing:
+            self.post_message(self.Pressed("up"))
+        else:
+            super().action_cursor_up(select)
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Down in the text, or in the list of words."""
+        if self.choosing:
+            self.post_message(self.Pressed("down"))
+        else:
+            super().action_cursor_down(select)
+
+    async def _on_key(self, event: events.Key) -> None:
+        if event.key == "enter" and self.choosing:
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.Pressed("take"))
+        else:
+            await super()._on_key(event)
+
+    # --- Places in the text, as numbers of characters ---
+
+    @property
+    def at(self) -> int:
+        """How many characters are before the cursor."""
+        row, column = self.cursor_location
+        return sum(len(self.document[each]) + 1 for each in range(row)) + column
+
+    def location_of(self, at: int) -> tuple[int, int]:
+        """The line and column, from 0, of a character."""
+        line, column = place_of(self.text, at)
+        return line - 1, column - 1
+
+    # --- Words in their colours ---
+
+    def _build_highlight_map(self) -> None:
+        # Textual asks a syntax tree here, which takes long to import; words are enough for a query.
+        self._line_cache.clear()
+        self._highlights.clear()
+        text = self.document.text
+        for token, kind in kinds(text):
+            line, column = place_of(text, token.start)
+            for number, part in enumerate(token.text.split("\n"), line - 1):
+                before = self.document[number][: column - 1]
+                start = len(before.encode())
+                self._highlights[number].append((start, start + len(part.encode()), kind))
+                column = 1
+
+
+class WordList(LineView):
+    """Words that can come next, beside the cursor."""
+
+    def __init__(self) -> None:
+        super().__init__(id="words")
+        self.active = True
+        self.display = False
+        self.found = Proposals(0, 0, ())
+        self._widths = (0, 0)
+
+    def offer(self, found: Proposals, cursor: Offset) -> None:
+        """Shows words below the cursor, or above it where there is no room."""
+        self.found, self.cursor = found, 0
+        self._widths = (
+            min(max(cell_len(plain(word.text)) for word in found.words), _WIDEST),
+            min(max(len(plain(word.about)) for word in found.words), _ABOUT),
+        )
+        height = min(len(found.words), _SHOWN) + 2
+        width = sum(self._widths) + 6 + (len(found.words) > _SHOWN)
+        screen = self.screen.size
+        above = cursor.y + 1 + height > screen.height
+        left = max(min(cursor.x - (found.end - found.start) - 2, screen.width - width), 0)
+        self.styles.width, self.styles.height = width, height
+        self.absolute_offset = Offset(left, max(cursor.y - height, 0) if above else cursor.y + 1)
+        self.display = True
+        self.scroll_to(y=0, animate=False)
+        self.reset()
+        self.refresh(layout=True)
+
+    def count(self) -> int:
+        """The words."""
+        return len(self.found.words)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A word, and what it is."""
+        word = self.found.words[index]
+        name, about = self._widths
+        return [
+            (f" {clip(shorten(plain(word.text), name), name)}  ", ""),
+            (clip(plain(word.about), about) + " ", "muted"),
+        ]
+
+
+class SqlLine(LineScroll):
+    """The line between the query and its rows: how it is, or how it went."""
+
+    def __init__(self) -> None:
+        super().__init__(id="sql-line")
+        self._said: Sequence[Span] = ()
+
+    def tell(self, *said: Span) -> None:
+        """Shows something else."""
+        if said != self._said:
+            self._said = said
+            self.refresh()
+
+    def count(self) -> int:
+        """One."""
+        return 1
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A rule with words in it."""
+        used = sum(cell_len(text) for text, _ in self._said)
+        rest = max(self.size.width - used - 8, 0)
+        middle = [(" ", ""), *self._said, (" ", "")] if self._said else []
+        return [("─ SQL ", "rule"), *middle, ("─" * (rest + (2 if not middle else 0)), "rule")]
+
+
+class Wrong(LineScroll):
+    """Why a query cannot be answered, with its line and a mark under the place."""
+
+    def __init__(self) -> None:
+        super().__init__(id="sql-wrong")
+        self.display = False
+        self._failure: Failure | None = None
+        self._lines: list[list[Span]] = []
+
+    def show_failure(self, failure: Failure | None) -> None:
+        """Shows an error, or none."""
+        self._failure = failure
+        self.display = failure is not None
+        self._break()
+
+    def on_resize(self) -> None:
+        """Breaks the lines anew."""
+        self._break()
+
+    def _break(self) -> None:
+        failure = self._failure
+        lines: list[list[Span]] = []
+        if failure is not None:
+            lines = [[(" ✗ ", "bad"), (plain(failure.message), "bad")]]
+            lines += [[(f"   {plain(line)}", "strong")] for line in failure.excerpt]
+            lines += [[("   hint ", "muted"), (plain(failure.hint), "")]] if failure.hint else []
+        width = max(self.size.width or self.screen.size.width // 2, 20)
+        broken = [part for line in lines for part in wrapped(line, width)]
+        if broken != self._lines:
+            self._lines = broken
+            self.styles.height = min(len(broken), _ERROR_LINES) or 1
+            self.reset()
+
+    def count(self) -> int:
+        """The lines."""
+        return len(self._lines)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A line."""
+        return self._lines[index]
+
+
+class SqlPanel(Vertical):
+    """Editor, error and line of state."""
+
+    @dataclass
+    class Asked(Message):
+        """A query is to be run."""
+
+        sql: str
+
+    @dataclass
+    class Wanted(Message):
+        """The panel asks for something: ``rows``, ``close``, ``stop``, ``older`` or ``newer``."""
+
+        what: str
+
+    @dataclass
+    class ColumnsWanted(Message):
+        """The columns of these datasets are not known yet."""
+
+        names: list[str]
+
+    def __init__(self, text: str) -> None:
+        super().__init__(id="sql-panel")
+        self._text = text
+        self.datasets: list[str] = []
+        self.columns: dict[str, list[tuple[str, str]]] = {}
+        self._awaited = False  # whether words are to be shown as soon as all columns are known
+
+    def compose(self) -> ComposeResult:
+        """Text, list, error, line."""
+        yield SqlEditor(self._text)
+        yield Wrong()
+        yield SqlLine()
+        yield WordList()
+
+    @property
+    def editor(self) -> SqlEditor:
+        """The text."""
+        return self.query_one(SqlEditor)
+
+    @property
+    def line(self) -> SqlLine:
+        """How it is."""
+        return self.query_one(SqlLine)
+
+    @property
+    def words(self) -> WordList:
+        """The list of words."""
+        return self.query_one(WordList)
+
+    def write(self, text: str) -> None:
+        """Puts another text there, with the cursor at its end."""
+        self.editor.load_text(text)
+        self.editor.move_cursor(self.editor.document.end)
+
+    def show_failure(self, failure: Failure | None, place: tuple[int, int] | None = None) -> None:
+        """Shows an error, and goes to its line and column, from 1."""
+        self.query_one(Wrong).show_failure(failure)
+        if place is not None:
+            self.editor.move_cursor((place[0] - 1, place[1] - 1))
+
+    # --- Keys ---
+
+    @on(SqlEditor.Pressed)
+    def _pressed(self, message: SqlEditor.Pressed) -> None:
+        message.stop()
+        what = message.what
+        if what in ("up", "down"):
+            self.words.move("above" if what == "up" else what)
+        elif what == "take" or (what == "complete" and self.words.display):
+            self._take()
+        elif what == "complete":
+            self._complete()
+        elif what == "close" and self.words.display:
+            self._close_words()
+        elif what == "clear":
+            self.write("")
+            self.show_failure(None)
+        else:
+            self._close_words()
+            sql = self.editor.text
+            self.post_message(self.Asked(sql) if what == "run" else self.Wanted(what))
+
+    # --- Words ---
+
+    def know_columns(self, name: str, columns: list[tuple[str, str]]) -> None:
+        """The columns of a dataset are known now."""
+        self.columns[name.casefold()] = columns
+        if self._awaited and not self._unknown():
+            self._awaited = False
+            self._complete()
+
+    @on(TextArea.Changed)
+    def _changed(self) -> None:
+        if self.words.display:
+            self._offer()
+
+    @on(TextArea.SelectionChanged)
+    def _cursor_moved(self) -> None:
+        found = self.words.found
+        if self.words.display and not found.start <= self.editor.at <= found.end:
+            self._offer()
+
+    @on(LineView.Opened)
+    def _clicked(self, message: LineView.Opened) -> None:
+        message.stop()
+        self._take()
+
+    @on(LineView.Moved)
+    def _word_moved(self, message: LineView.Moved) -> None:
+        message.stop()
+
+    def _complete(self) -> None:
+        """Writes what can only be meant; shows a list where there is a choice."""
+        if unknown := self._unknown():
+            self._awaited = True
+            self.post_message(self.ColumnsWanted(unknown))
+            return
+        found = self._found()
+        typed = self.editor.text[found.start : found.end]
+        if not found.words:
+            self.line.tell(("no word is known that could come here", "warn"))
+        elif len(found.words) == 1:
+            self._put(found, found.words[0].text)
+        else:
+            if len(found.shared) > len(typed) and found.shared.casefold().startswith(typed.casefold()):
+                self._put(found, found.shared)
+            self._offer()
+
+    def _unknown(self) -> list[str]:
+        """The datasets that the query reads and whose columns are not known yet."""
+        read = datasets_in(self.editor.text, self.datasets)
+        return [name for name in read if name.casefold() not in self.columns]
+
+    def _found(self) -> Proposals:
+        return proposals(self.editor.text, self.editor.at, self.datasets, self.columns)
+
+    def _offer(self) -> None:
+        found = self._found()
+        typed = self.editor.text[found.start : found.end]
+        if not found.words or [word.text for word in found.words] == [typed]:
+            self._close_words()
+            return
+        self.editor.choosing = True
+        self.words.offer(found, self.editor.cursor_screen_offset)
+
+    def _take(self) -> None:
+        found = self.words.found
+        word = found.words[self.words.cursor].text if found.words else ""
+        self._close_words()
+        if word:
+            self._put(found, word)
+
+    def _put(self, found: Proposals, word: str) -> None:
+        editor = self.editor
+        end = found.end
+        if word.endswith("`") and editor.text[end : end + 1] == "`":
+            end += 1
+        editor.replace(word, editor.location_of(found.start), editor.location_of(end))
+        editor.move_cursor(editor.location_of(found.start + len(word)))
+
+    def _close_words(self) -> None:
+        self.editor.choosing = False
+        self.words.display = False
