@@ -7,12 +7,11 @@ On disk: ``.odf/datasets/<id>/`` holds each dataset in repository layout, its al
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Self
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
@@ -29,15 +28,13 @@ from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders
 from odf_engine.workspace.small_files import not_writable
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 from odf_engine.workspace.version import check_version, write_version
+from odf_engine.workspace.where import ODF_FOLDER, workspace_folder
 
 if TYPE_CHECKING:
     from odf_engine.workspace.adding import Plan
     from odf_engine.workspace.updating import Update
 
 __all__ = ["ORIGIN_FILE", "DatasetEntry", "Summary", "Workspace"]
-
-ODF_FOLDER: Final = ".odf"
-WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
 
 
 class Workspace:
@@ -63,21 +60,9 @@ class Workspace:
             NotFound: no ``.odf`` folder there; the hint says how to make one.
             Unsupported: it was made by a newer version of this program; nothing is written into it.
         """
-        hint = "make one with: odf init"
-        named = explicit or (Path(text) if (text := os.environ.get(WORKSPACE_VARIABLE)) else None)
-        if named is not None:
-            folder = named.expanduser().resolve()
-            if (folder / ODF_FOLDER).is_dir():
-                check_version(folder / ODF_FOLDER)
-                return cls(folder)
-            source = "" if explicit else f" (which ${WORKSPACE_VARIABLE} names)"
-            raise NotFound(f"{folder}{source} is not a workspace", hint=f"{hint} {folder}")
-        begin = (start or Path.cwd()).resolve()
-        for folder in (begin, *begin.parents):
-            if (folder / ODF_FOLDER).is_dir():
-                check_version(folder / ODF_FOLDER)
-                return cls(folder)
-        raise NotFound(f"there is no workspace in {begin} or above it", hint=hint)
+        folder = workspace_folder(start, explicit)
+        check_version(folder / ODF_FOLDER)
+        return cls(folder)
 
     @classmethod
     def init(cls, folder: Path) -> Self:

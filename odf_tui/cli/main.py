@@ -34,10 +34,10 @@ def main() -> NoReturn:
 
 def open_workstation(folder: Path | None) -> None:
     """Opens the workstation on a workspace: that of ``folder``, else of the environment or where we are."""
-    from odf_engine.workspace.workspace import Workspace
+    from odf_engine.workspace.where import workspace_folder
     from odf_tui.app import run
 
-    run(Workspace.find(Path.cwd(), folder))
+    run(workspace_folder(Path.cwd(), folder))
 
 
 def _run_verb() -> None:

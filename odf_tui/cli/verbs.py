@@ -79,9 +79,7 @@ def cli(ctx: click.Context, **common: object) -> None:
                  odf init        an empty workspace in this folder
     """
     if ctx.invoked_subcommand is None:
-        from odf_tui.cli.output import open_workspace, options_of
+        from odf_tui.cli.main import open_workstation
+        from odf_tui.cli.output import options_of
 
-        workspace = open_workspace(options_of(ctx))
-        from odf_tui.app import run
-
-        run(workspace)
+        open_workstation(options_of(ctx).workspace)
