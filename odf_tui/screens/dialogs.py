@@ -1,11 +1,13 @@
-"""Small screens above the workbench: choose, confirm, read a text. Escape closes each."""
+"""Small screens above the workbench: choose, confirm, read a text. Escape closes each.
+
+What their keys do stands in the lower border; ``?`` (F1 where one types) lists them all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeVar
 
-import msgspec
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -14,21 +16,21 @@ from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from odf_tui.actions import key_name
 from odf_tui.fuzzy import ranked
-from odf_tui.humane import clip, plain
-from odf_tui.widgets.lines import LineScroll, LineView, Paragraphs, Span
+from odf_tui.humane import plain
+from odf_tui.widgets.choices import Choice, Choices
+from odf_tui.widgets.lines import LineScroll, Paragraphs, Span
 
-_SHOWN_KEYS: Final = {"enter": "⏎", "escape": "esc"}
+__all__ = ["Choice", "Choices", "Confirm", "Decision", "Dialog", "Lines", "Oath", "Picker", "Reader"]
 
+Result = TypeVar("Result")
 
-class Choice(msgspec.Struct, frozen=True):
-    """Something to choose: its id, its keys (as Textual names them, and to show), its title, a remark."""
-
-    id: str
-    title: str
-    keys: tuple[str, ...] = ()
-    shown: str = ""
-    remark: str = ""
+_LIST_MOVES: Final = {
+    "j": "down", "k": "above", "g": "first", "home": "first", "G": "last", "end": "last",
+    "ctrl+d": "page_down", "ctrl+f": "page_down", "ctrl+u": "page_up", "ctrl+b": "page_up",
+}  # fmt: skip
+_MOVES: Final = "move with j k, g G, arrows, page keys"
 
 
 class Lines(LineScroll):
@@ -60,52 +62,36 @@ class Lines(LineScroll):
         return self.lines[index]
 
 
-class Choices(LineView):
-    """A list of choices."""
+class Dialog(ModalScreen[Result]):
+    """A screen above the workbench. ``?`` lists and runs its keys: those bindings that have a description."""
 
-    def __init__(self, choices: Sequence[Choice]) -> None:
-        super().__init__(id="choices")
-        self.choices = list(choices)
-        self.active = True
-        self._keys = max((len(choice.shown) for choice in choices), default=0)
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "show_keys", show=False)]
 
-    def on_mount(self) -> None:
-        """Shows them."""
-        self.reset()
-
-    def set(self, choices: Sequence[Choice]) -> None:
-        """Shows others."""
-        self.choices, self.cursor = list(choices), 0
-        self.reset()
-        self.scroll_to(y=0, animate=False)
-
-    @property
-    def choice(self) -> Choice | None:
-        """The one under the cursor."""
-        return self.choices[self.cursor] if self.cursor < len(self.choices) else None
-
-    def count(self) -> int:
-        """How many."""
-        return len(self.choices)
-
-    def spans(self, index: int) -> Sequence[Span]:
-        """Key, title, remark."""
-        choice = self.choices[index]
-        keys = f" {choice.shown:<{self._keys}}  " if self._keys else " "
-        room = self.room.width - len(keys)
-        remark = choice.remark[: max(room // 2, 0)]
+    def key_list(self) -> list[Choice]:
+        """What its keys do, each with the action that it runs."""
+        found: dict[str, list[str]] = {}
+        titles: dict[str, str] = {}
+        for key, bindings in self._bindings.key_to_bindings.items():
+            for binding in bindings:
+                if binding.description:
+                    found.setdefault(binding.action, []).append(key)
+                    titles[binding.action] = binding.description
         return [
-            (keys, "key"),
-            (clip(plain(choice.title), max(room - len(remark) - 1, 0)), ""),
-            (remark + " ", "muted"),
+            Choice(action, titles[action], tuple(keys), key_name(keys[0])) for action, keys in found.items()
         ]
 
-    def empty(self) -> Sequence[Sequence[Span]]:
-        """Nothing fits."""
-        return [[(" nothing fits", "muted")]]
+    def action_show_keys(self) -> None:
+        """Lists the keys, and runs one."""
+
+        async def run(action: str | None) -> None:
+            if action is not None:
+                await self.run_action(action)
+
+        if not isinstance(self, Picker):
+            self.app.push_screen(Picker(f"Keys here  ({_MOVES})", self.key_list(), typing=False), run)
 
 
-class Picker(ModalScreen[str]):
+class Picker(Dialog[str]):
     """Chooses one of many. With ``typing``, letters narrow the list; without, a choice's key picks it."""
 
     AUTO_FOCUS = "Input"
@@ -127,12 +113,16 @@ class Picker(ModalScreen[str]):
         """A line to type in, and the list."""
         with Vertical(classes="dialog -typing" if self._typing else "dialog") as box:
             box.border_title = Content(self._title)
-            box.border_subtitle = "⏎ runs it · esc closes"
+            box.border_subtitle = Content(self.remarks())
             if self._typing:
                 line = Input(placeholder="type some letters of it", compact=True)
                 line.cursor_blink = False
                 yield line
             yield Choices(self._choices)
+
+    def remarks(self) -> str:
+        """What the keys do."""
+        return "⏎ takes it · ↑↓ move · esc closes" if self._typing else "a key or ⏎ takes it · esc closes"
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Narrows the list."""
@@ -143,17 +133,20 @@ class Picker(ModalScreen[str]):
         """A key of a choice picks it."""
         if self._typing:
             return
-        if event.key in ("j", "k"):
-            self.action_move("down" if event.key == "j" else "above")
-            return
         for choice in self._choices:
             if event.key in choice.keys:
                 event.stop()
                 self.dismiss(choice.id)
                 return
+        if event.key in _LIST_MOVES:
+            event.stop()
+            self.action_move(_LIST_MOVES[event.key])
+        elif event.key == "q":
+            event.stop()
+            self.dismiss(None)
 
     def on_line_view_opened(self) -> None:
-        """Clicked twice."""
+        """Clicked."""
         self.action_pick()
 
     def action_move(self, move: str) -> None:
@@ -173,12 +166,12 @@ class Picker(ModalScreen[str]):
             self.dismiss(choice.id)
 
 
-class Confirm(ModalScreen[bool]):
+class Confirm(Dialog[bool]):
     """Asks before something cannot be taken back."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("y,enter", "dismiss(True)", show=False),
-        Binding("n,escape,q", "dismiss(False)", show=False),
+        Binding("y,enter", "dismiss(True)", "yes", show=False),
+        Binding("n,escape,q", "dismiss(False)", "no", show=False),
     ]
 
     def __init__(self, question: str, *remarks: str) -> None:
@@ -193,7 +186,7 @@ class Confirm(ModalScreen[bool]):
             yield Lines(self._lines)
 
 
-class Decision(ModalScreen[str]):
+class Decision(Dialog[str]):
     """Shows something, and ends with the answer that belongs to the key that was pressed.
 
     Args:
@@ -217,7 +210,7 @@ class Decision(ModalScreen[str]):
         """What it is about."""
         with Vertical(classes="dialog decision") as box:
             box.border_title = Content(plain(self._title))
-            words = (f"{_SHOWN_KEYS.get(keys[0], keys[0])} {word}" for _, keys, word in self._answers)
+            words = (f"{key_name(keys[0])} {word}" for _, keys, word in self._answers)
             box.border_subtitle = Content(" · ".join(words))
             yield Paragraphs(self._lines)
 
@@ -228,13 +221,32 @@ class Decision(ModalScreen[str]):
                 event.stop()
                 self.dismiss(answer)
                 return
+        if event.key == "q":
+            event.stop()
+            self._answer_to("escape")
+
+    def key_list(self) -> list[Choice]:
+        """The answers."""
+        return [
+            Choice(f"answer({answer!r})", word, tuple(keys), key_name(keys[0]))
+            for answer, keys, word in self._answers
+        ]
+
+    def action_answer(self, answer: str) -> None:
+        """Ends with an answer."""
+        self.dismiss(answer)
+
+    def _answer_to(self, key: str) -> None:
+        for answer, keys, _ in self._answers:
+            if key in keys:
+                self.dismiss(answer)
 
     def action_move(self, move: str) -> None:
         """Scrolls."""
         self.query_one(Paragraphs).move(move)
 
 
-class Oath(ModalScreen[bool]):
+class Oath(Dialog[bool]):
     """Shows what is at stake, and asks for a word that nobody types by mistake.
 
     Args:
@@ -245,7 +257,7 @@ class Oath(ModalScreen[bool]):
     AUTO_FOCUS = "Input"
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(False)", show=False),
+        Binding("escape", "dismiss(False)", "close: that is no", show=False),
         Binding("down", "move('down')", show=False, priority=True),
         Binding("up", "move('above')", show=False, priority=True),
         Binding("pagedown", "move('page_down')", show=False, priority=True),
@@ -276,12 +288,11 @@ class Oath(ModalScreen[bool]):
         self.query_one(Paragraphs).move(move)
 
 
-class Reader(ModalScreen[str]):
+class Reader(Dialog[str]):
     """A text to scroll in, to copy from."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "dismiss(None)", show=False),
-        Binding("y", "copy", show=False),
+        Binding("y", "copy", "copy the whole text", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
         Binding("h,left", "move('left')", show=False),
@@ -290,8 +301,9 @@ class Reader(ModalScreen[str]):
         Binding("G,end", "move('last')", show=False),
         Binding("pagedown,space,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
-        Binding("left_square_bracket", "step(-1)", show=False),
-        Binding("right_square_bracket", "step(1)", show=False),
+        Binding("left_square_bracket", "step(-1)", "the older one", show=False),
+        Binding("right_square_bracket", "step(1)", "the newer one", show=False),
+        Binding("escape,q,enter", "dismiss(None)", "close", show=False),
     ]
 
     def __init__(
@@ -308,6 +320,10 @@ class Reader(ModalScreen[str]):
     def body(self) -> Lines | Paragraphs:
         """What shows the text."""
         return Lines()
+
+    def key_list(self) -> list[Choice]:
+        """What its keys do."""
+        return [each for each in super().key_list() if self._step or not each.id.startswith("step(")]
 
     def remarks(self) -> list[str]:
         """What the keys do."""

@@ -1,0 +1,105 @@
+"""A list to choose from: keys, titles, remarks, and lines above groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from odf_tui.humane import clip, plain, shorten
+from odf_tui.widgets.lines import LineView, Span
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """Something to choose: its id, its keys (as Textual names them, and to show), its title, a remark.
+
+    Attributes:
+        heading: whether it only stands above others, and cannot be chosen.
+        off: whether it makes no sense now; the remark says why.
+    """
+
+    id: str
+    title: str
+    keys: tuple[str, ...] = ()
+    shown: str = ""
+    remark: str = ""
+    heading: bool = False
+    off: bool = False
+
+
+class Choices(LineView):
+    """A list of choices; the cursor passes over headings."""
+
+    def __init__(self, choices: Sequence[Choice], cursor: int = 0) -> None:
+        super().__init__(id="choices")
+        self.choices = list(choices)
+        self.active = True
+        self.cursor = cursor
+
+    def on_mount(self) -> None:
+        """Shows them."""
+        self.reset()
+
+    def reset(self) -> None:
+        """There are others to show."""
+        self._keys = max((len(choice.shown) for choice in self.choices), default=0)
+        self.cursor = self._nearest(self.cursor, 1)
+        super().reset()
+
+    def set(self, choices: Sequence[Choice]) -> None:
+        """Shows others."""
+        self.choices, self.cursor = list(choices), 0
+        self.reset()
+        self.scroll_to(y=0, animate=False)
+
+    @property
+    def choice(self) -> Choice | None:
+        """The one under the cursor."""
+        found = self.choices[self.cursor] if self.cursor < len(self.choices) else None
+        return None if found is None or found.heading else found
+
+    def _nearest(self, index: int, step: int) -> int:
+        """The line at ``index``, or the next one in a direction that can be chosen, or in the other one."""
+        last = len(self.choices) - 1
+        index = max(min(index, last), 0)
+        after, before = range(index, last + 1), range(min(index, last), -1, -1)
+        lines = [*after, *before] if step > 0 else [*before, *after]
+        return next((line for line in lines if not self.choices[line].heading), index)
+
+    def go(self, index: int) -> None:
+        """Puts the cursor on a line, or the next that can be chosen."""
+        super().go(self._nearest(index, 1 if index >= self.cursor else -1))
+        if self.cursor and all(each.heading for each in self.choices[: self.cursor]):
+            self.show(0)  # the heading above the first
+
+    def clicked(self, x: int, y: int) -> bool:
+        """A click chooses."""
+        line = y + self.scroll_offset.y
+        if not 0 <= line < len(self.choices) or self.choices[line].heading:
+            return False
+        self.go(line)
+        self.post_message(self.Opened())
+        return False
+
+    def count(self) -> int:
+        """How many."""
+        return len(self.choices)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """Key, title, remark."""
+        choice = self.choices[index]
+        if choice.heading:
+            return [(f" {clip(plain(choice.title), max(self.room.width - 2, 0))}", "head")]
+        keys = f" {choice.shown:<{self._keys}}  " if self._keys else " "
+        room = max(self.room.width - len(keys), 0)
+        remark = shorten(plain(choice.remark), max(room // 2, 0)) if choice.remark else ""
+        title = clip(plain(choice.title), max(room - len(remark) - 2, 0))
+        return [
+            (keys, "muted" if choice.off else "key"),
+            (title + " ", "muted" if choice.off else ""),
+            (remark + " ", "muted"),
+        ]
+
+    def empty(self) -> Sequence[Sequence[Span]]:
+        """Nothing fits."""
+        return [[(" nothing fits", "muted")]]
