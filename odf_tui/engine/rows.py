@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from odf_engine.metadata import model
 from odf_tui.engine.base import Entries
 from odf_tui.source import RowWindow
+from odf_tui.windows import Gap, SliceMark
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,8 +23,12 @@ class RowReads(Entries):
 
     def rows(self, dataset: str) -> RowWindow:
         """The rows of a dataset."""
+        import pyarrow as pa
+
         from odf_engine.workspace.preview import Preview
 
+        # Arrow's own allocators keep several times of what is in use.
+        pa.set_memory_pool(pa.system_memory_pool())
         chain = self.entry(dataset).dataset
         vocabulary = chain.state().vocabulary
         return _Rows(Preview(chain), vocabulary)
@@ -37,6 +45,11 @@ class _Rows:
             vocabulary.system_time_column,
             vocabulary.event_time_column,
         )
+        starts = chain([0], preview.ends)
+        self.slices = [
+            SliceMark(start, row.sequence_number, row.physical_hash.short)
+            for start, row in zip(starts, preview.slices, strict=False)
+        ]
 
     @property
     def columns(self) -> pa.Schema:
@@ -48,3 +61,17 @@ class _Rows:
 
     def window(self, start: int, count: int) -> pa.Table:
         return self._preview.window(start, count)
+
+    def part(self, start: int, count: int, columns: Sequence[int]) -> tuple[pa.Table, Sequence[Gap]]:
+        names = self._preview.columns.names
+        return self._preview.part(start, count, [names[column] for column in columns])
+
+    def row_of_offset(self, offset: int) -> int | None:
+        from odf_engine.workspace.locate import row_of_offset
+
+        return row_of_offset(self._preview, offset, self.system_columns[0])
+
+    def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
+        from odf_engine.workspace.locate import row_at_time
+
+        return row_at_time(self._preview, moment, self.system_columns[3], stop)

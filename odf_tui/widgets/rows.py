@@ -2,121 +2,126 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-import msgspec
 from rich.cells import cell_len
 from textual.geometry import Region
-from textual.message import Message
 from textual.strip import Strip
 
-from odf_tui.humane import clip, said
-from odf_tui.source import RowWindow, Source
-from odf_tui.widgets.lines import LineView, Span, right
+from odf_tui.humane import clip, plain
+from odf_tui.widgets.arrangement import Arrangement
+from odf_tui.widgets.chunks import CHUNK, ChunkView, Opened, open_rows, open_window
+from odf_tui.widgets.lines import Span, right
+from odf_tui.widgets.marks import Marks
+from odf_tui.windows import NULL, SliceMark, slice_at, slices_of
 
-if TYPE_CHECKING:
-    from odf_tui.widgets.cells import Chunk, Columns
+__all__ = ["CHUNK", "MAX_WIDTH", "Opened", "RowsView", "open_rows", "open_window"]
 
-CHUNK: Final = 256
-KEPT: Final = 32
 MAX_WIDTH: Final = 36
 _SPACE: Final = 2
+_OPS: Final = {"+A": "good", "-R": "bad"}
 
 
-class Opened(msgspec.Struct, frozen=True):
-    """Rows that can be shown: the window over them, its columns, and its first chunk."""
+class RowsView(ChunkView):
+    """The table. Chunks that are not here are read in a thread, and show as ellipses until then.
 
-    window: RowWindow
-    columns: Columns
-    first: Chunk
-
-
-def open_window(window: RowWindow) -> Opened:
-    """Reads what is needed to show a window; in a thread."""
-    from odf_tui.widgets.cells import Chunk, Columns  # brings Arrow, off the event loop
-
-    first = window.window(0, CHUNK)
-    return Opened(window, Columns(window), Chunk(first, window.system_columns))
-
-
-def open_rows(source: Source, dataset: str) -> Opened | None:
-    """Opens the rows of a dataset; in a thread. None when there are none."""
-    window = source.rows(dataset)
-    return open_window(window) if window.row_count else None
-
-
-class RowsView(LineView):
-    """The table. Chunks that are not here are read in a thread, and show as ellipses until then."""
+    Attributes:
+        column: the number of the column under the cursor.
+        arrangement: which columns are shown, and in what order.
+        marks: the rows that the reader has marked.
+        needle: a text that is looked for; cells that hold it stand out.
+    """
 
     headed = True
 
-    @dataclass
-    class ChunkRead(Message):
-        """A chunk was read, or could not be."""
-
-        window: RowWindow
-        number: int
-        chunk: Chunk | None
-        error: str = ""
-
-    @dataclass
-    class Failed(Message):
-        """Rows could not be read."""
-
-        error: str
-
     def __init__(self) -> None:
-        super().__init__(id="rows")
+        super().__init__("rows")
         self.column = 0
-        self._opened: Opened | None = None
+        self.arrangement = Arrangement([], 0)
+        self.marks = Marks()
+        self.needle = ""
         self._words: Sequence[Sequence[Span]] = [[(" Rows show here.", "muted")]]
-        self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+        self._slices: Sequence[SliceMark] = ()
+        self._starts: frozenset[int] = frozenset()
         self._widths: list[int] = []
-        self._left = 0  # the first column that is shown behind the fixed ones
-        self._wanted: list[int] = []
-        self._bad: set[int] = set()
-        self._reading = False
+        self._wholes: list[int] = []
+        self._points: list[int] = []
+        self._left = 0  # the first of the moving columns that is in the window
+        self._laid: list[tuple[int, int]] | None = None  # while lines are being drawn
 
     @property
     def opened(self) -> Opened | None:
         """What is shown."""
         return self._opened
 
-    def open(self, opened: Opened, *, stay: bool) -> None:
-        """Shows rows; with ``stay`` the cursor and the columns stay where they are."""
-        if not stay or self._opened is None or self._opened.columns.names != opened.columns.names:
-            self.cursor = self.column = self._left = 0
-            self._widths = [min(cell_len(name), MAX_WIDTH) for name in opened.columns.names]
+    @property
+    def slices(self) -> Sequence[SliceMark]:
+        """The slices of what is shown, if it has some."""
+        return self._slices
+
+    @property
+    def slice(self) -> int:
+        """The number of the slice under the cursor, from 0; -1: there are none."""
+        return slice_at(self._slices, self.cursor)
+
+    def open(self, opened: Opened, *, stay: bool, choice: Mapping[str, Any] | None = None) -> None:
+        """Shows rows; with ``stay`` the cursor and the columns stay where they are.
+
+        Args:
+            choice: how the columns are arranged, see :meth:`Arrangement.choice`.
+        """
+        names = opened.columns.names
+        if not stay or self._opened is None or self._opened.columns.names != names:
+            self.cursor = self._left = 0
+            self.arrangement = Arrangement(names, opened.columns.fixed, choice)
+            self.column = self.arrangement.shown[0] if names else 0
+            self._widths = [min(cell_len(name), MAX_WIDTH) for name in names]
+            self._wholes, self._points = [0] * len(names), [0] * len(names)
+            self.marks.clear()
             self.scroll_to(y=0, animate=False)
-        self._opened = opened
-        self._chunks = OrderedDict({0: opened.first})
-        self._wanted, self._bad = [], set()
+        self.take(opened)
+        self._slices = slices_of(opened.window)
+        self._starts = frozenset(each.start for each in self._slices)
         self.reset()
 
     def say(self, *lines: Sequence[Span]) -> None:
         """Shows words instead of rows."""
-        self._opened, self._words = None, lines
+        self._words, self._slices, self._starts = lines, (), frozenset()
         self.cursor = 0
-        self._chunks.clear()
+        self.marks.clear()
+        self.take(None)
         self.reset()
 
     def value(self, row: int, column: int) -> str | None:
-        """A value in full: empty for null, None while it is being read."""
-        chunk = self._chunks.get(row // CHUNK)
-        return None if chunk is None else chunk.value(row % CHUNK, column) or ""
+        """A cell's text: None while it is being read."""
+        chunk, at = self.chunk_of(row)
+        return None if chunk is None or at >= chunk.rows else chunk.cell(at, column)
 
-    def record(self) -> list[tuple[str, str, str]] | None:
-        """The row under the cursor as (column, type, text), or None while it is being read."""
-        chunk = self._chunks.get(self.cursor // CHUNK)
-        if self._opened is None or chunk is None:
-            return None
-        columns, row = self._opened.columns, self.cursor % CHUNK
-        values = [chunk.value(row, index) for index in range(len(columns.names))]
-        texts = ["∅" if value is None else value for value in values]
-        return list(zip(columns.names, columns.types, texts, strict=True))
+    def problem(self, row: int) -> str:
+        """Why a row cannot be read; empty: it can, or nobody knows yet."""
+        chunk, at = self.chunk_of(row)
+        return "" if chunk is None else chunk.gap(at)
+
+    def look_for(self, needle: str) -> None:
+        """Cells that hold a text stand out."""
+        if needle != self.needle:
+            self.needle = needle
+            self.refresh()
+
+    def mark(self) -> None:
+        """Marks the row under the cursor, or the rows up to it."""
+        self.marks.press(self.cursor)
+        self.refresh()
+
+    def unmark(self) -> bool:
+        """Takes all marks away; whether there were some."""
+        there = self.marks.clear()
+        if there:
+            self.refresh()
+        return there
+
+    # --- Moving ---
 
     def move(self, move: str) -> None:
         """Moves the cursor through rows and columns."""
@@ -125,42 +130,94 @@ class RowsView(LineView):
         if move not in ("left", "right"):
             super().move(move)
             return
-        last = len(self._opened.columns.names) - 1
-        self.column = max(0, min(self.column + (1 if move == "right" else -1), last))
-        self._show_column()
-        self.refresh()
+        shown = self.arrangement.shown
+        at = shown.index(self.column) if self.column in shown else 0
+        self._stand(shown[max(0, min(at + (1 if move == "right" else -1), len(shown) - 1))])
+
+    def _stand(self, column: int) -> None:
+        if column == self.column:
+            return
+        self.column = column
+        if self._show_column():
+            self.refresh()
+        else:
+            self.refresh_line(self.cursor + 1)
         self.post_message(self.Moved(self))
 
     def go_to(self, row: int, column: int) -> None:
         """Puts the cursor on a cell."""
-        if self._opened is not None:
-            self.column = max(0, min(column, len(self._opened.columns.names) - 1))
-            self._show_column()
-            self.refresh()
+        if self._opened is not None and self.arrangement.shown:
+            self._stand(column if column in self.arrangement.shown else self.arrangement.shown[0])
             self.go(row)
 
-    def _show_column(self) -> None:
-        if self._opened is None or self.column < (fixed := self._opened.columns.fixed):
-            return
-        start = fixed + self._left
-        if self.column < start:
-            self._left = self.column - fixed
-        while self.column not in self._visible() and self._left < self.column - fixed:
-            self._left += 1
+    def go_centred(self, row: int) -> None:
+        """Puts the cursor on a row, in the middle of the window if it was not in it."""
+        top, height = int(self.scroll_offset.y), self.room.height
+        if not top <= row < top + height:
+            self.scroll_to(y=max(row - height // 2, 0), animate=False)
+        self.go(row)
 
-    def _visible(self) -> list[int]:
-        """The columns that are wholly in the window, or the first that is not."""
-        if self._opened is None:
-            return []
-        fixed = self._opened.columns.fixed
-        found = list(range(fixed))
-        room = self.room.width - 1 - sum(self._widths[index] + _SPACE for index in found)
-        for index in range(fixed + self._left, len(self._widths)):
-            room -= self._widths[index]
-            if room < 0 and len(found) > fixed:
+    def rearranged(self) -> None:
+        """The arrangement has changed."""
+        shown = self.arrangement.shown
+        if self.column not in shown:
+            order = self.arrangement.order
+            at = order.index(self.column)
+            self.column = next((each for each in order[at:] if each in shown), shown[-1])
+        self._left = max(0, min(self._left, len(self._parts()[1]) - 1))
+        self._show_column()
+        self.refresh()
+        self.post_message(self.Moved(self))
+
+    def _show_column(self) -> bool:
+        """Scrolls as little as needed to have the column in the window; whether that was needed."""
+        moving, before = self._parts()[1], self._left
+        if self.column not in moving:
+            return False
+        at = moving.index(self.column)
+        self._left = min(self._left, at)
+        while self._left < at and not self._wholly(self.column):
+            self._left += 1
+        return self._left != before
+
+    def _wholly(self, column: int) -> bool:
+        self._laid = None
+        return any(each == column and width >= self._widths[each] for each, width in self._lay())
+
+    def clicked(self, x: int, y: int) -> bool:
+        """Puts the cursor at a cell of the window."""
+        if self._opened is None or not super().clicked(x, y):
+            return False
+        edge = 1
+        for column, width in self._lay():
+            edge += width + _SPACE
+            if x < edge:
+                self._stand(column)
                 break
-            found.append(index)
-            room -= _SPACE
+        return True
+
+    def seen_columns(self) -> Sequence[int]:
+        """The columns that are in the window."""
+        return [column for column, _ in self._lay()]
+
+    def _parts(self) -> tuple[list[int], list[int]]:
+        """The columns that stay and those that move; where the first leave no room, all of them move."""
+        still, moving = self.arrangement.still, self.arrangement.moving
+        taken = sum(self._widths[column] + _SPACE for column in still)
+        return (still, moving) if 3 * taken <= 2 * self.room.width else ([], still + moving)
+
+    def _lay(self) -> list[tuple[int, int]]:
+        """The columns in the window and the cells that each has; the last may have less than it needs."""
+        if self._laid is not None:
+            return self._laid
+        room = self.room.width - 2  # a margin at each side
+        found: list[tuple[int, int]] = []
+        still, moving = self._parts()
+        for column in [*still, *moving[self._left :]]:
+            if room <= 0:
+                break
+            found.append((column, min(self._widths[column], room)))
+            room -= self._widths[column] + _SPACE
         return found
 
     # --- Drawing ---
@@ -171,28 +228,38 @@ class RowsView(LineView):
 
     def style_of(self, index: int) -> str:
         """The cursor's row; its cell is marked in the row."""
-        return "idle" if index == self.cursor else ""
+        return "idle" if index == self.cursor and self._opened is not None else ""
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """The words."""
-        return self._words
+        return [[(" There are no rows here.", "muted")]] if self._opened is not None else self._words
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Draws, once the columns are wide enough for what comes into the window."""
-        if self._opened is not None and self._widen():
+        if self._opened is None:
+            return super().render_lines(crop)
+        if self._widen():
             self.call_later(self.refresh)
-        return super().render_lines(crop)
+        self._laid = None
+        self._laid = self._lay()
+        try:
+            return super().render_lines(crop)
+        finally:
+            self._laid = None
 
     def _widen(self) -> bool:
         """Columns grow with what is shown: measuring every value would read them all."""
-        top = int(self.scroll_offset.y)
-        chunks = range(top // CHUNK, (top + self.room.height) // CHUNK + 1)
         grown = False
-        for number in chunks:
+        for number in self.chunks_seen():
             if (chunk := self._chunks.get(number)) is None:
                 continue
-            for column in self._visible():
-                width = min(chunk.width(column), MAX_WIDTH)
+            for column in self.seen_columns():
+                if (found := chunk.columns.get(column)) is None:
+                    continue
+                self._wholes[column] = max(self._wholes[column], found.whole)
+                self._points[column] = max(self._points[column], found.points)
+                aligned = self._wholes[column] + 1 + self._points[column] if self._points[column] else 0
+                width = min(max(found.width, aligned), MAX_WIDTH)
                 if width > self._widths[column]:
                     self._widths[column], grown = width, True
         if grown:
@@ -200,92 +267,80 @@ class RowsView(LineView):
         return grown
 
     def header(self) -> Sequence[Span]:
-        """Names of the columns."""
+        """Names of the columns, and signs that there are more at a side."""
         if self._opened is None:
             return ()
-        columns = self._opened.columns
-        return [(" ", ""), *((self._fit(columns.names[index], index), "head") for index in self._all_seen())]
+        columns, laid = self._opened.columns, self._lay()
+        spans: list[Span] = [("‹" if self._left else " ", "key")]
+        for column, width in laid:
+            name = columns.names[column]
+            fits = columns.right[column] and cell_len(name) <= width
+            text = right(name, width) if fits else clip(name, width)
+            spans += [(text, "strong" if column == self.column else "head"), (" " * _SPACE, "")]
+        shown = self.arrangement.shown
+        more = bool(shown) and (not laid or laid[-1] != (shown[-1], self._widths[shown[-1]]))
+        return self._filled(spans, "›" if more else "")
 
-    def _all_seen(self) -> list[int]:
-        """The visible columns, and what can be seen of the next."""
-        found = self._visible()
-        after = found[-1] + 1 if found else 0
-        return [*found, after] if after < len(self._widths) else found
-
-    def _fit(self, text: str, column: int) -> str:
-        width = self._widths[column]
-        if self._opened is not None and self._opened.columns.right[column] and cell_len(text) <= width:
-            return right(text, width) + " " * _SPACE
-        return clip(text, width) + " " * _SPACE
+    def _filled(self, spans: list[Span], last: str) -> list[Span]:
+        """A line of the window's width, with a sign in its last cell."""
+        room = self.room.width - 1
+        used = sum(cell_len(text) for text, _ in spans)
+        if used > room:  # only blanks are behind the last column
+            text, style = spans[-1]
+            spans[-1] = (text[: len(text) - (used - room)], style)
+        return [*spans, (" " * max(room - used, 0), ""), (last, "key")]
 
     def spans(self, index: int) -> Sequence[Span]:
         """A row."""
         if self._opened is None:
             return ()
-        number, row = divmod(index, CHUNK)
-        chunk = self._chunks.get(number)
-        if chunk is None:
-            self._want(number)
-        spans: list[Span] = [(" ", "")]
-        for column in self._all_seen():
-            text = "…" if chunk is None or row >= chunk.rows else chunk.cell(row, column)
-            fitted = self._fit(text, column)
-            if index == self.cursor and column == self.column:
-                width = len(fitted) - _SPACE
-                spans += [(fitted[:width], "cursor" if self.active else "strong"), (fitted[width:], "")]
-            else:
-                spans.append((fitted, self._style(text, column)))
+        chunk, row = self.chunk_of(index)
+        margin = self._margin(index)
+        if chunk is not None and (problem := chunk.gap(row)):
+            return [margin, *self._gap(index, row, problem)]
+        spans: list[Span] = [margin]
+        missing = chunk is None
+        for column, width in self._lay():
+            text = chunk.cell(row, column) if chunk is not None and row < chunk.rows else None
+            missing = missing or text is None
+            spans.append(self._cell(index, column, width, text))
+            spans.append((" " * _SPACE, ""))
+        if missing:
+            self.want(index // CHUNK)
         return spans
 
-    def _style(self, text: str, column: int) -> str:
+    def _margin(self, index: int) -> Span:
+        if index in self.marks:
+            return ("▸", "key")
+        return ("┌", "title") if index in self._starts and len(self._slices) > 1 else (" ", "")
+
+    def _gap(self, index: int, row: int, problem: str) -> list[Span]:
+        """A row that cannot be read: the first of them in the window says why."""
+        first = row == 0 or index == int(self.scroll_offset.y) or not self.problem(index - 1)
+        first = first or index in self._starts
+        return [("· ", "warn"), (plain(problem), "warn")] if first else [("·", "muted")]
+
+    def _cell(self, index: int, column: int, width: int, text: str | None) -> Span:
+        fitted = self._fit("…" if text is None else text, column, width)
+        if index == self.cursor and column == self.column:
+            return (fitted, "cursor" if self.active else "strong")
+        if text is None or text is NULL:
+            return (fitted, "muted")
+        if self.needle and self.needle in text.casefold():
+            return (fitted, "busy")
         columns = self._opened.columns if self._opened is not None else None
-        if columns is None or text in ("∅", "…"):
-            return "muted"
+        if columns is None:
+            return (fitted, "")
         if column == columns.op:
-            return {"+A": "good", "-R": "bad"}.get(text, "warn")
-        return "muted" if columns.muted[column] else ""
+            return (fitted, _OPS.get(text, "warn"))
+        return (fitted, "muted" if columns.muted[column] else "")
 
-    # --- Reading ---
-
-    def _want(self, number: int) -> None:
-        if number in self._wanted or number in self._bad:
-            return
-        self._wanted.append(number)
-        if not self._reading:
-            self._reading = True
-            self.call_later(self._read_next)
-
-    def _read_next(self) -> None:
-        """Reads what is wanted and still in the window; what has gone by is forgotten."""
-        top = int(self.scroll_offset.y)
-        seen = range(top // CHUNK, (top + self.room.height) // CHUNK + 1)
-        self._wanted = [number for number in self._wanted if number in seen]
-        if not self._wanted or self._opened is None:
-            self._reading = False
-            return
-        number, window = self._wanted.pop(0), self._opened.window
-        self.run_worker(lambda: self._read(window, number), thread=True)
-
-    def _read(self, window: RowWindow, number: int) -> None:
-        from odf_tui.widgets.cells import Chunk
-
-        try:
-            chunk = Chunk(window.window(number * CHUNK, CHUNK), window.system_columns)
-        except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            self.post_message(self.ChunkRead(window, number, None, said(error)))
-        else:
-            self.post_message(self.ChunkRead(window, number, chunk))
-
-    def on_rows_view_chunk_read(self, message: ChunkRead) -> None:
-        """Shows a chunk."""
-        message.stop()
-        if self._opened is not None and message.window is self._opened.window:
-            if message.chunk is None or not message.chunk.rows:
-                self._bad.add(message.number)
-                self.post_message(self.Failed(message.error or "these rows are not there"))
-            else:
-                self._chunks[message.number] = message.chunk
-                while len(self._chunks) > KEPT:
-                    self._chunks.popitem(last=False)
-            self.refresh()
-        self._read_next()
+    def _fit(self, text: str, column: int, width: int) -> str:
+        """A value in its cells: numbers at the right, points below each other."""
+        if self._opened is None or not self._opened.columns.right[column]:
+            return clip(text, width)
+        points = self._points[column]
+        if points and text[-1:].isdigit() and "e" not in text:
+            head, dot, tail = text.partition(".")
+            text = head + (dot or " ") + tail + " " * (points - len(tail))
+        return right(text, width) if cell_len(text) <= width else clip(text, width)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobProgress, JobState, Pull, Verify
-from odf_engine.errors import BadData, OdfError
+from odf_engine.errors import OdfError
 from odf_tui.state import Health, inputs_first
 from odf_tui.widgets.blocks import PAGE
 from tests.tui.conftest import driven
-from tests.tui.fake import FakeSource, Rows, dataset, progress
+from tests.tui.fake import FakeSource, dataset, progress
 
 
 async def test_the_selection_in_the_graph_moves_the_other_panes(source: FakeSource) -> None:
@@ -95,50 +95,6 @@ async def test_a_block_opens_as_yaml_and_steps_to_its_neighbours(source: FakeSou
         assert drive.bench.blocks_pane.view.cursor == 0
 
 
-async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
-    name = "did:odf:port-haven.air-readings"
-    source.windows[name] = rows = Rows(10_000_000)
-    async with driven(source) as drive:
-        await drive.press("3")
-        view = drive.bench.data_pane.view
-        await drive.press("G")
-        await drive.until(lambda: "9999999" in drive.text())
-        assert view.cursor == 9_999_999
-        assert sum(count for _, count in rows.read) <= 2000
-        assert "row 10 000 000 of 10 000 000" in drive.text()
-        await drive.press("pageup", "pageup", "l", "l", "l", "l", "l")
-        assert view.column == 5
-        await drive.press("g")
-        assert view.cursor == 0
-
-
-async def test_cells_are_exact_safe_and_in_order_of_their_kind(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
-        text = drive.text()
-        assert "+A" in text
-        assert "-R" in text
-        assert "-C" in text
-        assert "+C" in text
-        assert "[red]s-00" in text
-        assert "\x1b" not in text
-        await drive.press("3", "j", "j", "enter")
-        record = drive.text()
-        assert "row 3" in record
-        assert "a␉b␛[31m" in record
-        assert "2024-03-01 02:00:00Z" in record
-
-
-async def test_rows_that_cannot_be_read_are_told_of(source: FakeSource) -> None:
-    rows = source.windows.setdefault("did:odf:port-haven.air-readings", Rows(7200))
-    async with driven(source) as drive:
-        rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
-        await drive.press("3", "G")
-        await drive.until(lambda: "slice abcd1234 (block 7): the slice cannot be read" in drive.hint())
-    source.windows["did:odf:port-haven.air-readings"] = rows
-    async with driven(source) as drive:
-        assert "the slice cannot be read" in drive.text()
-
-
 async def test_filters_of_all_panes(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
         bench = drive.bench
@@ -157,13 +113,6 @@ async def test_filters_of_all_panes(source: FakeSource) -> None:
             "SetPollingSource",
         ]
         assert bench.blocks_pane.view.count() == 3
-        await drive.press("escape", "3", "slash", "=lighthouse", "enter")
-        await drive.until(lambda: "1 800 of 7 200 rows" in drive.text())
-        await drive.press("escape")
-        await drive.until(lambda: "7 200 rows" in str(bench.data_pane.border_title))
-        assert bench.data_pane.view.count() == 7200
-        await drive.press("slash", "=nowhere", "enter")
-        await drive.until(lambda: "none of 7 200 rows holds nowhere" in drive.text())
         await drive.press("escape", "4", "slash", "=verify", "enter")
         assert bench.jobs_pane.view.count() == 1
         await drive.press("escape")
@@ -329,7 +278,7 @@ async def test_empty_workspaces_teach(source: FakeSource) -> None:
     async with driven(source) as drive:
         text = drive.text()
         assert "There are no datasets yet" in text
-        assert "odf demo" in text
+        assert "look at a demo first" in text
         assert "No jobs yet" in text
         await drive.press("p")
         assert "no dataset is selected" in drive.hint()

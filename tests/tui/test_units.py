@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from decimal import Decimal
 from pathlib import Path
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -15,13 +13,12 @@ from rich.cells import cell_len
 from odf_engine.coordinator.protocol import Event, JobProgress, JobState
 from odf_tui import humane
 from odf_tui.events import Batches
+from odf_tui.narrowing import visible_graph
 from odf_tui.state import Health, JobBook, healths, job_glyph
-from odf_tui.widgets.cells import Chunk, TableWindow, search
-from odf_tui.widgets.graph import visible_graph
 from odf_tui.widgets.jobs import outcome
 from odf_tui.widgets.lines import wrapped
 from odf_tui.widgets.status import worker_words
-from tests.tui.fake import HAVEN, SYSTEM, FakeSource, dataset, progress
+from tests.tui.fake import HAVEN, FakeSource, dataset, progress
 
 
 def test_numbers_for_people() -> None:
@@ -154,53 +151,6 @@ def test_a_filtered_graph_bridges_what_it_hides() -> None:
     assert [row.name for row in shown] == ["a1", "a2"]
     assert edges == [("did:odf:a1", "did:odf:a2")]
     assert len(visible_graph(HAVEN, "")[1]) == 5
-
-
-def test_cells_of_every_type() -> None:
-    table = pa.table(
-        {
-            "offset": pa.array([1], pa.uint64()),
-            "op": pa.array([3], pa.uint8()),
-            "system_time": pa.array([1_709_251_200_123], pa.timestamp("ms", "UTC")),
-            "event_time": pa.array([1_709_251_200_000], pa.timestamp("ms", "UTC")),
-            "far": pa.array([253_402_300_800_000], pa.timestamp("ms")),
-            "real": pa.array([40.7127837]),
-            "bytes": pa.array([b"\x00\xff"]),
-            "list": pa.array([[1, 2]]),
-            "money": pa.array([Decimal("1.50")]),
-            "yes": pa.array([True]),
-            "nothing": pa.array([None], pa.string()),
-        }
-    )
-    chunk = Chunk(table, SYSTEM)
-    cells = {name: chunk.cell(0, index) for index, name in enumerate(table.column_names)}
-    assert cells == {
-        "offset": "1",
-        "op": "+C",
-        "system_time": "2024-03-01 00:00:00",
-        "event_time": "2024-03-01",
-        "far": "10000-01-01",
-        "real": "40.7127837",
-        "bytes": "0x00ff",
-        "list": "[1, 2]",
-        "money": "1.50",
-        "yes": "true",
-        "nothing": "∅",
-    }
-    assert chunk.value(0, 2) == "2024-03-01 00:00:00.123Z"
-    assert chunk.value(0, 10) is None
-
-
-def test_searching_stops_at_its_limit_and_when_told() -> None:
-    table = pa.table({"n": pa.array(range(200_000)), "word": pa.array(["Smoke", "wind"] * 100_000)})
-    window = TableWindow(table, SYSTEM)
-    *_, (found, looked) = search(window, "smoke", 10, lambda: False)
-    assert sum(each.num_rows for each in found) == 10
-    assert looked == 65_536
-    *_, (found, looked) = search(window, "19999", 100, lambda: False)
-    assert [row["n"] for each in found for row in each.to_pylist()][:2] == [19_999, 119_999]
-    assert looked == 200_000
-    assert list(search(window, "smoke", 10, lambda: True)) == []
 
 
 def test_the_worker_in_words(tmp_path: Path) -> None:

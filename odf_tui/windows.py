@@ -1,0 +1,81 @@
+"""What some windows over rows know besides the rows: slices, gaps, and where an offset or a time is."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
+
+import msgspec
+
+from odf_tui.source import RowWindow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NULL: Final = "∅"
+"""What a null is shown as; being this very object tells it from a text."""
+
+Gap = tuple[int, int, str]
+"""Rows from a number to another that cannot be read, and why."""
+
+
+class SliceMark(msgspec.Struct, frozen=True):
+    """A slice begins: its first row, the block that committed it, its hash in short."""
+
+    start: int
+    block: int
+    hash: str
+
+
+@runtime_checkable
+class PartialWindow(RowWindow, Protocol):
+    """Rows of which some columns can be read, past those that are broken."""
+
+    def part(self, start: int, count: int, columns: Sequence[int]) -> tuple[pa.Table, Sequence[Gap]]:
+        """Some columns of some rows, by their numbers; rows that cannot be read are nulls, and named."""
+        ...
+
+
+@runtime_checkable
+class StoredWindow(PartialWindow, Protocol):
+    """The rows of a dataset as they are stored."""
+
+    @property
+    def slices(self) -> Sequence[SliceMark]:
+        """The slices, in the order of their rows."""
+        ...
+
+    def row_of_offset(self, offset: int) -> int | None:
+        """The row with an offset."""
+        ...
+
+    def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
+        """The first row whose event time is at or after a moment."""
+        ...
+
+
+def read_part(
+    window: RowWindow, start: int, count: int, columns: Sequence[int]
+) -> tuple[pa.Table, Sequence[Gap]]:
+    """Some columns of some rows of any window; in a thread."""
+    if isinstance(window, PartialWindow):
+        return window.part(start, count, columns)
+    return window.window(start, count).select(list(columns)), ()
+
+
+def slices_of(window: RowWindow) -> Sequence[SliceMark]:
+    """The slices, when the window knows of any."""
+    return window.slices if isinstance(window, StoredWindow) else ()
+
+
+def slice_at(slices: Sequence[SliceMark], row: int) -> int:
+    """The number of a row's slice from 0; -1 before the first."""
+    return bisect_right(slices, row, key=lambda each: each.start) - 1
+
+
+def goes_on(older: RowWindow, newer: RowWindow) -> bool:
+    """Whether a window has all rows of another, and perhaps some after them."""
+    before, after = slices_of(older), slices_of(newer)
+    return bool(before) and list(after[: len(before)]) == list(before) and older.columns == newer.columns

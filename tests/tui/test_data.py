@@ -1,0 +1,555 @@
+"""Pane 3: rows of all slices, their columns, what is found, sorted, kept, marked and copied."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+from decimal import Decimal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.data.slices import slice_schema, write_slice
+from odf_engine.errors import BadData, UsageError
+from odf_engine.identity.refs import DatasetAlias
+from odf_engine.metadata.model import AddData, DatasetKind, DataSlice, SetDataSchema
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.engine import WorkspaceSource
+from odf_tui.records import pretty_json, read_record
+from odf_tui.screens.row_jump import Spot, parse
+from odf_tui.widgets.arrangement import Arrangement
+from odf_tui.widgets.cells import TableWindow, read_chunk, texts
+from odf_tui.widgets.derived import PickedWindow, find, kept_rows, loaded, search, sorted_rows
+from odf_tui.widgets.marks import Marks
+from odf_tui.widgets.rows import open_window
+from odf_tui.windows import StoredWindow
+from tests.tui.conftest import Driven, driven
+from tests.tui.fake import SYSTEM, FakeSource, Rows
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+AIR = "did:odf:port-haven.air-readings"
+HOUR = 3_600_000
+PLACES = ["Quay", "Old Town", "Lighthouse Hill", "Fish Market"]
+
+
+def compare(drive: Driven, name: str) -> None:
+    """Compares the screen, but for the lines below the panes, with its golden text."""
+    lines = drive.text().splitlines()
+    path, text = GOLDEN / f"data-{name}.txt", "\n".join(lines[:-2]) + "\n"
+    if os.environ.get("ODF_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def append(dataset: Dataset, table: pa.Table) -> None:
+    """Commits a table as the next slice."""
+    state = dataset.state()
+    schema = slice_schema(table.schema, state.vocabulary)
+    now = Timestamp.parse("2031-03-12T03:33:20Z")
+    if state.schema != encode_schema(schema):
+        dataset.commit([SetDataSchema(encode_schema(schema))], system_time=now, expected_head=state.head)
+    written = write_slice(
+        table.to_batches(),
+        schema=schema,
+        vocab=state.vocabulary,
+        path=dataset.staging_path("data"),
+        first_offset=0 if state.last_offset is None else state.last_offset + 1,
+        system_time=now,
+        fallback_event_time=now,
+        reporter=Reporter(),
+    )
+    assert written is not None
+    data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
+    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=written.max_event_time)
+    dataset.commit([event], system_time=now, expected_head=dataset.head(), data=written.path)
+
+
+def typed(start: int, count: int) -> pa.Table:
+    """Rows with a column of each kind, made of their numbers."""
+    rows = range(start, start + count)
+    payload = [
+        json.dumps({"id": n, "readings": [n, n + 0.5], "note": "a text that is long " * 3}) for n in rows
+    ]
+    return pa.table(
+        {
+            "event_time": pa.array([1_709_251_200_000 + n * HOUR for n in rows], pa.timestamp("ms", "UTC")),
+            "station": pa.array([PLACES[n % 4] for n in rows]),
+            "reading": pa.array([None if n % 7 == 3 else n * 1.25 for n in rows]),
+            "open": pa.array([None if n % 5 == 4 else n % 2 == 0 for n in rows]),
+            "day": pa.array([datetime.date(2024, 1, 1) + datetime.timedelta(days=n % 90) for n in rows]),
+            "price": pa.array([Decimal(n * 1001) / 100 for n in rows], pa.decimal128(12, 2)),
+            "tags": pa.array([["north", "wind"][: n % 3] for n in rows]),
+            "sensor": pa.array([{"maker": "Harbour", "port": n} for n in rows]),
+            "payload": pa.array(payload),
+            "raw": pa.array([bytes(range(n % 16, n % 16 + 6)) for n in rows], pa.binary()),
+        }
+    )
+
+
+@pytest.fixture
+def dataset(tmp_path: Path) -> Dataset:
+    """Twelve slices of 25 rows."""
+    workspace = Workspace.init(tmp_path / "stored")
+    made = workspace.dataset_new(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
+    for start in range(0, 300, 25):
+        append(made, typed(start, 25))
+    return made
+
+
+def stored(dataset: Dataset) -> StoredWindow:
+    """The rows as the workstation reads them."""
+    source = WorkspaceSource(Workspace(dataset.folder.parents[2]))
+    window = source.rows(str(source.workspace.resolve("rows").id))
+    assert isinstance(window, StoredWindow)
+    return window
+
+
+def border(drive: Driven) -> str:
+    """Both borders of the pane."""
+    pane = drive.bench.data_pane
+    return f"{pane._border_title}\n{pane._border_subtitle}"
+
+
+# --- The table ---
+
+
+async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
+    source.windows[AIR] = rows = Rows(10_000_000)
+    async with driven(source) as drive:
+        await drive.press("3")
+        view = drive.bench.data_pane.view
+        await drive.press("G")
+        await drive.until(lambda: "9999999" in drive.text())
+        assert view.cursor == 9_999_999
+        assert sum(count for _, count in rows.read) <= 2000
+        assert "row 10 000 000 of 10 000 000" in drive.text()
+        await drive.press("pageup", "pageup", "l", "l", "l", "l", "l")
+        assert view.column == 5
+        await drive.press("g")
+        assert view.cursor == 0
+
+
+async def test_slices_are_marked_and_reached(source: FakeSource, dataset: Dataset) -> None:
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    async with driven(source, (160, 50)) as drive:
+        await drive.press("3", "z")
+        view = drive.bench.data_pane.view
+        lines = drive.text().splitlines()
+        assert lines[2].startswith("│┌     0 ") and lines[27].startswith("│┌    25 ")
+        assert lines[3].startswith("│      1 ")
+        assert "row 1 of 300 · offset uint64 · slice 1 of 12 · block 2" in border(drive)
+        await drive.press("right_square_bracket", "right_square_bracket", "j")
+        assert view.cursor == 51 and "slice 3 of 12 · block 4" in border(drive)
+        await drive.press("left_square_bracket")
+        assert view.cursor == 50
+        await drive.press("left_square_bracket")
+        assert view.cursor == 25
+
+
+async def test_a_slice_that_is_not_here_leaves_the_others_readable(
+    source: FakeSource, dataset: Dataset
+) -> None:
+    dataset.slice_path(dataset.slices()[1]).unlink()
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    async with driven(source, (160, 50)) as drive:
+        await drive.press("3", "z")
+        text = drive.text()
+        assert "· slice" in text and "the slice is not here" in text
+        assert sum("│ ·" in line for line in text.splitlines()) == 19
+        await drive.press("right_square_bracket")
+        assert "not here: v looks at the dataset" in border(drive)
+        await drive.press("enter")
+        assert "the slice is not here" in drive.hint()
+        await drive.press("right_square_bracket")
+        assert drive.bench.data_pane.view.value(50, 4) == "Lighthouse Hill"
+        await drive.press("less_than_sign")
+        assert "275 of 300" not in border(drive) and drive.bench.data_pane.view.count() == 275
+
+
+async def test_rows_that_cannot_be_read_are_told_of(source: FakeSource) -> None:
+    rows = source.windows.setdefault(AIR, Rows(7200))
+    async with driven(source) as drive:
+        rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
+        await drive.press("3", "G")
+        await drive.until(lambda: "slice abcd1234 (block 7): the slice cannot be read" in drive.hint())
+    async with driven(source) as drive:
+        assert "the slice cannot be read" in drive.text()
+
+
+async def test_new_rows_come_while_one_looks(source: FakeSource, dataset: Dataset) -> None:
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    async with driven(source) as drive:
+        await drive.press("3", "G", "k", "l", "l")
+        pane = drive.bench.data_pane
+        append(dataset, typed(300, 25))
+        pane.show(AIR, open_window(stored(dataset)))
+        await drive.settle()
+        assert (pane.view.count(), pane.view.cursor, pane.view.column) == (325, 298, 2)
+        assert "slice 12 of 13" in border(drive) and pane.view.value(299, 4) == "Fish Market"
+        await drive.press("G")
+        assert pane.view.value(324, 4) == "Quay"
+
+
+async def test_more_at_the_sides_is_shown(source: FakeSource) -> None:
+    async with driven(source, (80, 24)) as drive:
+        await drive.press("3", "z")
+        header = drive.text().splitlines()[1]
+        assert "›" in header and "‹" not in header
+        await drive.press(*"llllllll")
+        header = drive.text().splitlines()[1]
+        assert header.startswith("│‹offset") and "›" not in header
+        assert "remark" in header
+
+
+async def test_cells_are_exact_safe_and_in_order_of_their_kind(source: FakeSource) -> None:
+    async with driven(source, (160, 50)) as drive:
+        text = drive.text()
+        assert all(code in text for code in ("+A", "-R", "-C", "+C"))
+        assert "[red]s-00" in text
+        assert "\x1b" not in text
+        await drive.press("3", "j", "j", "enter")
+        record = drive.text()
+        assert "Row 3 of 7 200" in record
+        assert "a␉b␛[31m" in record
+        assert "2024-03-01 02:00:00Z" in record
+
+
+def test_cells_of_every_type() -> None:
+    table = pa.table(
+        {
+            "offset": pa.array([1], pa.uint64()),
+            "op": pa.array([3], pa.uint8()),
+            "system_time": pa.array([1_709_251_200_123], pa.timestamp("ms", "UTC")),
+            "event_time": pa.array([1_709_251_200_000], pa.timestamp("ms", "UTC")),
+            "far": pa.array([253_402_300_800_000], pa.timestamp("ms")),
+            "real": pa.array([40.7127837]),
+            "bytes": pa.array([b"\x00\xff"]),
+            "list": pa.array([[1, 2]]),
+            "money": pa.array([Decimal("1.50")]),
+            "yes": pa.array([True]),
+            "nothing": pa.array([None], pa.string()),
+        }
+    )
+    chunk = read_chunk(TableWindow(table, SYSTEM), 0, 1, range(len(table.column_names)))
+    cells = {name: chunk.cell(0, index) for index, name in enumerate(table.column_names)}
+    assert cells == {
+        "offset": "1",
+        "op": "+C",
+        "system_time": "2024-03-01 00:00",
+        "event_time": "2024-03-01",
+        "far": "10000-01-01",
+        "real": "40.7127837",
+        "bytes": "0x00ff",
+        "list": "[1, 2]",
+        "money": "1.50",
+        "yes": "true",
+        "nothing": "∅",
+    }
+    assert texts(table.column("system_time")) == ["2024-03-01 00:00:00.123Z"]
+    assert texts(table.column("nothing")) == [None]
+
+
+async def test_points_stand_below_each_other_and_nulls_at_the_right(source: FakeSource) -> None:
+    table = pa.table({"n": [1.5, 10.25, None, 3.0, 1e-7]})
+    async with driven(source, (80, 24)) as drive:
+        pane = drive.bench.data_pane
+        pane.show_view(AIR, open_window(TableWindow(table, SYSTEM)), "numbers", "all of them", "test")
+        await drive.press("3", "z")
+        rows = [line[2:8] for line in drive.text().splitlines()[2:7]]
+        assert rows == [" 1.5  ", "10.25 ", "    ∅ ", " 3.0  ", "1e-07 "]
+
+
+# --- A row ---
+
+
+async def test_a_row_in_full(source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    async with driven(source, (80, 24)) as drive:
+        copied: list[tuple[str, str]] = []
+        monkeypatch.setattr(drive.bench, "copy_text", lambda what, text: copied.append((what, text)))
+        await drive.press("3", "j", "l", "l", "l", "l", "enter")
+        assert "Row 2 of 300" in drive.text()
+        await drive.press("j", "j", "j", "y")
+        assert copied[0] == ("day", "2024-01-02")
+        await drive.press("J", "y", "j", "j", "j", "y", "enter")
+        assert copied[1] == ("day", "2024-01-03") and copied[2] == (
+            "sensor",
+            '{"maker": "Harbour", "port": 2}',
+        )
+        view = drive.bench.data_pane.view
+        assert (view.cursor, view.opened.columns.names[view.column]) == (2, "sensor")  # type: ignore[union-attr]
+
+
+def test_nested_values_json_and_bytes_over_several_lines() -> None:
+    text = '{"b": 1.10, "a": [1, {"x": "},:\\" é"}], "none": [], "empty": { }}'
+    table = pa.table(
+        {"j": [text], "s": [{"x": [1, 2]}], "b": [bytes(range(40))], "n": pa.nulls(1, pa.string())}
+    )
+    record = read_record(TableWindow(table, SYSTEM), 0, range(4))
+    json_lines = list(record.values[0].lines)
+    assert json_lines[:3] == ["{", '  "b": 1.10,', '  "a": [']
+    assert (
+        '      "x": "},:\\" é"' in json_lines
+        and '  "none": [],' in json_lines
+        and json_lines[-2] == '  "empty": {}'
+    )
+    assert json.loads("\n".join(json_lines)) == json.loads(text)
+    assert list(record.values[1].lines) == ["{", '  "x": [', "    1,", "    2", "  ]", "}"]
+    assert (
+        record.values[2].lines[2].startswith("000020  20 21 22 23 24 25 26 27")
+        and " !\"#$%&'" in record.values[2].lines[2]
+    )
+    assert record.values[3].text is None
+    assert pretty_json("[broken") is None and pretty_json("5") is None
+    assert record.values[0].text == text
+
+
+# --- Going ---
+
+
+@pytest.mark.parametrize(
+    ("text", "spot"),
+    [
+        ("12 345", Spot(offset=12345)),
+        ("#1 200", Spot(row=1199)),
+        ("50%", Spot(percent=50.0)),
+        ("2024-03-01", Spot(moment=datetime.datetime(2024, 3, 1, tzinfo=datetime.UTC))),
+        ("2024-03-01 14:05", Spot(moment=datetime.datetime(2024, 3, 1, 14, 5, tzinfo=datetime.UTC))),
+        ("2024-03-01T14:05:06Z", Spot(moment=datetime.datetime(2024, 3, 1, 14, 5, 6, tzinfo=datetime.UTC))),
+    ],
+)
+def test_what_is_typed_to_jump(text: str, spot: Spot) -> None:
+    assert parse(text) == spot
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2024-13-01", "#", "%", "12a"])
+def test_what_nobody_can_jump_to(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse(text)
+
+
+async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    async with driven(source) as drive:
+        view = drive.bench.data_pane.view
+        await drive.press("3", "J")
+        assert "0 … 299" in drive.text() and "2024-03-13 11:00:00Z" in drive.text()
+        await drive.press("=170", "enter")
+        assert view.cursor == 170
+        await drive.press("J", "=2024-03-02 00:30", "enter")
+        assert view.cursor == 25
+        await drive.press("J", "=#3", "enter")
+        assert view.cursor == 2
+        await drive.press("J", "=50%", "enter")
+        assert view.cursor == 150
+        await drive.press("J", "=300", "enter")
+        assert "there is no row with offset 300" in drive.text()
+        await drive.press("=2025-01-01", "enter")
+        assert "there is no row at or after 2025-01-01 00:00:00" in drive.text()
+        await drive.press("=#9", "enter")
+        assert view.cursor == 8
+
+
+# --- Finding ---
+
+
+async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        pane = drive.bench.data_pane
+        await drive.press("3", "j", "j", "j", "slash", "=lighthouse", "enter")
+        assert (pane.view.cursor, pane.view.column) == (6, 4)
+        assert pane.view.count() == 7200 and "/lighthouse" in border(drive)
+        await drive.press("n", "n", "N")
+        assert pane.view.cursor == 10
+        await drive.press("G", "n")
+        assert pane.view.cursor == 2 and "on from the first row" in drive.hint()
+        await drive.press("N")
+        assert pane.view.cursor == 7198
+        await drive.press("escape", "slash", "=nowhere", "enter")
+        assert "none of 7 200 rows holds nowhere" in drive.hint()
+        assert pane.view.cursor == 7198
+        await drive.press("escape")
+        assert pane.filter == "" and drive.bench.pane == "data"
+
+
+def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
+    table = pa.table({"n": pa.array(range(200_000)), "word": pa.array(["Smoke", "wind"] * 100_000)})
+    window = TableWindow(table, SYSTEM)
+    assert list(find(window, "199999", 0, [0, 1], back=False))[-1] == ((199_999, 0), 200_000)
+    assert list(find(window, "smoke", 99, [0, 1], back=False)) == [((100, 1), 65_536)]
+    assert list(find(window, "smoke", 99, [0, 1], back=True)) == [((98, 1), 100)]
+    assert list(find(window, "wind", 0, [0, 1], back=True))[-1][0] == (199_999, 1)
+    assert [place for place, _ in find(window, "wind", 5, [0], back=False)] == [None] * 5
+    *_, (found, looked) = search(window, "smoke", [0, 1], 10)
+    assert (sum(len(each) for each in found), looked) == (10, 65_536)
+    *_, (found, looked) = search(window, "19999", [0, 1], 100)
+    assert (pa.concat_arrays(found).to_pylist()[:2], looked) == ([19_999, 119_999], 200_000)
+
+
+# --- Columns ---
+
+
+async def test_columns_are_hidden_moved_and_frozen(source: FakeSource) -> None:
+    async with driven(source, (160, 50)) as drive:
+        pane = drive.bench.data_pane
+        await drive.press("3", "z", "l", "l", "H", "H")
+        header = drive.text().splitlines()[1]
+        assert "system_time" not in header and "event_time" not in header and "station" in header
+        assert pane.view.opened.columns.names[pane.view.column] == "station"  # type: ignore[union-attr]
+        await drive.press("F", "c")
+        assert "event_time" in drive.text() and "stays in sight" in drive.text()
+        await drive.press("G", "K", "K", "space", "escape")
+        assert pane.arrangement(AIR) == {
+            "order": [
+                "offset",
+                "op",
+                "system_time",
+                "event_time",
+                "station",
+                "pm25",
+                "remark",
+                "no2",
+                "sensor",
+            ],
+            "hidden": ["system_time", "event_time", "remark"],
+            "frozen": "station",
+        }
+        pane.show(AIR, open_window(Rows(7300)))
+        await drive.settle()
+        assert "event_time" not in drive.text()
+        await drive.press("c", "r", "escape")
+        assert pane.arrangement(AIR) == {} and "event_time" in drive.text()
+
+
+def test_an_arrangement_fits_columns_that_came_and_went() -> None:
+    choice = {"order": ["c", "gone", "a", "b"], "hidden": ["b", "gone"], "frozen": "c"}
+    found = Arrangement(["a", "b", "c", "new"], 2, choice)
+    assert (found.still, found.moving) == ([2], [0, 3])
+    assert found.choice()["hidden"] == ["b"]
+    assert Arrangement(["a"], 0, {"hidden": ["a"]}).shown == [0]
+    assert Arrangement(["a", "b"], 2, {"frozen": ""}).still == []
+
+
+# --- Sorting and keeping ---
+
+
+async def test_sorting_says_what_it_sorts_and_esc_goes_back(source: FakeSource, dataset: Dataset) -> None:
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    async with driven(source, (160, 50)) as drive:
+        pane, view = drive.bench.data_pane, drive.bench.data_pane.view
+        await drive.press("3", *"llllljjj", "greater_than_sign")
+        assert "sorted: rows 1–300 of 300" in border(drive) and "by reading, greatest first" in border(drive)
+        assert [view.value(row, 5) for row in (0, 1)] == ["373.75", "372.5"]
+        await drive.press("less_than_sign")
+        assert [view.value(row, 5) for row in (0, 1)] == ["0.0", "1.25"]
+        await drive.press("G")
+        assert view.value(299, 5) == "∅"
+        await drive.press("g", "j", "enter")
+        assert "Row 2 of 300" in drive.text()
+        await drive.press("escape", "escape")
+        assert (view.cursor, view.column, pane.front_view) == (3, 5, None)
+        assert "300 rows" in border(drive)
+
+
+async def test_only_some_of_many_rows_are_sorted(source: FakeSource) -> None:
+    source.windows[AIR] = Rows(10_000_000)
+    async with driven(source) as drive:
+        await drive.press("3", "l", "l", "l", "l", "less_than_sign")
+        await drive.until(lambda: "sorted: rows 1–100 000 of 10 000 000" in border(drive))
+        assert drive.bench.data_pane.view.count() == 100_000
+    assert loaded(10_000_000, 9_999_999) == (9_900_000, 10_000_000)
+    assert loaded(10_000_000, 5_000_000) == (4_950_000, 5_050_000)
+    assert loaded(70, 3) == (0, 70)
+
+
+async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) -> None:
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    async with driven(source, (160, 50)) as drive:
+        pane, view = drive.bench.data_pane, drive.bench.data_pane.view
+        await drive.press("3", *"llllj", "f", "f")
+        assert "kept: 75 of rows 1–300 of 300" in border(drive)
+        assert view.value(1, 0) == "5"
+        await drive.press("l", "j", "f", "g")
+        assert "kept: 62 of 75 of rows 1–300 of 300" in border(drive)
+        await drive.press("greater_than_sign")
+        assert "sorted: 62 of 75" in border(drive) and view.value(0, 5) == "366.25"
+        await drive.press("escape", "escape", "escape")
+        assert pane.front_view is None and (view.cursor, view.column) == (1, 4)
+        await drive.press("slash", "=old town", "enter", "f", "m")
+        assert "kept: 75 of 300 rows" in border(drive)
+
+
+def test_sorting_and_keeping_of_every_type() -> None:
+    table = typed(0, 300)
+    window = TableWindow(table, SYSTEM)
+    for column, name in enumerate(table.column_names):
+        order = sorted_rows(window, 0, 300, column, down=False).to_pylist()
+        assert sorted(order) == list(range(300))
+        values = table.column(name).to_pylist()
+        same = kept_rows(window, 0, 300, column, "equal", 8).to_pylist()
+        assert same == [row for row in range(300) if values[row] == values[8]]
+        other = kept_rows(window, 0, 300, column, "other", 8).to_pylist()
+        assert sorted([*same, *other]) == list(range(300))
+    assert len(kept_rows(window, 0, 300, 2, "null", 0)) == 43
+    picked = PickedWindow(PickedWindow(window, pa.array([5, 299, 7])), pa.array([2, 0]))
+    assert picked.window(0, 9)["station"].to_pylist() == ["Fish Market", "Old Town"]
+
+
+# --- Marking and copying ---
+
+
+async def test_marked_rows_are_copied(
+    source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    async with driven(source, (160, 50)) as drive:
+        pane = drive.bench.data_pane
+        copied: list[tuple[str, str]] = []
+        monkeypatch.setattr(drive.bench, "copy_text", lambda what, text: copied.append((what, text)))
+        await drive.press("3", "j", "space", "j", "j", "space", "j", "j", "space", "space")
+        assert pane.marked() == [(1, 4), (5, 6)] and "4 marked" in border(drive)
+        await drive.press("l", "l", "H", "H", "Y", "Y")
+        assert copied[0][0] == "4 rows"
+        lines = copied[0][1].splitlines()
+        assert lines[0].startswith("offset\top\tstation\treading") and len(lines) == 5
+        assert lines[1].split("\t")[:4] == ["1", "0", "Old Town", "1.25"]
+        await drive.press("Y", "j")
+        first = json.loads(copied[1][1].splitlines()[0])
+        assert first["station"] == "Old Town" and first["open"] is False and first["tags"] == ["north"]
+        await drive.press("escape", "y")
+        assert pane.marked() == [] and drive.bench.pane == "data"
+        assert copied[2] == ("cell", "Old Town")
+
+
+def test_marks_grow_together_and_come_apart() -> None:
+    marks = Marks()
+    for row in (5, 2, 6, 9):
+        marks.press(row)
+    assert marks.ranges == ((2, 10),) and marks.anchor is None
+    marks.press(4)
+    assert marks.ranges == ((2, 4), (5, 10)) and marks.count == 7
+    assert marks.clear() and not marks.clear()
+
+
+# --- What it looks like ---
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_pictures(source: FakeSource, dataset: Dataset, size: tuple[int, int]) -> None:
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    name = f"{size[0]}x{size[1]}"
+    async with driven(source, size) as drive:
+        await drive.press("3", "z", *"jjjllll")
+        compare(drive, f"{name}-table")
+        await drive.press("enter", "G", "k")
+        compare(drive, f"{name}-record")
+        await drive.press("escape", "c")
+        compare(drive, f"{name}-columns")
+        await drive.press("escape", "h", "h", "h", "h", "f", "f", "less_than_sign")
+        compare(drive, f"{name}-sorted")
