@@ -108,6 +108,10 @@ class Source(Questions, BlockSource, JobSource, Protocol):
         """Adds datasets from a manifest file: all of them or none; their names by id."""
         ...
 
+    def make_demo(self) -> list[tuple[Request, str]]:
+        """Writes the demo into the workspace and adds its datasets; the jobs that fill and check them."""
+        ...
+
     def query_in(self, path: Path) -> str:
         """The name of the derivative dataset that a manifest file is about; empty when it is about others."""
         ...

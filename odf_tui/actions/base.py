@@ -23,6 +23,7 @@ class Situation(msgspec.Struct, frozen=True):
     block: BlockLine | None = None
     job: Job | None = None
     has_rows: bool = False
+    datasets: int = 0
     pullable: int = 0
     worker: str = "connected"  # starting, connected, gone
     up: str = ""  # what escape would leave: a filter, the zoom, a pane

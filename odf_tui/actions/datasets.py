@@ -7,6 +7,7 @@ from typing import Final
 from odf_tui.actions.base import Action, Situation, dataset, need, readable
 
 _STANDINGS: Final = {"own": "your own", "trusted": "trusted", "not trusted": "not trusted"}
+_NONE: Final = "there are no datasets yet"
 
 
 def _pull(situation: Situation) -> str | None:
@@ -56,6 +57,10 @@ def _untrust(situation: Situation) -> str | None:
     return None if row.standing == "trusted" else f"{row.name} is {_STANDINGS[row.standing]}"
 
 
+def _make_demo(situation: Situation) -> str | None:
+    return "the demo is for an empty workspace: odf demo makes one beside it" if situation.datasets else None
+
+
 def _verify(situation: Situation) -> str | None:
     if why := dataset(situation):
         return why
@@ -73,7 +78,7 @@ ACTIONS: Final = (
         guard=need("pullable", "there is nothing to pull"),
     ),
     Action("verify", ("v",), "verify the dataset: chain, slices and hashes", guard=_verify),
-    Action("add", ("a",), "add a dataset: write its manifest in your editor", hint="add"),
+    Action("add", ("n", "a"), "make a new dataset: from a file, a URL, a template", hint="new"),
     Action("add_file", ("A",), "add datasets from a manifest file"),
     Action("edit", ("e",), "edit the dataset's definition in your editor", hint="edit", guard=readable),
     Action(
@@ -91,5 +96,31 @@ ACTIONS: Final = (
         hint="make anew",
         guard=_begin_anew,
     ),
+    Action(
+        "make_demo",
+        ("d",),
+        "make the demo here: sample sources, five datasets",
+        hint="demo",
+        guard=_make_demo,
+    ),
     Action("open_dataset", ("enter",), "show everything about the dataset", "datasets", "details", dataset),
+    Action(
+        "list",
+        ("L",),
+        "show the datasets as a list, or as a graph again",
+        "datasets",
+        "list",
+        need("datasets", _NONE),
+    ),
+    Action("sort", ("o",), "sort the list by its next column", "datasets", guard=need("datasets", _NONE)),
+    Action(
+        "sort_back", ("O",), "sort the list the other way round", "datasets", guard=need("datasets", _NONE)
+    ),
+    Action(
+        "narrow",
+        ("f",),
+        "show only datasets of a kind, or in a state",
+        "datasets",
+        guard=need("datasets", _NONE),
+    ),
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from odf_engine.coordinator.protocol import Request
 from odf_engine.errors import Conflict, InvalidManifest, NotFound
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata import model
@@ -34,6 +35,12 @@ class Changes(Entries):
             raise NotFound(f"cannot be read: {error.strerror}", where=str(path)) from None
         name = str(path.relative_to(self.folder)) if path.is_relative_to(self.folder) else str(path)
         return read_manifests(text, name)
+
+    def make_demo(self) -> list[tuple[Request, str]]:
+        """Writes the demo into the workspace and adds its datasets."""
+        from odf_tui.demo import make_demo
+
+        return make_demo(self.workspace)
 
     def query_in(self, path: Path) -> str:
         """The name of the one derivative dataset of a manifest file; empty when it has another or several."""

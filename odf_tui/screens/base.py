@@ -130,6 +130,7 @@ class Parts(Screen[None]):
             block=self.blocks_pane.view.block,
             job=self.jobs_pane.view.job,
             has_rows=self.data_pane.view.count() > 0,
+            datasets=len(self.rows),
             pullable=sum(row.polls or row.derivative for row in self.rows),
             worker=self.worker_state,
             up=up,

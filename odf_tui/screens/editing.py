@@ -16,7 +16,8 @@ from odf_engine.errors import OdfError
 from odf_tui import drafts
 from odf_tui.drafts import Draft
 from odf_tui.humane import count
-from odf_tui.screens.waiting import Left, Waiting
+from odf_tui.screens.beginning import Beginning
+from odf_tui.screens.waiting import Left
 from odf_tui.state import Change, DatasetRow
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _KEEP: Final[Answer] = ("leave", ("escape", "q"), "leaves it as it is")
 _FORGET: Final[Answer] = ("discard", ("escape", "q"), "discards")
 
 
-class Editing(Waiting):
+class Editing(Beginning):
     """The part of the workbench that writes definitions."""
 
     # --- New datasets ---

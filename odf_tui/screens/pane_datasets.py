@@ -10,15 +10,17 @@ from textual import on
 from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import JobState, Verify
-from odf_tui.humane import count
+from odf_tui.humane import count, shorten
 from odf_tui.messages import DatasetsRead, DetailRead
-from odf_tui.screens.base import Early
+from odf_tui.narrowing import counts, with_word, words_of
+from odf_tui.screens.base import CARD_SIZE, Early
 from odf_tui.screens.resetting import Resetting
 from odf_tui.screens.verbs import Verbs
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow, Detail, Health, healths, inputs_first
 from odf_tui.widgets.card import jobs_of
 from odf_tui.widgets.lines import LineView
+from odf_tui.widgets.table import SORTS
 
 LOOK_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
@@ -104,6 +106,15 @@ class DatasetsPart(Resetting, Verbs):
         self.datasets_pane.card.load(row, health, detail, jobs_of(self.book, dataset))
         self.make_room_for_card()
 
+    def make_room_for_card(self) -> None:
+        """In the list the columns go before the card."""
+        super().make_room_for_card()
+        pane = self.datasets_pane
+        cramped = pane.size.width - self.graph.size_needed.width < CARD_SIZE.width
+        if pane.mode == "list" and cramped and not self.query_one("#home").has_class("-below"):
+            pane.card.display = False
+            pane.tell_below(shorten(pane.card.why, max(pane.size.width - 4, 0)))
+
     def _show_status(self) -> None:
         """What is selected, and what runs; graph and card say how far it is."""
         super()._show_status()
@@ -156,6 +167,50 @@ class DatasetsPart(Resetting, Verbs):
         row = self.graph.row
         if row is not None:
             self.submit([(Verify(dataset=row.id), row.name)])
+
+    def do_list(self) -> None:
+        """The datasets as a list, or as a graph."""
+        pane = self.datasets_pane
+        pane.mode = "graph" if pane.mode == "list" else "list"
+        self.make_room_for_card()
+
+    def do_sort(self) -> None:
+        """The list by its next column; a graph becomes the list."""
+        pane = self.datasets_pane
+        if pane.mode == "graph":
+            self.do_list()
+        else:
+            at = SORTS.index(pane.sort[0])
+            pane.sort = (SORTS[(at + 1) % len(SORTS)], False)
+
+    def do_sort_back(self) -> None:
+        """The list the other way round; a graph becomes the list."""
+        pane = self.datasets_pane
+        if pane.mode == "graph":
+            self.do_list()
+        pane.sort = (pane.sort[0], not pane.sort[1])
+
+    def do_narrow(self) -> None:
+        """Chooses a kind or a state to show only that; what is shown already is taken back."""
+        from odf_tui.screens.dialogs import Choice, Picker
+
+        pane = self.datasets_pane
+        asked = {(word.key, each) for word in words_of(pane.filter) for each in word.alternatives}
+        choices = [
+            Choice(
+                f"{key}:{word}",
+                f"{'✓' if (key, word) in asked else ' '} {key} {word.replace('-', ' ')}",
+                remark=count(found),
+            )
+            for key, word, found in counts(self.rows, self.healths)
+        ]
+        self.app.push_screen(Picker("Show only", choices, typing=False), self._narrowed)
+
+    def _narrowed(self, picked: str | None) -> None:
+        if picked:
+            pane = self.datasets_pane
+            pane.set_filter(with_word(pane.filter, *picked.split(":")))
+            self.show_hints()
 
     def do_open_dataset(self) -> None:
         """Everything about the dataset."""

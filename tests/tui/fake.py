@@ -20,7 +20,9 @@ from odf_engine.coordinator.protocol import (
     JournalEvent,
     LogLine,
     Progress,
+    Pull,
     Request,
+    Verify,
     WorkerStatus,
 )
 from odf_engine.errors import InvalidManifest, OdfError
@@ -216,6 +218,12 @@ class FakeSource(FakeBlocks, FakeQuestions):
         row = dataset(path.stem)
         self.rows_.append(row)
         return {row.id: row.name}
+
+    def make_demo(self) -> list[tuple[Request, str]]:
+        """Port Haven."""
+        self.rows_ = list(HAVEN)
+        pairs = [(Pull(row.id), Verify(row.id)) for row in HAVEN]
+        return [(request, row.name) for row, pair in zip(HAVEN, pairs, strict=True) for request in pair]
 
     def query_in(self, path: Path) -> str:
         """Files with ``derivative`` in their name."""
