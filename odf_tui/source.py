@@ -14,6 +14,7 @@ from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, W
 from odf_engine.workspace.config import UiConfig
 from odf_tui.chain_state import BlockSource
 from odf_tui.job_source import JobSource
+from odf_tui.look_source import LookSource
 from odf_tui.questions import Questions
 from odf_tui.state import Change, DatasetRow, Detail, Standing
 
@@ -69,7 +70,7 @@ class Link(Protocol):
         ...
 
 
-class Source(Questions, BlockSource, JobSource, Protocol):
+class Source(Questions, BlockSource, JobSource, LookSource, Protocol):
     """The engine as the screen sees it. Everything but :meth:`connect` may block: call it in a thread."""
 
     @property

@@ -38,7 +38,7 @@ _BYTES: Final = 1_000_000_000
 _GROUP_ROWS: Final = 1 << 16
 _ABOUT: Final = b"odf.projection"
 
-SHARE_BYTES: Final = 48 << 20
+SHARE_BYTES: Final = 24 << 20
 """About how many bytes of keys are looked at at once; that takes several times as much memory."""
 
 

@@ -28,7 +28,9 @@ ACTIONS: Final = (
     _on_rows("freeze_columns", "F", "keep the columns up to this one in sight, and back"),
     _on_rows("mark_row", "space", "mark the row; a second time, the rows up to there"),
     Action("statistics", ("i",), "schema and statistics of all columns", "data", "statistics", readable),
-    Action("current_state", ("K",), "current state by key instead of all rows, and back", "data", "", readable),
+    Action(
+        "current_state", ("K",), "current state by key instead of all rows, and back", "data", "", readable
+    ),
     _on_rows("export", "E", "write rows to a file: CSV, JSON or Parquet"),
     _on_rows("copy_rows", "Y", "copy the marked rows, or this one"),
 )

@@ -13,11 +13,12 @@ from odf_tui.engine.blocks import BlockReads
 from odf_tui.engine.changes import Changes
 from odf_tui.engine.datasets import DatasetReads
 from odf_tui.engine.jobs import JobReads
+from odf_tui.engine.looking import LookReads
 from odf_tui.engine.rows import RowReads
 from odf_tui.engine.sql import SqlReads
 
 
-class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads, SqlReads):
+class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads, SqlReads, LookReads):
     """What the screen needs of a workspace."""
 
     @property

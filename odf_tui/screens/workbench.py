@@ -11,6 +11,7 @@ from odf_tui import actions
 from odf_tui.actions import PANES
 from odf_tui.messages import DetailRead
 from odf_tui.screens.editing import Editing
+from odf_tui.screens.looking import LookingPart
 from odf_tui.screens.pane_blocks import BlocksPart
 from odf_tui.screens.pane_data import DataPart
 from odf_tui.screens.pane_jobs import JobsPart
@@ -20,7 +21,7 @@ from odf_tui.widgets.lines import LineView
 _EARLY_SECONDS: Final = 0.2
 
 
-class Workbench(SqlPart, JobsPart, BlocksPart, DataPart, Editing, inherit_bindings=False):
+class Workbench(SqlPart, JobsPart, BlocksPart, DataPart, LookingPart, Editing, inherit_bindings=False):
     """Four panes, see ``base.py``."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)

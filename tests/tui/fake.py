@@ -37,6 +37,7 @@ from odf_tui.state import (
 )
 from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
+from tests.tui.fake_looks import FakeLooks
 from tests.tui.sql_fake import FakeQuestions
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
@@ -153,14 +154,13 @@ class FakeLink:
         self._queue.put_nowait(None)
 
 
-class FakeSource(FakeBlocks, FakeQuestions):
+class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks):
     """Everything that the screen needs, from memory."""
 
     theme = "tide"
     settings_problem = ""
 
     def __init__(self, folder: Path, rows: Sequence[DatasetRow] = HAVEN) -> None:
-        super().__init__()
         super().__init__()
         self.folder = folder
         self.rows_ = list(rows)
@@ -169,6 +169,7 @@ class FakeSource(FakeBlocks, FakeQuestions):
         self.status = WorkerStatus(4711, 1, "0.1.0", "ready", "", 0, 0, 0)
         self.ui = UiConfig(ascii="never")  # whatever the locale of the tests is
         self.kept, self.history, self.questions = {}, [], {}
+        self.counted, self.keys, self.spooled, self.unspooled = set(), {}, [], []
         self.links: list[FakeLink] = []
         self.connecting: list[OdfError] = []
         self.windows: dict[str, Rows] = {}

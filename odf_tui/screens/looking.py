@@ -1,0 +1,210 @@
+"""Looking closer at the rows of pane 3: statistics, the current state by key, files of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from odf_engine.coordinator.protocol import Describe, Export, Project
+from odf_engine.errors import OdfError
+from odf_tui.humane import count
+from odf_tui.looks import outcome_words
+from odf_tui.screens.places import Places
+from odf_tui.screens.waiting import Left, Waiting
+from odf_tui.state import DatasetRow
+
+if TYPE_CHECKING:
+    from odf_tui.screens.exporting import Order
+    from odf_tui.source import RowWindow
+
+STATE = "state"
+"""The kind of the view that shows the current state."""
+
+
+class Rows(msgspec.Struct, frozen=True):
+    """Rows that can be exported: in words, of which window (None: the dataset), and which of them."""
+
+    words: str
+    window: Any = None
+    ranges: list[tuple[int, int]] = []
+
+
+class LookingPart(Waiting, Places):
+    """The part of the workbench that looks closer at rows.
+
+    Attributes:
+        key_choices: the columns that were chosen as keys, by dataset.
+    """
+
+    key_choices: dict[str, list[str]]
+
+    # --- Statistics ---
+
+    def do_statistics(self) -> None:
+        """Schema and statistics of what is shown, when a file has it, or else of the dataset."""
+        row = self.graph.row
+        if row is None:
+            return
+        from odf_tui.screens.statistics import StatisticsScreen
+
+        file = _file_of(self.data_pane.window)
+        view = self.data_pane.front_view
+        of = "the whole changelog, retractions too"
+        if file is not None and view is not None:
+            of = view.title
+        screen = StatisticsScreen(
+            f"Statistics of {row.name}",
+            of,
+            Describe(row.id, file=file),
+            lambda: asyncio.to_thread(self.source.described, row.id, file),
+            partial(self._ask_for, row),
+            self._stop_job,
+            self.book,
+            self.copy_text,
+        )
+        self.app.push_screen(screen)
+
+    async def _ask_for(self, row: DatasetRow, request: Describe) -> str:
+        link = await self.follower.link()
+        return await link.submit(request, row.name)
+
+    async def _stop_job(self, job: str) -> None:
+        with suppress(OdfError):  # it may have ended meanwhile
+            await (await self.follower.link()).cancel(job)
+
+    # --- The current state ---
+
+    def do_current_state(self) -> None:
+        """The current state by key instead of the changelog, and back."""
+        row, view = self.graph.row, self.data_pane.front_view
+        if view is not None and view.kind == STATE:
+            self.data_pane.leave()
+            self.show_hints()
+        elif row is not None:
+            self.start(self._current_state(row))
+
+    async def _current_state(self, row: DatasetRow) -> None:
+        key = await asyncio.to_thread(self.source.primary_key, row.id)
+        if not key:
+            key = await self._chosen_key(row)
+        if not key:
+            return
+        title = f"Current state of {row.name}"
+        try:
+            result = await self.result_of(Project(row.id, key), row.name, title, leaves=True)
+        except Left:
+            self.notify_line(f"the current state of {row.name} is being made: K shows it once it is there")
+            return
+        await self._show_state(row, result)
+
+    async def _chosen_key(self, row: DatasetRow) -> list[str] | None:
+        from odf_tui.screens.key_choice import KeyChoice
+
+        columns = await asyncio.to_thread(self.source.columns, row.id)
+        window = self.data_pane.window
+        system = () if window is None else window.system_columns[:3]
+        columns = [each for each in columns if each[0] not in system]
+        if not columns:
+            raise OdfError(f"the columns of {row.name} are not known")
+        before = [name for name in self._keys().get(row.id, []) if name in dict(columns)]
+        title = f"Current state of {row.name}: by which key?"
+        key = await self.app.push_screen_wait(KeyChoice(title, columns, before))
+        if key:
+            self._keys()[row.id] = key
+        return key
+
+    def _keys(self) -> dict[str, list[str]]:
+        if not hasattr(self, "key_choices"):
+            self.key_choices = {}
+        return self.key_choices
+
+    async def _show_state(self, row: DatasetRow, result: Mapping[str, Any]) -> None:
+        from odf_tui.widgets.rows import open_window
+        from odf_tui.widgets.views import View
+
+        def opened() -> Any:
+            return open_window(self.source.file_rows(row.id, str(result["file"])))
+
+        shown = await asyncio.to_thread(opened)
+        pane = self.data_pane
+        if self.graph.row is None or self.graph.row.id != row.id or pane.dataset != row.id:
+            self.notify_line(f"the current state of {row.name} is there: K shows it")
+            return
+        key = ", ".join(map(str, result["key"]))
+        rows = f"{count(result['rows'])} of {count(result['of'])} rows"
+        below = (pane.view.cursor, pane.view.column)
+        pane.put(View(shown, f"current state by {key} · {rows}", "K back to all rows", STATE, below))
+        self.show_hints()
+
+    # --- Files ---
+
+    def do_export(self) -> None:
+        """Writes rows to a file."""
+        row = self.graph.row
+        if row is None:
+            return
+        from odf_tui.screens.exporting import ExportDialog
+
+        choices = self._exportable(row)
+        name = row.name.rpartition("/")[2].rpartition(".")[2] or row.name
+        dialog = ExportDialog(f"Export {row.name}", [each.words for each in choices], name)
+
+        def decided(order: Order | None) -> None:
+            if order is not None:
+                self.start(self._export(row, choices[order.rows], order))
+
+        self.app.push_screen(dialog, decided)
+
+    def _exportable(self, row: DatasetRow) -> list[Rows]:
+        """Which rows there are to choose from, what is most likely meant first."""
+        pane = self.data_pane
+        view, window, marked = pane.front_view, pane.window, pane.marked()
+        found: list[Rows] = []
+        if marked:
+            rows = sum(stop - start for start, stop in marked)
+            of = window if view is not None else None
+            found.append(Rows(f"{count(rows)} marked", of, marked))
+        if view is not None and window is not None:
+            words = {STATE: "current state"}.get(view.kind, "what is shown")
+            found.append(Rows(f"{words}: {count(window.row_count)}", window))
+        found.append(Rows(f"all {count(row.records)} rows", None))
+        return found
+
+    async def _export(self, row: DatasetRow, rows: Rows, order: Order) -> None:
+        file = _file_of(rows.window)
+        spooled = ""
+        if rows.window is not None and file is None:
+            file = spooled = await asyncio.to_thread(self.source.spool, rows.window)
+        request = Export(
+            row.id,
+            str(order.path),
+            format=order.format,
+            file=file,
+            ranges=_ranges(rows.ranges),
+            system=order.system,
+            replace=order.replace,
+        )
+        try:
+            result = await self.result_of(request, row.name, f"Exporting {row.name}", leaves=True)
+        except Left:
+            self.notify_line(f"{order.path.name} is being written: pane 4 says when it is there")
+            return
+        except OdfError:
+            await asyncio.to_thread(self.source.unspool, spooled)
+            raise
+        await asyncio.to_thread(self.source.unspool, spooled)
+        self.notify_line(outcome_words("export", result))
+
+
+def _file_of(window: RowWindow | None) -> str | None:
+    """The Parquet file that has all rows of a window, if there is one."""
+    return getattr(window, "file", None)
+
+
+def _ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    return sorted(ranges)

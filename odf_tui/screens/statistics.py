@@ -1,0 +1,243 @@
+"""Schema and statistics: the columns of a table at the left, all about one of them at the right."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import ClassVar, Final
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.timer import Timer
+
+from odf_engine.coordinator.protocol import Describe, JobState
+from odf_engine.errors import OdfError
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.humane import clip, count, explained, plain
+from odf_tui.looks import Known, chart, column_lines, share, short_distinct
+from odf_tui.screens.dialogs import Lines
+from odf_tui.state import JobBook
+from odf_tui.widgets.jobs import doing
+from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
+
+_LOOK_SECONDS: Final = 0.25
+_LEAST: Final = 36
+"""Cells of the list of columns where there is no room for more than names."""
+
+
+class ColumnList(LineView):
+    """The columns: name, type, nulls, distinct values, the distribution as a sparkline."""
+
+    headed = True
+
+    def __init__(self) -> None:
+        super().__init__(id="described")
+        self.active = True
+        self.known: Known | None = None
+
+    def show_known(self, known: Known) -> None:
+        """Shows columns; the cursor stays."""
+        self.known = known
+        self.reset()
+
+    def count(self) -> int:
+        """How many columns."""
+        return 0 if self.known is None else len(self.known.statistics.columns)
+
+    def _parts(self) -> tuple[int, bool]:
+        """Cells for names, and whether there is room for everything else."""
+        width = self.room.width
+        wide = width > _LEAST + 14
+        return max(width - (55 if wide else 15), 8), wide
+
+    def header(self) -> Sequence[Span]:
+        """What stands in the lines."""
+        name, wide = self._parts()
+        rest = f"{'type':<12}{'nulls':>8}{'distinct':>10} " if wide else ""
+        return [(f" {clip('column', name)} {rest} distribution", "head")]
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A column."""
+        if self.known is None:
+            return ()
+        column = self.known.statistics.columns[index]
+        name, wide = self._parts()
+        found: list[Span] = [(f" {clip(plain(column.name), name)} ", "name")]
+        if wide:
+            nulls = "" if column.nulls is None else share(column.nulls, self.known.statistics.rows) or "0 %"
+            kind = self.known.types.get(column.name, column.type)
+            different = short_distinct(column) or ("" if self.known.whole else "…")
+            found += [(clip(kind, 11) + " ", "muted"), (right(nulls, 8), "" if column.nulls else "muted")]
+            found.append((f"{different:>10}  ", ""))
+        else:
+            found.append((" ", ""))
+        return [*found, (chart(column, 24 if wide else 12), "busy")]
+
+    def empty(self) -> Sequence[Sequence[Span]]:
+        """Nothing is known."""
+        return [[(" no columns are known yet: there is no data", "muted")]] if self.known is not None else []
+
+
+class StatisticsScreen(ModalScreen[None]):
+    """Shows what is known at once, asks the worker for the rest, and shows it when it has counted.
+
+    Args:
+        title: of what it is.
+        rows: which rows these are, in words.
+        request: for the worker.
+        read: reads what is known; slow.
+        ask: hands the request to the worker; gives the job.
+        stop: stops the job.
+        book: learns of the job.
+        copy: takes what it is and its text.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,i", "dismiss(None)", show=False),
+        Binding("y", "copy", show=False),
+        Binding("c", "stop", show=False),
+        Binding("j,down", "move('down')", show=False),
+        Binding("k,up", "move('above')", show=False),
+        Binding("g,home", "move('first')", show=False),
+        Binding("G,end", "move('last')", show=False),
+        Binding("pagedown,ctrl+f", "move('page_down')", show=False),
+        Binding("pageup,ctrl+b", "move('page_up')", show=False),
+        Binding("ctrl+d,space,l,right", "scroll('down')", show=False),
+        Binding("ctrl+u,h,left", "scroll('above')", show=False),
+    ]
+
+    def __init__(
+        self,
+        title: str,
+        rows: str,
+        request: Describe,
+        read: Callable[[], Awaitable[Known]],
+        ask: Callable[[Describe], Awaitable[str]],
+        stop: Callable[[str], Awaitable[None]],
+        book: JobBook,
+        copy: Callable[[str, str], None],
+    ) -> None:
+        super().__init__()
+        self._title, self._rows, self._request = title, rows, request
+        self._read, self._ask, self._stop = read, ask, stop
+        self._book, self._copy = book, copy
+        self._job = ""
+        self._timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """Columns, one of them, and how far it is."""
+        with Vertical(classes="dialog reader statistics") as box:
+            box.border_title = Content(plain(self._title))
+            box.border_subtitle = Content("j k columns · y copies · esc closes")
+            with Horizontal():
+                yield ColumnList()
+                yield Paragraphs(id="about-column")
+            yield Lines(id="counting")
+
+    @property
+    def _list(self) -> ColumnList:
+        return self.query_one(ColumnList)
+
+    def on_mount(self) -> None:
+        """Reads what is known, then asks for more."""
+        self._tell("reading …", "muted")
+        self.run_worker(self._begin(), group="statistics", name="statistics")
+
+    def on_resize(self) -> None:
+        """The right side has another width."""
+        self.call_after_refresh(self._show_column)
+
+    def on_line_view_moved(self) -> None:
+        """Another column."""
+        self._show_column()
+
+    def action_move(self, move: str) -> None:
+        """Moves in the list."""
+        self._list.move(move)
+
+    def action_scroll(self, move: str) -> None:
+        """Scrolls what is said of a column."""
+        self.query_one("#about-column", Paragraphs).move(move)
+
+    def action_copy(self) -> None:
+        """Copies what is said of the column."""
+        lines = self.query_one("#about-column", Paragraphs).given
+        if lines:
+            self._copy("statistics", "\n".join("".join(text for text, _ in line) for line in lines).rstrip())
+
+    def action_stop(self) -> None:
+        """Stops counting."""
+        if self._job and self._timer is not None:
+            self.run_worker(self._stop(self._job), group="stop")
+
+    # --- What is known ---
+
+    async def _begin(self) -> None:
+        try:
+            known = await self._show_known()
+            if known.whole:
+                return
+            self._tell("handed to the worker …", "busy")
+            self._job = await self._ask(self._request)
+        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            self._tell(explained(error), "bad")
+            return
+        self._timer = self.set_interval(_LOOK_SECONDS, self._look)
+
+    async def _show_known(self) -> Known:
+        known = await self._read()
+        self._list.show_known(known)
+        self._show_column()
+        self._tell(self._about(known), "muted")
+        return known
+
+    def _about(self, known: Known) -> str:
+        rows = count(known.statistics.rows)
+        unit = "row" if known.statistics.rows == 1 else "rows"
+        said = f"{rows} {unit} · {self._rows}" if known.whole else f"{rows} {unit}, not counted"
+        estimated = known.whole and any(not column.exact for column in known.statistics.columns)
+        return f"{said} · ≈ estimated" if estimated else said
+
+    def _show_column(self) -> None:
+        view, known = self.query_one("#about-column", Paragraphs), self._list.known
+        if known is None or self._list.cursor >= len(known.statistics.columns):
+            return
+        column = known.statistics.columns[self._list.cursor]
+        view.set(column_lines(column, known, max(view.size.width - 1, 20)))
+        view.scroll_to(0, 0, animate=False)
+
+    def _tell(self, text: str, style: str) -> None:
+        view = self.query_one("#counting", Lines)
+        lines = [[(f" {plain(text)}", style)]]
+        if lines != view.lines:
+            view.lines = lines
+            view.refresh()
+
+    # --- The job ---
+
+    def _look(self) -> None:
+        job = self._book.jobs.get(self._job)
+        if job is None or not job.state.final:
+            doing_ = doing(job, Timestamp.now()) if job is not None and job.started else "waits for its turn"
+            self._tell(f"{doing_} · c stops it · esc closes, and it goes on", "busy")
+            return
+        if self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        if job.state is JobState.done:
+            self.run_worker(self._finish(), group="statistics", name="statistics")
+        elif job.error is not None:
+            error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
+            self._tell(explained(error), "bad")
+        else:
+            self._tell(f"{job.state.value}: what is shown is what the files tell", "warn")
+
+    async def _finish(self) -> None:
+        try:
+            known = await self._show_known()
+            if not known.whole:
+                self._tell("rows came meanwhile: close this and press i again", "warn")
+        except Exception as error:  # whatever it is, it is shown, and the screen lives on
+            self._tell(explained(error), "bad")

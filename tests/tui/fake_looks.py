@@ -1,0 +1,114 @@
+"""The part of the source in memory about looking closer at rows."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from odf_engine.workspace.described import ColumnStatistics, Frequent, Statistics
+from odf_tui.looks import Known
+from odf_tui.source import RowWindow
+
+HOURS = [3, 12, 41, 80, 96, 70, 55, 40, 31, 22, 14, 9, 8, 6, 4, 2, 1, 1, 0, 1]
+_PLACES = (
+    "Quay",
+    "Old Town",
+    "Lighthouse Hill",
+    "Fish Market",
+    "",
+    "St. Brendan's Ferry Landing, north side",
+)
+TYPES = {
+    "offset": "uint64", "event_time": "timestamp", "station": "string", "pm25": "double",
+    "remark": "string", "money": "decimal128(12, 2)", "sensor": "string", "tags": "list<string>",
+}  # fmt: skip
+
+
+def _told(name: str, **known: object) -> ColumnStatistics:
+    return ColumnStatistics(name=name, type=TYPES[name], **known)  # type: ignore[arg-type]
+
+
+TOLD = [
+    _told("offset", nulls=0, least="0", greatest="7199"),
+    _told("event_time", nulls=0, least="2024-03-01T00:00:00Z", greatest="2024-12-25T23:00:00Z"),
+    _told("station", nulls=0),
+    _told("pm25", nulls=1029),
+    _told("remark", nulls=1800),
+    _told("money", nulls=7),
+    _told("sensor", nulls=0),
+    _told("tags", nulls=0),
+]
+COUNTED = [
+    _told("offset", nulls=0, distinct=7200, least="0", greatest="7199", mean=3599.5, bins=[512] * 14 + [32]),
+    _told(
+        "event_time", nulls=0, distinct=7200, least="2024-03-01T00:00:00Z", greatest="2024-12-25T23:00:00Z",
+        bins=[12, 300, 480, 480, 480, 470, 480, 480, 480, 480, 480, 480, 480, 480, 480, 480, 98],
+    ),
+    _told(
+        "station", nulls=0, distinct=31, least="", greatest="West \x1b[31mQuay", shortest=0, longest=39,
+        frequent=[Frequent(place, 1800 - 290 * at) for at, place in enumerate(_PLACES)],
+    ),
+    _told(
+        "pm25", nulls=1029, not_numbers=4, distinct=612, least="3.25", greatest="181.5", mean=22.7512345,
+        bins=HOURS, frequent=[Frequent("3.25", 211), Frequent("12.5", 198), Frequent("19.0", 7)],
+    ),
+    _told("remark", nulls=1800, distinct=3, shortest=4, longest=56, frequent=[Frequent("fine", 1800)]),
+    _told(
+        "money", nulls=7, distinct=480_213, exact=False, lost=12, least="-12.00", greatest="99999.99",
+        mean=-1234567.125, bins=[0, 1, 7000, 3, 0, 0, 188], frequent=[Frequent("0.00", 5100)],
+    ),
+    _told("sensor", nulls=0, distinct=7200, shortest=4, longest=4, frequent=[Frequent("s-01", 1)]),
+    _told("tags", nulls=0, shortest=0, longest=1),
+]  # fmt: skip
+
+
+class FileWindow:
+    """The current state of a dataset: every tenth row."""
+
+    def __init__(self, window: RowWindow, file: str, rows: int) -> None:
+        self._window = window
+        self.file, self.row_count = file, rows
+        self.columns, self.system_columns = window.columns, window.system_columns
+
+    def window(self, start: int, count: int) -> pa.Table:
+        """Some rows."""
+        return self._window.window(start, max(min(count, self.row_count - start), 0))
+
+
+class FakeLooks:
+    """Statistics and the current state of datasets.
+
+    Attributes:
+        counted: datasets and files whose statistics were computed.
+        keys: primary keys by dataset.
+        spooled: windows that were written to files.
+    """
+
+    counted: set[str]
+    keys: dict[str, list[str]]
+    spooled: list[RowWindow]
+    unspooled: list[str]
+
+    def described(self, dataset: str, file: str | None) -> Known:
+        """Eight columns."""
+        whole = (file or dataset) in self.counted
+        comments = {"pm25": "micrograms of fine dust in a cubic metre of air"}
+        statistics = Statistics(7200, COUNTED if whole else TOLD)
+        return Known(statistics, whole, TYPES, ("offset", "event_time"), comments)
+
+    def primary_key(self, dataset: str) -> list[str]:
+        """The key."""
+        return self.keys.get(dataset, [])
+
+    def file_rows(self, dataset: str, file: str) -> FileWindow:
+        """The first 31 rows."""
+        return FileWindow(self.rows(dataset), file, 31)  # type: ignore[attr-defined]
+
+    def spool(self, window: RowWindow) -> str:
+        """Notes it."""
+        self.spooled.append(window)
+        return f"spool-{len(self.spooled)}"
+
+    def unspool(self, file: str) -> None:
+        """Notes it."""
+        if file:
+            self.unspooled.append(file)
