@@ -99,5 +99,5 @@ def said(error: Exception) -> str:
 
 
 def explained(error: Exception) -> str:
-    """An error with what to do about it, in one line."""
-    return error.in_full if isinstance(error, OdfError) else said(error)
+    """An error with what to do about it, in one line that is safe to show."""
+    return plain(error.in_full if isinstance(error, OdfError) else said(error))

@@ -107,9 +107,9 @@ class Dataset:
             decoded = decode_block(data)
         except MalformedBlock as error:
             place = f", {error.where}" if error.where else ""
-            raise MalformedBlock(
-                error.message, hint=error.hint, where=f"block {block_hash}{place}"
-            ) from error
+            problem = f"the block cannot be read: {error.message}"
+            hint = error.hint or "whoever published the dataset may have a right one"
+            raise MalformedBlock(problem, hint=hint, where=f"block {block_hash}{place}") from error
         return StoredBlock(block_hash, decoded.block, decoded.version, len(data), decoded.unknown)
 
     def find_block(self, text: str) -> Multihash:

@@ -10,7 +10,7 @@ from textual import on
 from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import JobState, Verify
-from odf_tui.humane import count, shorten
+from odf_tui.humane import count, plain, shorten
 from odf_tui.messages import DatasetsRead, DetailRead
 from odf_tui.narrowing import counts, with_word, words_of
 from odf_tui.screens.base import CARD_SIZE, Early
@@ -90,7 +90,7 @@ class DatasetsPart(Resetting, Verbs):
             return
         self.blocks_pane.retitle(row.name)
         if row.missing or row.problem:
-            why = row.problem or "This input is not in the workspace."
+            why = plain(row.problem or "This input is not in the workspace.")
             self.blocks_pane.view.open(row.id, row.blocks)
             self.data_pane.say(row.id, [(f" {why}", "warn")])
             return

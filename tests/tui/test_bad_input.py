@@ -1,0 +1,324 @@
+"""Workspaces that are damaged on disk: the pane concerned says it and what to do, the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import OdfError, Unsupported
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.refs import DatasetAlias
+from odf_engine.metadata.flatbuffers import decode_block, encode_block
+from odf_engine.metadata.model import DatasetKind, MetadataBlock, SetInfo
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui.engine import WorkspaceSource
+from odf_tui.workstation import Workstation
+from tests.tui.conftest import Driven
+from tests.tui.test_engine import LonelySource, add_rows
+
+Damage = Callable[[DatasetEntry], None]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """Two datasets of three slices each; ``wrecks`` is the one to be damaged."""
+    made = Workspace.init(tmp_path / "harbour")
+    for name in ("boats", "wrecks"):
+        add_rows(made.dataset_new(DatasetAlias.parse(name), DatasetKind.Root), 3, 300)
+    return made
+
+
+@asynccontextmanager
+async def opened(
+    workspace: Workspace, size: tuple[int, int] = (120, 36), source: type[WorkspaceSource] = LonelySource
+) -> AsyncIterator[Driven]:
+    """The workstation on a workspace that nobody has opened before."""
+    app = Workstation(source(Workspace(workspace.folder)))
+    async with app.run_test(size=size) as pilot:
+        drive = Driven(app, pilot, None)  # type: ignore[arg-type]
+        await drive.settle()
+        yield drive
+
+
+def words(drive: Driven) -> str:
+    """The screen without its drawing, so that sentences are found that go on in the next line."""
+    lines = drive.text().splitlines()
+    middle = max(line.find("││") for line in lines)
+    columns = [line[:middle] for line in lines] + [line[middle:] for line in lines]
+    return " ".join(" ".join(columns).translate(str.maketrans("│╭╮╰╯─", "      ")).split())
+
+
+def forget_index(workspace: Workspace) -> None:
+    """The index was made before the damage; without it chains are read anew."""
+    workspace.index.close()
+    for path in workspace.odf.glob("index.sqlite*"):
+        path.unlink()
+
+
+def block_file(entry: DatasetEntry, number: int) -> Path:
+    """Where a block is stored."""
+    return entry.dataset.folder / "blocks" / str(entry.dataset.block(number).hash)
+
+
+# --- What can be damaged ---
+
+
+def _turned_bytes(entry: DatasetEntry) -> None:
+    path = block_file(entry, 4)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def _cut_block(entry: DatasetEntry) -> None:
+    path = block_file(entry, 4)
+    path.write_bytes(path.read_bytes()[:40])
+
+
+def _missing_block(entry: DatasetEntry) -> None:
+    block_file(entry, 2).unlink()
+
+
+def _head_to_nothing(entry: DatasetEntry) -> None:
+    path = entry.dataset.folder / "refs" / "head"
+    path.write_text(str(Multihash.sha3_256(b"nothing")))
+
+
+def _garbage_head(entry: DatasetEntry) -> None:
+    (entry.dataset.folder / "refs" / "head").write_bytes(b"\xff\x00\x1b[31mjunk\n")
+
+
+def _no_head(entry: DatasetEntry) -> None:
+    (entry.dataset.folder / "refs" / "head").unlink()
+
+
+def _put_head(entry: DatasetEntry, data: bytes) -> None:
+    """Makes these bytes the newest block."""
+    block_hash = Multihash.sha3_256(data)
+    (entry.dataset.folder / "blocks" / str(block_hash)).write_bytes(data)
+    (entry.dataset.folder / "refs" / "head").write_text(str(block_hash))
+
+
+def _next_block(entry: DatasetEntry) -> bytes:
+    state = entry.dataset.state()
+    block = MetadataBlock(
+        system_time=state.system_time,
+        prev_block_hash=state.head,
+        sequence_number=state.sequence_number + 1,
+        event=SetInfo("of a newer time"),
+    )
+    return encode_block(block)
+
+
+def _unknown_version(entry: DatasetEntry) -> None:
+    _put_head(entry, _changed(_next_block(entry), "version: block version 99"))
+
+
+def _changed(data: bytes, wanted: str) -> bytes:
+    """The bytes with that one set to 99 that makes the codec say what is wanted."""
+    for place in range(len(data)):
+        changed = data[:place] + bytes([99]) + data[place + 1 :]
+        try:
+            said = " ".join(decode_block(changed).unknown)
+        except OdfError as error:
+            said = str(error)
+        if said.startswith(wanted):
+            return changed
+    raise AssertionError(f"no byte leads to '{wanted}'")
+
+
+def _unknown_event(entry: DatasetEntry) -> None:
+    _put_head(entry, _changed(_next_block(entry), "event: member 99"))
+
+
+BROKEN: dict[str, tuple[Damage, str, str]] = {
+    "changed": (_turned_bytes, "the block is damaged", "bring it back from a copy of the dataset"),
+    "cut": (_cut_block, "the block is damaged", "bring it back from a copy of the dataset"),
+    "missing": (_missing_block, "the block is missing", "bring it back from a copy of the dataset"),
+    "nowhere": (_head_to_nothing, "the block is missing", "bring it back from a copy of the dataset"),
+    "garbage": (_garbage_head, "refs/head does not hold the hash of a block", "bring it back from a copy"),
+    "headless": (_no_head, "refs/head is missing, which names the newest", "bring it back from a copy"),
+    "newer": (_unknown_version, "block version 99 is not one of those", "a newer version of this program"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+async def test_a_broken_chain_is_said_and_the_rest_goes_on(workspace: Workspace, name: str) -> None:
+    damage, why, remedy = BROKEN[name]
+    damage(workspace.resolve("wrecks"))
+    forget_index(workspace)
+    async with opened(workspace) as drive:
+        assert "900" in drive.text()  # boats are as they were
+        await drive.press("j")
+        assert drive.bench.graph.row is not None
+        assert drive.bench.graph.row.name == "wrecks"
+        shown = words(drive)
+        assert "! damaged" in shown
+        assert why in shown
+        assert remedy in shown
+        assert "\x1b" not in drive.text()
+        for key in ("p", "enter", "escape", "2", "enter", "escape", "3", "enter", "y", "4", "1", "k"):
+            await drive.press(key)
+        await drive.press("3", "G")
+        assert "row 900 of 900" in drive.text()
+
+
+async def test_an_event_of_a_newer_specification_hides_nothing(workspace: Workspace) -> None:
+    _unknown_event(workspace.resolve("wrecks"))
+    forget_index(workspace)
+    async with opened(workspace, (160, 36)) as drive:
+        await drive.press("j", "3", "G")
+        assert "row 900 of 900" in drive.text()
+        assert "an event of a newer" in words(drive)
+
+
+# --- Slices ---
+
+
+def _missing_slice(entry: DatasetEntry) -> None:
+    entry.dataset.slice_path(entry.dataset.slices()[1]).unlink()
+
+
+def _cut_slice(entry: DatasetEntry) -> None:
+    path = entry.dataset.slice_path(entry.dataset.slices()[1])
+    path.write_bytes(path.read_bytes()[:100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "why"),
+    [(_missing_slice, "the slice is not here"), (_cut_slice, "the slice cannot be read")],
+)
+async def test_a_slice_that_cannot_be_read(workspace: Workspace, damage: Damage, why: str) -> None:
+    damage(workspace.resolve("wrecks"))
+    async with opened(workspace, (160, 50)) as drive:
+        await drive.press("j", "3")
+        assert "boat 3" in drive.text()  # the slices around it are shown
+        for _ in range(12):
+            await drive.press("pagedown")
+        assert why in words(drive)
+        assert "block 3" in words(drive)
+        await drive.press("G")
+        assert "boat 899" in drive.text()
+        await drive.press("2")
+        assert "AddData" in drive.text()
+
+
+# --- The workspace ---
+
+
+@pytest.mark.parametrize(("text", "said"), [("2\n", "of version 2"), ("two", "of an unknown version, 'two'")])
+def test_a_workspace_of_a_newer_version_is_left_alone(workspace: Workspace, text: str, said: str) -> None:
+    (workspace.odf / "version").write_text(text)
+    before = {path: path.stat().st_mtime_ns for path in workspace.odf.rglob("*")}
+    with pytest.raises(Unsupported, match=said) as refused:
+        Workspace.find(workspace.folder)
+    assert "newer version of odf" in str(refused.value.hint)
+    done = odf(workspace, "list")
+    assert done.returncode == 1
+    assert f"this workspace is {said}" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in workspace.odf.rglob("*")} == before
+
+
+def test_workspaces_say_their_version_and_old_ones_need_not(workspace: Workspace) -> None:
+    assert (workspace.odf / "version").read_text() == "1\n"
+    (workspace.odf / "version").unlink()
+    assert Workspace.find(workspace.folder).datasets()
+
+
+async def test_settings_that_cannot_be_read(workspace: Workspace) -> None:
+    workspace.config_path.write_text("ui:\n  theme: paper\n bad: [\n")
+    async with opened(workspace, (160, 36)) as drive:
+        await drive.until(lambda: "config.yaml:3:" in drive.hint())
+        assert "the settings are not valid YAML" in drive.hint()
+        assert drive.app.theme != "paper"
+        await drive.press("3", "G")
+        assert "row 900 of 900" in drive.text()
+
+
+async def test_a_journal_that_is_none(workspace: Workspace) -> None:
+    (workspace.odf / "jobs.sqlite").write_bytes(b"this is no database" * 100)
+    async with opened(workspace, (160, 36)) as drive:
+        shown = words(drive)
+        assert "the journal of jobs cannot be read" in shown
+        await drive.press("3", "G")
+        assert "row 900 of 900" in drive.text()
+
+
+async def test_a_dataset_whose_name_is_lost(workspace: Workspace) -> None:
+    entry = workspace.resolve("wrecks")
+    (entry.dataset.folder / "info" / "alias").write_bytes(b"\xff\xfe")
+    async with opened(workspace) as drive:
+        names = [row.name for row in drive.bench.rows]
+        assert names == ["boats", entry.dataset.folder.name]
+
+
+# --- The disk ---
+
+READ_ONLY = """
+mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && shift && exec "$@"
+"""
+
+
+def can_mount() -> bool:
+    """Whether a folder can be made read-only here, for some process alone."""
+    if shutil.which("unshare") is None:
+        return False
+    tried = subprocess.run(["unshare", "-rm", "mount", "--bind", "/tmp", "/tmp"], capture_output=True)
+    return tried.returncode == 0
+
+
+def odf(workspace: Workspace, *words: str, before: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Runs a verb."""
+    program = [*before, sys.executable, "-m", "odf_tui", "-w", str(workspace.folder), *words]
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
+    environ = os.environ | {"PYTHONPATH": path}
+    return subprocess.run(program, env=environ, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.mark.skipif(not can_mount(), reason="needs to mount")
+def test_a_read_only_disk_can_be_looked_at(workspace: Workspace) -> None:
+    forget_index(workspace)
+    before = ("unshare", "-rm", "sh", "-c", READ_ONLY, "sh", str(workspace.folder))
+    listed = odf(workspace, "list", before=before)
+    assert listed.returncode == 0
+    assert "wrecks" in listed.stdout
+    for verb in (["config", "set", "ui.theme", "paper"], ["rename", "boats", "ships"]):
+        refused = odf(workspace, *verb, before=before)
+        assert refused.returncode == 1
+        assert "cannot be written: Read-only file system" in refused.stderr
+        assert "hint: free some space, or check the permissions" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    script = textwrap.dedent(
+        f"""
+        import asyncio
+        from pathlib import Path
+        from odf_engine.workspace.workspace import Workspace
+        from tests.tui.test_bad_input import opened
+
+        async def look():
+            async with opened(Workspace(Path({str(workspace.folder)!r})), (160, 36)) as drive:
+                await drive.press("3", "G")
+                print(drive.text())
+
+        asyncio.run(look())
+        """
+    )
+    path = os.pathsep.join([str(Path(__file__).resolve().parents[2]), *sys.path])
+    shown = subprocess.run(
+        [*before, sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert "row 900 of 900" in shown.stdout, shown.stderr
+    assert not list(workspace.odf.glob("index.sqlite*"))
