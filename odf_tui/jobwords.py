@@ -12,7 +12,7 @@ from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui import verdict
 from odf_tui.humane import count, elapsed, plain, size
-from odf_tui.pace import Pace, bar, left_words, part_done, rate_words
+from odf_tui.pace import Pace, bar, left_words, part_done, rate_words, unit_of
 from odf_tui.state import found_invalid
 from odf_tui.widgets.lines import Span
 
@@ -55,6 +55,14 @@ def outcome(job: Job) -> tuple[str, str]:
     if job.kind == "update":
         state = result.get("state")
         return f"{result.get('status') or 'done'}" + (f", state {state}" if state else ""), "good"
+    if job.kind == "sql":
+        rows = result.get("rows") or 0
+        first = "the first " if result.get("truncated") else ""
+        return f"{first}{count(rows)} {'row' if rows == 1 else 'rows'}", "good"
+    if job.kind in ("describe", "project", "export"):
+        from odf_tui.looks import outcome_words
+
+        return outcome_words(job.kind, result), "good"
     if result.get("status") == "updated":
         blocks = result.get("blocks")
         rows = f"+{count(result.get('records') or 0)} rows"
@@ -147,7 +155,8 @@ def progress_words(job: Job, pace: Pace, room: int) -> str:
     """
     part = part_done(job.progress)
     phase = job.progress.phase or "running"
-    rate, left = rate_words(pace.recent(job.id)), left_words(pace.left(job))
+    rate = rate_words(pace.recent(job.id), unit_of(job.progress))
+    left = left_words(pace.left(job))
     percent = f"{part * 100:.0f}%" if part is not None else ""
     drawn = f"{bar(part, _BAR)} {percent}" if part is not None else ""
     amount = amounts(job).removeprefix(phase).removeprefix(" · ")

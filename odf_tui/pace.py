@@ -94,9 +94,9 @@ def sparkline(values: Sequence[float], width: int, most: float = 0) -> str:
     return "".join(_BARS[min(int(max(value, 0) / top * 7.999), 7)] for value in shown)
 
 
-def rate_words(rate: Rate) -> str:
-    """A rate, such as ``48.2k rows/s``; of bytes where there are no rows; empty when nothing is done."""
-    if rate.rows >= 1:
+def rate_words(rate: Rate, unit: str | None = None) -> str:
+    """A rate, such as ``48.2k rows/s``; of bytes where that is the ``unit``, or where there are no rows."""
+    if rate.rows >= 1 and unit != "bytes":
         return f"{short_count(round(rate.rows))} rows/s"
     if rate.bytes >= 1000:
         return f"{size(round(rate.bytes))}/s"
@@ -122,6 +122,7 @@ class Pressure(msgspec.Struct, frozen=True):
     heap: tuple[float, ...]
     heap_max: int
     memory: str
+    whole: str
 
 
 def pressure(pace: Pace, job: Job | None) -> Pressure | None:
@@ -130,16 +131,16 @@ def pressure(pace: Pace, job: Job | None) -> Pressure | None:
     if not samples:
         return None
     known = pace.rates(job.id) if job is not None else [total_of(sample) for sample in samples]
-    by_rows = any(rate.rows for rate in known)
-    values = tuple(rate.rows if by_rows else rate.bytes for rate in known)
+    unit = unit_of(job.progress) if job is not None else None
+    by_rows = unit != "bytes" and any(rate.rows for rate in known)
     last = samples[-1]
-    words = f"{size(last.heap)} of {size(last.heap_max)} heap · " if last.heap_max else ""
     return Pressure(
-        values,
-        rate_words(mean(known[-_RECENT:])),
-        tuple(float(sample.heap or sample.memory) for sample in samples),
+        tuple(rate.rows if by_rows else rate.bytes for rate in known),
+        rate_words(mean(known[-_RECENT:]), "rows" if by_rows else "bytes"),
+        tuple(float(sample.heap if last.heap_max else sample.memory) for sample in samples),
         last.heap_max,
-        f"{words}{size(last.memory)} in all",
+        f"{size(last.heap)} of {size(last.heap_max)}" if last.heap_max else size(last.memory),
+        f" in Spark, {size(last.memory)} in all" if last.heap_max else " without Spark",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual import on
 
@@ -16,9 +17,25 @@ from odf_tui.messages import Notice
 from odf_tui.screens.pane_datasets import DatasetsPart
 from odf_tui.state import Target
 
+if TYPE_CHECKING:
+    from odf_tui.screens.logs import LogScreen
+
 
 class JobVerbs(DatasetsPart):
     """The part of the workbench that does something with the selected job."""
+
+    _open_log: LogScreen | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it can be seen: not behind a log, so that nothing is painted there."""
+        return super().is_current and (self._open_log is None or self.app.screen is self)
+
+    def notify_line(self, text: str, style: str = "good") -> None:
+        """Tells something in the line of hints, and in the log that is in front of it."""
+        super().notify_line(text, style)
+        if self._open_log is not None and self._open_log.is_current:
+            self._open_log.say(text)
 
     def do_cancel(self) -> None:
         """Asks, then cancels the selected job, or that of the selected dataset."""

@@ -12,7 +12,8 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Region
-from textual.screen import ModalScreen
+from textual.screen import Screen
+from textual.timer import Timer
 from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import Job, JournalEvent
@@ -26,11 +27,15 @@ from odf_tui.widgets.gauges import Gauges
 from odf_tui.widgets.jobs import end_of
 from odf_tui.widgets.log import LogLines
 
+PAINT_SECONDS: Final = 0.4
 _ROOM_FOR_GAUGES: Final = 36
+_NO_MORE: Final = ("none below, N looks above", "none above, n looks below")
 
 
-class LogScreen(ModalScreen[str]):
-    """Shows a job's log. Ends with None, or the id of an action of the pane that is wanted.
+class LogScreen(Screen[str]):
+    """Shows a job's log, and nothing else: what is below would be painted anew with each line of it.
+
+    Ends with None, or the id of an action of the pane that is wanted.
 
     Args:
         job: whose log.
@@ -43,7 +48,7 @@ class LogScreen(ModalScreen[str]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "leave", show=False),
-        Binding("q,enter", "dismiss(None)", show=False),
+        Binding("q", "dismiss(None)", show=False),
         Binding("slash", "search", show=False),
         Binding("n", "next(False)", show=False),
         Binding("N", "next(True)", show=False),
@@ -88,6 +93,7 @@ class LogScreen(ModalScreen[str]):
         self._waiting: list[JournalEvent] = []  # what came before the first page was read
         self._loaded = self._asked = False
         self._shown: list[Entry] = []
+        self._due: Timer | None = None
         self._gauged: bool | None = None  # what the person chose
 
     @property
@@ -125,9 +131,12 @@ class LogScreen(ModalScreen[str]):
             box.refresh(Region(-1, -1, box.size.width + 2, 1))
         if not self._loaded:
             self._waiting += events
-        elif events or ended:
-            self.window.add(events)
+            return
+        self.window.add(events)
+        if ended:
             self._show()
+        elif events and self._due is None:  # a screen full of lines is some kB: not four times a second
+            self._due = self.set_timer(PAINT_SECONDS, self._show)
 
     def sampled(self) -> None:
         """There is a new sample."""
@@ -139,7 +148,7 @@ class LogScreen(ModalScreen[str]):
         page, window = message.page, self.window
         if page is None:
             if message.error:
-                self._say(message.error)
+                self.say(message.error)
             return
         if message.place == "older":
             window.prepend(page)
@@ -183,6 +192,7 @@ class LogScreen(ModalScreen[str]):
         return f"{self.job.kind} {self.job.target} · job {self.job.id} · {self.job.state.value}"
 
     def _show(self) -> None:
+        self._due = None
         lines = self.window.lines
         self._shown = [line for line in lines if self.details or getattr(line, "level", "") != "debug"]
         end = end_of(self.job, self.details) if not self.window.newer else ()
@@ -200,7 +210,8 @@ class LogScreen(ModalScreen[str]):
             box._border_subtitle = text
             box.refresh(Region(-1, box.size.height, box.size.width + 2, 1))
 
-    def _say(self, text: str) -> None:
+    def say(self, text: str) -> None:
+        """Says something in the lower border, until a key is pressed."""
         self._tell(text)
 
     def _show_gauges(self) -> None:
@@ -259,7 +270,7 @@ class LogScreen(ModalScreen[str]):
         self._gauged = not self.query_one(Gauges).display
         self._show_gauges()
         if self._gauged and not self.query_one(Gauges).display:
-            self._say("nothing is known of its speed")
+            self.say("nothing is known of its speed")
 
     def action_copy(self) -> None:
         """Copies what is in memory."""
@@ -288,20 +299,20 @@ class LogScreen(ModalScreen[str]):
         line = self.query_one("#needle", Input)
         line.display = True
         line.value = self._lines.needle
-        line.focus()
+        self.set_focus(line)  # at once: letters may have been typed already
 
     def _close_search(self) -> None:
         self.query_one("#needle", Input).display = False
         self.set_focus(None)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Looks for it, from the last line in sight upwards: what is new matters most."""
+        """Looks for it: upwards from the end, when that is followed, else downwards from what is in sight."""
         event.stop()
         self._close_search()
         self._lines.needle, self._lines.found = event.value.strip(), 0
         self._tell()
         if self._lines.needle:
-            self.action_next(True)
+            self.action_next(self._lines.follows)
         else:
             self._lines.refresh()
 
@@ -310,7 +321,7 @@ class LogScreen(ModalScreen[str]):
         view = self._lines
         needle = view.needle.lower()
         if not needle:
-            self._say("/ looks for a text")
+            self.say("/ looks for a text")
             return
         seqs = [line.seq for line in self._shown]
         if view.found:
@@ -325,7 +336,7 @@ class LogScreen(ModalScreen[str]):
         elif self.window.older if back else self.window.newer:
             self._find_far(back)
         else:
-            self._say("there is no other" if view.found else "it is not in the log")
+            self.say(_NO_MORE[back])
 
     def _stand_at(self, line: int) -> None:
         self._lines.found = self._shown[line].seq
@@ -337,7 +348,7 @@ class LogScreen(ModalScreen[str]):
         if at is not None:
             self._stand_at(at)
         else:
-            self._say("it is in the details: i shows them")
+            self.say("it is in the details: i shows them")
 
     def _find_far(self, back: bool) -> None:
         job, needle = self.job.id, self._lines.needle
@@ -350,8 +361,8 @@ class LogScreen(ModalScreen[str]):
 
         def tell(found: tuple[int, object] | None, error: str) -> LogPageRead:
             if found is None:
-                return LogPageRead(job, "found", None, error=error or "there is no other")
+                return LogPageRead(job, "found", None, error=error or _NO_MORE[back])
             return LogPageRead(job, "found", found[1], found[0], error)  # type: ignore[arg-type]
 
-        self._say("looking …")
+        self.say("looking …")
         self._reads.start("page", find, tell)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
 
 from textual import on
 from textual.timer import Timer
@@ -19,9 +18,6 @@ from odf_tui.widgets.jobs import JobsView, outcome
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.status import StatusLine
 
-if TYPE_CHECKING:
-    from odf_tui.screens.logs import LogScreen
-
 
 class JobsPart(JobVerbs):
     """The part of the workbench about jobs.
@@ -32,7 +28,6 @@ class JobsPart(JobVerbs):
 
     tick: Timer
     _worker_news: WorkerChanged | None = None
-    _open_log: LogScreen | None = None
 
     # --- What is learnt ---
 
@@ -57,7 +52,7 @@ class JobsPart(JobVerbs):
             view.load()
         else:
             view.update(changes.jobs)  # amounts are painted once a second
-        if view.job is not None and view.job.id in changes.logs | changes.jobs:
+        if self._open_log is None and view.job is not None and view.job.id in changes.logs | changes.jobs:
             self.jobs_pane.show_log()
         self._tell_open_log(message.events)
         if changes.jobs:
@@ -75,7 +70,8 @@ class JobsPart(JobVerbs):
         samples = [each for event in events if isinstance(event, Samples) for each in event.samples]
         if samples:
             self.jobs_pane.pace.add(samples)
-            self.jobs_pane.show_gauges()
+            if self._open_log is None:
+                self.jobs_pane.show_gauges()
         log = self._open_log
         if log is None or not log.is_attached:
             return

@@ -11,6 +11,7 @@ from odf_tui.pace import Pressure, sparkline
 from odf_tui.widgets.lines import LineScroll, Span
 
 _MOST: Final = 120
+_WIDE: Final = 90
 
 
 class Gauges(LineScroll):
@@ -38,7 +39,8 @@ class Gauges(LineScroll):
 def gauge_lines(pressure: Pressure, width: int) -> list[list[Span]]:
     """Speed, and memory, in lines of a width."""
     rate = pressure.rate or "nothing moves"
-    room = max(min(width - 9 - max(cell_len(rate), cell_len(pressure.memory)) - 2, _MOST), 0)
+    memory = pressure.memory + (pressure.whole if width >= _WIDE else "")
+    room = max(min(width - 11 - max(cell_len(rate), cell_len(memory)), _MOST), 0)
     seconds = max(len(pressure.rates), len(pressure.heap))
     bars = min(room, seconds)
 
@@ -48,5 +50,5 @@ def gauge_lines(pressure: Pressure, width: int) -> list[list[Span]]:
 
     return [
         line("speed", pressure.rates, 0, rate),
-        line("memory", pressure.heap, pressure.heap_max, pressure.memory),
+        line("memory", pressure.heap, pressure.heap_max, memory),
     ]

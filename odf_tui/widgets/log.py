@@ -8,6 +8,8 @@ from itertools import accumulate
 from typing import Final
 
 from rich.cells import cell_len, chop_cells
+from textual.geometry import Size
+from textual.scroll_view import ScrollView
 
 from odf_engine.coordinator.protocol import Committed
 from odf_tui.humane import plain
@@ -50,15 +52,27 @@ class LogLines(LineScroll):
 
     def set(self, lines: Sequence[Entry], end: Sequence[Sequence[Span]] = ()) -> None:
         """Shows these lines. What one reads stays where it is, unless the end is followed."""
-        seq, part = self._seen()
+        (seq, part), end_before, rows = self._seen(), self.end, self.count()
         self.lines, self.end = lines, end
         self._measure()
-        self.reset()
-        if self._follows:
-            self._to_end()
-        elif seq:
-            line = bisect_left(lines, seq, key=_seq)
-            self.scroll_to(y=self._row(line) + part, animate=False)
+        if self._follows or not seq:
+            self.reset()
+            if self._follows:
+                self._to_end()
+            return
+        top = self._row(bisect_left(lines, seq, key=_seq)) + part
+        bottom = self.scroll_offset.y + self.room.height
+        if top == self.scroll_offset.y and bottom <= rows - len(self._end) and list(end) == list(end_before):
+            self.grow()  # more lines below what is in sight
+        else:
+            self.reset()
+            self.scroll_to(y=top, animate=False)
+
+    def grow(self) -> None:
+        """There are more lines; nothing but the scroll bar looks different."""
+        size = Size(0, self.count())
+        self.set_reactive(ScrollView.virtual_size, size)  # type: ignore[arg-type]
+        self._scroll_update(size)
 
     def _seen(self) -> tuple[int, int]:
         """The first line in sight, and how many of its rows are above."""
@@ -186,15 +200,21 @@ def _seq(entry: Entry) -> int:
 
 
 def _height(text: str, room: int) -> int:
-    if text.isascii():
-        return max(-(-len(text) // room), 1)
+    if text.isascii() and len(text) <= room:
+        return 1
     return len(_pieces(plain(text), room))
 
 
 def _pieces(text: str, room: int) -> list[str]:
-    """A text in pieces of at most ``room`` cells."""
+    """A text in pieces of at most ``room`` cells, broken between words where these are not too long."""
     if cell_len(text) <= room:
         return [text]
-    if text.isascii():
-        return [text[start : start + room] for start in range(0, len(text), room)]
-    return chop_cells(text, room)
+    if not text.isascii():
+        return chop_cells(text, room)
+    pieces: list[str] = []
+    start = 0
+    while len(text) - start > room:
+        cut = text.rfind(" ", start + room // 2, start + room + 1) + 1 or start + room
+        pieces.append(text[start:cut].rstrip(" ") or " ")
+        start = cut
+    return [*pieces, text[start:]]
