@@ -61,14 +61,6 @@ class JobsRead(Message):
 
 
 @dataclass
-class ThemeSaved(Message):
-    """A theme was remembered, or could not be."""
-
-    name: str
-    error: str = ""
-
-
-@dataclass
 class EventsArrived(Message):
     """A batch of events from the worker, at most four a second."""
 

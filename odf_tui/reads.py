@@ -19,7 +19,6 @@ from odf_tui.messages import (
     JobsRead,
     LogRead,
     RowsOpened,
-    ThemeSaved,
 )
 from odf_tui.source import Source
 from odf_tui.widgets.rows import open_rows
@@ -89,7 +88,3 @@ class Reads:
             lambda: list(self._source.log(job)),
             lambda events, error: LogRead(job, events or [], error),
         )
-
-    def save_theme(self, name: str) -> None:
-        """Remembers the theme; a workspace that cannot be written to keeps the old one."""
-        self.start("theme", lambda: self._source.save_theme(name), lambda _, error: ThemeSaved(name, error))

@@ -145,10 +145,6 @@ class Source(Questions, BlockSource, JobSource, LookSource, Protocol):
         """The journal of one job."""
         ...
 
-    def save_theme(self, name: str) -> None:
-        """Remembers the theme."""
-        ...
-
     async def connect(self) -> Link:
         """Attaches to the worker, and starts it if none runs."""
         ...

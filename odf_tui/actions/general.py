@@ -15,7 +15,9 @@ ACTIONS: Final = (
     Action("filter", ("slash",), "filter this pane", hint="filter"),
     Action("copy", ("y",), "copy what is selected: id, hash, cell or log"),
     Action("zoom", ("z",), "zoom this pane, and back", hint="zoom"),
-    Action("palette", ("colon", "ctrl+p"), "find any action or dataset", hint="find"),
+    Action(
+        "palette", ("colon", "ctrl+p"), "find any action, dataset, block, column, job or theme", hint="find"
+    ),
     Action("help", ("question_mark", "f1"), "show the keys that are valid now, and run them", hint="keys"),
     Action("up", ("escape",), "one level up: filter, zoom, pane", guard=need("up", "this is the top")),
     Action("pane_1", ("1",), "go to the datasets"),
@@ -25,7 +27,10 @@ ACTIONS: Final = (
     Action("next_pane", ("tab",), "next pane"),
     Action("previous_pane", ("shift+tab",), "previous pane"),
     Action("refresh", ("r", "ctrl+r"), "read everything again"),
-    Action("next_theme", ("T",), "next colour theme"),
+    Action("themes", ("T",), "show the colour themes, and take one"),
+    Action("grow", ("plus",), "more room for this pane"),
+    Action("shrink", ("minus",), "less room for this pane"),
+    Action("usual_sizes", ("equals_sign",), "all panes as large as usual"),
     Action("quit", ("q", "ctrl+q", "ctrl+c"), "leave; running jobs go on", hint="quit"),
     _move("down", "j down", "down"),
     _move("above", "k up", "up"),

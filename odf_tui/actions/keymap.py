@@ -17,7 +17,8 @@ _KEY_NAMES: Final = {
 }  # fmt: skip
 
 _URGENT: Final = ("restart", "begin_anew", "cancel")
-_LAST: Final = "help"
+LAST: Final = ("palette", "help")
+"""The actions whose hints come last, and are always there."""
 
 
 def key_name(key: str) -> str:
@@ -70,6 +71,11 @@ class KeyMap:
         keys = self.by_id[action].keys
         return key_name(keys[0]) if keys else ""
 
+    def key_in(self, action: Action, pane: str) -> str:
+        """The key that runs an action in a pane, as people write it; empty when none does."""
+        found = (key for key in action.keys if (meant := self.find(key, pane)) and meant.id == action.id)
+        return key_name(key) if (key := next(found, "")) else ""
+
     def reachable(self, pane: str) -> list[Action]:
         """The listed actions that a pane has, its own first, in the order of the table."""
         found = [action for action in self.actions if action.listed and action.scope in (pane, ANYWHERE)]
@@ -80,12 +86,12 @@ class KeyMap:
         return [action for action in self.reachable(situation.pane) if action.guard(situation) is None]
 
     def hints(self, situation: Situation) -> list[Hint]:
-        """Hints for the line below, the most important first; the last leads to all others."""
+        """Hints for the line below, the most important first; those of :data:`LAST` last."""
         found = [
-            Hint(key_name(action.keys[0]), action.hint, action.id)
+            Hint(key, action.hint, action.id)
             for action in self.valid(situation)
-            if action.hint and action.keys and self.find(action.keys[0], situation.pane) is action
+            if action.hint and (key := self.key_in(action, situation.pane))
         ]
-        order = {name: at for at, name in enumerate((*_URGENT, "", _LAST))}
+        order = {name: at for at, name in enumerate((*_URGENT, "", *LAST))}
         usual = order[""]
         return sorted(found, key=lambda hint: order.get(hint.action, usual))

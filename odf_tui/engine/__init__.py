@@ -9,6 +9,7 @@ from functools import cached_property
 
 from odf_engine.errors import OdfError
 from odf_engine.workspace import config as settings
+from odf_tui import remembered
 from odf_tui.engine.blocks import BlockReads
 from odf_tui.engine.changes import Changes
 from odf_tui.engine.datasets import DatasetReads
@@ -23,8 +24,8 @@ class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads, Sql
 
     @property
     def theme(self) -> str:
-        """The configured theme."""
-        return self.ui.theme
+        """The theme that was chosen last, else the configured one."""
+        return remembered.theme(remembered.load(self.folder), self.ui.theme)
 
     @property
     def ui(self) -> settings.UiConfig:
@@ -42,8 +43,3 @@ class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads, Sql
             return self.workspace.config.ui, ""
         except OdfError as error:
             return settings.UiConfig(), error.in_full
-
-    def save_theme(self, name: str) -> None:
-        """Remembers the theme in the workspace's settings."""
-        path = self.workspace.config_path
-        settings.save(settings.set_value(settings.load(path), "ui.theme", name), path)

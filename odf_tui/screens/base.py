@@ -20,7 +20,7 @@ from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import Job, Request, WorkerStatus
 from odf_engine.errors import OdfError
-from odf_tui import actions, keymap
+from odf_tui import actions, keymap, remembered
 from odf_tui.actions import PANES, Situation
 from odf_tui.events import Follower
 from odf_tui.humane import count, said, shorten
@@ -54,6 +54,7 @@ class Parts(Screen[None]):
         rows, healths: the datasets, and how they are.
         pane: the pane that has the keys.
         worker_state, worker_status: the connection, and what the worker last said of itself.
+        remembered: how the screen was left, and what is chosen since.
         keys, key_problems: which key does what, and what is wrong with those that were changed.
     """
 
@@ -69,6 +70,7 @@ class Parts(Screen[None]):
         self.pane = PANES[0]
         self.worker_state = "starting"
         self.worker_status: WorkerStatus | None = None
+        self.remembered = remembered.load(source.folder)
         self.keys, self.key_problems = keymap.load(source.ui.keys, keymap.own_file())
         if self.keys is not actions.USUAL:
             for key in set(self.keys.all_keys()) - set(actions.all_keys()):
@@ -135,6 +137,10 @@ class Parts(Screen[None]):
             worker=self.worker_state,
             up=up,
         )
+
+    def row_of(self, dataset: str) -> DatasetRow | None:
+        """A dataset by its id."""
+        return next((row for row in self.rows if row.id == dataset), None)
 
     def show_hints(self) -> None:
         """Keys for the situation."""

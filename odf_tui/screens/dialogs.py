@@ -26,7 +26,7 @@ __all__ = ["Choice", "Choices", "Confirm", "Decision", "Dialog", "Lines", "Oath"
 
 Result = TypeVar("Result")
 
-_LIST_MOVES: Final = {
+LIST_MOVES: Final = {
     "j": "down", "k": "above", "g": "first", "home": "first", "G": "last", "end": "last",
     "ctrl+d": "page_down", "ctrl+f": "page_down", "ctrl+u": "page_up", "ctrl+b": "page_up",
 }  # fmt: skip
@@ -96,6 +96,9 @@ class Picker(Dialog[str]):
 
     AUTO_FOCUS = "Input"
 
+    cursor = 0
+    """The line to begin at."""
+
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape", "dismiss(None)", show=False),
         Binding("enter", "pick", show=False, priority=True),
@@ -118,7 +121,7 @@ class Picker(Dialog[str]):
                 line = Input(placeholder="type some letters of it", compact=True)
                 line.cursor_blink = False
                 yield line
-            yield Choices(self._choices)
+            yield Choices(self._choices, self.cursor)
 
     def remarks(self) -> str:
         """What the keys do."""
@@ -126,8 +129,11 @@ class Picker(Dialog[str]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Narrows the list."""
-        named = ((f"{choice.title} {choice.remark}", choice) for choice in self._choices)
-        self.query_one(Choices).set(ranked(event.value, named))
+        self.query_one(Choices).set(self.fitting(event.value.strip()))
+
+    def fitting(self, text: str) -> list[Choice]:
+        """The choices that fit what was typed."""
+        return ranked(text, ((f"{choice.title} {choice.remark}", choice) for choice in self._choices))
 
     def on_key(self, event: events.Key) -> None:
         """A key of a choice picks it."""
@@ -138,9 +144,9 @@ class Picker(Dialog[str]):
                 event.stop()
                 self.dismiss(choice.id)
                 return
-        if event.key in _LIST_MOVES:
+        if event.key in LIST_MOVES:
             event.stop()
-            self.action_move(_LIST_MOVES[event.key])
+            self.action_move(LIST_MOVES[event.key])
         elif event.key == "q":
             event.stop()
             self.dismiss(None)

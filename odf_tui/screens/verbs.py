@@ -5,42 +5,14 @@ Dialogs are imported by the action that opens them: the first paint does not wai
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from textual import on
 from textual.widgets import Input
 
-from odf_tui import actions
-from odf_tui.actions import PANES, Action, key_name
-from odf_tui.messages import ThemeSaved
-from odf_tui.screens.places import Places
-
-if TYPE_CHECKING:
-    from odf_tui.screens.dialogs import Choice
+from odf_tui.actions import PANES
+from odf_tui.screens.finding import Finding
 
 
-class Verbs(Places):
-    """The part of the workbench that hands keys to actions, and has those that every pane knows."""
-
-    # --- From keys to actions ---
-
-    def action_press(self, key: str) -> None:
-        """A key was pressed."""
-        self.press(key)
-
-    def press(self, key: str) -> None:
-        """Does what a key means here."""
-        action = self.keys.find(key, self.pane)
-        if action is not None:
-            self.perform(action)
-
-    def perform(self, action: Action) -> None:
-        """Does something, or says why it makes no sense now."""
-        why = action.guard(self.situation())
-        if why is not None:
-            self.notify_line(why, "warn")
-            return
-        getattr(self, f"do_{action.id}")()
+class Verbs(Finding):
+    """The part of the workbench that has the actions that every pane knows."""
 
     # --- Moving about ---
 
@@ -148,7 +120,7 @@ class Verbs(Places):
             self.query_one("#hints").display = True
             self.go_to(self.pane)
 
-    # --- Copying, finding, helping ---
+    # --- The rest ---
 
     def do_copy(self) -> None:
         """Copies what is selected in the pane."""
@@ -158,62 +130,6 @@ class Verbs(Places):
         else:
             self.copy_text(*found)
 
-    def do_palette(self) -> None:
-        """Finds an action or a dataset."""
-        from odf_tui.screens.dialogs import Choice, Picker
-
-        situation = self.situation()
-        choices = [_choice(action) for action in self.keys.valid(situation) if action.id != "palette"]
-        choices += [Choice(f"dataset {row.id}", f"go to {row.name}", remark="dataset") for row in self.rows]
-        choices += [
-            Choice(f"theme {name}", f"colour theme {name}", remark="theme")
-            for name in self.station.theme_names
-        ]
-        self.app.push_screen(Picker("Find", choices, typing=True), self.picked)
-
-    def do_help(self) -> None:
-        """The keys that are valid now."""
-        from odf_tui.screens.dialogs import Picker
-
-        choices = [_choice(action) for action in self.keys.valid(self.situation()) if action.id != "help"]
-        title = f"Keys in {self.front.label}  (move with h j k l, g G, arrows, page up and down)"
-        self.app.push_screen(Picker(title, choices, typing=False), self.picked)
-
-    def picked(self, picked: str | None) -> None:
-        """Does what was chosen in a list: an action, or going to a dataset or a theme."""
-        kind, _, name = (picked or "").partition(" ")
-        if kind == "dataset":
-            self.select_dataset(name)
-        elif kind == "theme":
-            self._set_theme(name)
-        elif kind:
-            self.perform(actions.BY_ID[kind])
-
-    # --- The rest ---
-
-    def do_next_theme(self) -> None:
-        """The next theme."""
-        names = self.station.theme_names
-        at = names.index(self.app.theme) if self.app.theme in names else -1
-        self._set_theme(names[(at + 1) % len(names)])
-
-    def _set_theme(self, name: str) -> None:
-        if self.station.use_theme(name):
-            self.dress_panes()
-            self.notify_line(f"theme {name}")
-            self.reads.save_theme(name)
-
-    @on(ThemeSaved)
-    def _theme_saved(self, message: ThemeSaved) -> None:
-        if message.error:
-            self.notify_line(f"theme {message.name}, for now: {message.error}", "warn")
-
     def do_quit(self) -> None:
         """Leaves; what runs goes on."""
         self.station.leave([f"{job.kind} {job.target}" for job in self.book.open()])
-
-
-def _choice(action: Action) -> Choice:
-    from odf_tui.screens.dialogs import Choice
-
-    return Choice(action.id, action.title, action.keys, key_name(action.keys[0]))

@@ -8,20 +8,22 @@ from textual import on
 from textual.binding import Binding, BindingType
 
 from odf_tui import actions
-from odf_tui.actions import PANES
 from odf_tui.messages import DetailRead
 from odf_tui.screens.editing import Editing
 from odf_tui.screens.looking import LookingPart
 from odf_tui.screens.pane_blocks import BlocksPart
 from odf_tui.screens.pane_data import DataPart
 from odf_tui.screens.pane_jobs import JobsPart
+from odf_tui.screens.remembering import Remembering
 from odf_tui.screens.sql import SqlPart
 from odf_tui.widgets.lines import LineView
 
 _EARLY_SECONDS: Final = 0.2
 
 
-class Workbench(SqlPart, JobsPart, BlocksPart, DataPart, LookingPart, Editing, inherit_bindings=False):
+class Workbench(
+    Remembering, SqlPart, JobsPart, BlocksPart, DataPart, LookingPart, Editing, inherit_bindings=False
+):
     """Four panes, see ``base.py``."""
 
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (104, "-wide")]  # noqa: RUF012 (as Textual declares it)
@@ -33,7 +35,7 @@ class Workbench(SqlPart, JobsPart, BlocksPart, DataPart, LookingPart, Editing, i
     def on_mount(self) -> None:
         """Shows what was read early; the worker is looked for after the first paint."""
         self.tick = self.set_interval(1.0, self.second, pause=True)
-        self.go_to(PANES[0])
+        self.restore()
         self.show_worker()
         if not self._show_early():
             self.reads.jobs()

@@ -15,12 +15,14 @@ from textual.timer import Timer
 from odf_engine.coordinator.protocol import Job, JobState, WorkerStatus
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions import Hint
+from odf_tui.actions.keymap import LAST
 from odf_tui.humane import count, elapsed, moment, plain, shorten, size
 from odf_tui.state import DatasetRow, Health
 from odf_tui.widgets.jobs import amounts, seconds_of
 from odf_tui.widgets.lines import LineScroll, Span
 
 NOTICE_SECONDS: Final = 8.0
+_ALWAYS: Final = len(LAST)
 _SPARK_WIDTH: Final = 100
 _WORKER_WIDTH: Final = 130
 _MASTER: Final = re.compile(r" on (\S+?),")  # as odf_engine.spark tells it
@@ -192,7 +194,7 @@ class HintLine(LineScroll):
         self._timer: Timer | None = None
 
     def show(self, hints: Sequence[Hint]) -> None:
-        """Keys and words, the most important first; the last one is always shown."""
+        """Keys and words, the most important first; the last two are always shown."""
         if hints != self._hints:
             self._hints = hints
             self.refresh()
@@ -226,16 +228,14 @@ class HintLine(LineScroll):
 
     def _fitting(self) -> list[Hint]:
         """The hints that there is room for."""
-        if not self._hints:
-            return []
-        *hints, last = self._hints
-        room = self.size.width - 1 - _cells(last)
+        hints, last = self._hints[:-_ALWAYS], self._hints[-_ALWAYS:]
+        room = self.size.width - 1 - sum(map(_cells, last))
         found: list[Hint] = []
         for hint in hints:
             if _cells(hint) <= room:
                 found.append(hint)
                 room -= _cells(hint)
-        return [*found, last]
+        return [*found, *last]
 
     def on_click(self, event: events.Click) -> None:
         """Does what the hint under the mouse says; a notice goes away."""

@@ -173,7 +173,6 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks):
         self.links: list[FakeLink] = []
         self.connecting: list[OdfError] = []
         self.windows: dict[str, Rows] = {}
-        self.saved: list[str] = []
 
     @property
     def link(self) -> FakeLink:
@@ -273,10 +272,6 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks):
             if (each.job.id if isinstance(each, JobChanged) else each.job) == job
         )
         return list(found)
-
-    def save_theme(self, name: str) -> None:
-        """Notes it."""
-        self.saved.append(name)
 
     async def connect(self) -> FakeLink:
         """A connection, or what was prepared to go wrong."""

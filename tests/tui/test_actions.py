@@ -5,7 +5,8 @@ from __future__ import annotations
 from odf_tui import actions
 from odf_tui.actions import ACTIONS, ANYWHERE, PANES, Situation
 from odf_tui.keymap import SAFE
-from odf_tui.screens.dialogs import Choices, Picker
+from odf_tui.screens.dialogs import Choices
+from odf_tui.screens.help import Help
 from odf_tui.screens.workbench import Workbench
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
@@ -57,17 +58,18 @@ async def test_hints_and_help_list_what_is_valid_and_help_runs_it(source: FakeSo
         await drive.press("2")
         assert "⏎ block" in drive.hint()
         await drive.press("question_mark")
-        assert isinstance(drive.app.screen, Picker)
-        listed = {choice.id for choice in drive.app.screen.query_one(Choices).choices}
+        assert isinstance(drive.app.screen, Help)
+        choices = drive.app.screen.query_one(Choices)
+        listed = {choice.id for choice in choices.choices if not choice.heading}
         valid = {action.id for action in actions.valid(drive.bench.situation())}
         assert listed == valid - {"help"}
         assert "open_block" in listed
         assert "open_row" not in listed
         assert "restart" not in listed
-        await drive.press("z")  # the key of a choice runs it
+        await drive.press("z")  # the key of an action runs it
         assert drive.app.screen is drive.bench
         assert drive.bench.has_class("-zoomed")
-        await drive.press("question_mark", "j", "enter")  # the second in the list
+        await drive.press("question_mark", "slash", "=pull the dataset", "enter")
         assert drive.app.screen is drive.bench
         assert source.link.submitted
 
@@ -102,7 +104,7 @@ async def test_the_palette_finds_actions_datasets_and_themes(source: FakeSource)
         assert [request.dataset for request in source.link.submitted] == ["did:odf:harbour.tides"]
         await drive.press("colon", "=paper", "enter")
         assert drive.app.theme == "paper"
-        assert source.saved == ["paper"]
+        assert drive.bench.remembered.theme == "paper"
         await drive.press("colon", "=zzzzzz")
         assert "nothing fits" in drive.text()
         await drive.press("enter", "escape")

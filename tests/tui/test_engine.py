@@ -19,7 +19,9 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui import remembered
 from odf_tui.engine import WorkspaceSource
+from odf_tui.remembered import Remembered
 from odf_tui.source import Link
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven
@@ -193,7 +195,8 @@ def test_a_damaged_dataset_is_listed(workspace: Workspace) -> None:
 
 
 def test_the_theme_is_remembered(workspace: Workspace) -> None:
-    WorkspaceSource(workspace).save_theme("paper")
+    chosen = Remembered(theme="paper", theme_setting=WorkspaceSource(workspace).ui.theme)
+    remembered.save(workspace.folder, remembered.encode(chosen))
     assert WorkspaceSource(Workspace(workspace.folder)).theme == "paper"
 
 
