@@ -63,6 +63,10 @@ def outcome(job: Job) -> tuple[str, str]:
         from odf_tui.looks import outcome_words
 
         return outcome_words(job.kind, result), "good"
+    if job.kind == "sql":
+        rows = result.get("rows") or 0
+        first = "the first " if result.get("truncated") else ""
+        return f"{first}{count(rows)} {'row' if rows == 1 else 'rows'}", "good"
     if result.get("status") == "updated":
         blocks = result.get("blocks")
         rows = f"+{count(result.get('records') or 0)} rows"

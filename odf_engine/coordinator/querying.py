@@ -82,7 +82,7 @@ class _Tables:
         self._workspace = workspace
         self._session = session
         self._reporter = reporter
-        self._rows = self._bytes = 0
+        self._bytes = 0
 
     @property
     def names(self) -> list[str]:
@@ -108,15 +108,13 @@ class _Tables:
             )
         slices = entry.dataset.slices()
         rows = sum(each.end - each.start + 1 for each in slices)
-        self._rows += rows
         self._bytes += sum(each.size for each in slices)
         self._reporter.line(f"reads {entry.alias}: {rows} rows in {_slices(slices)}")
         paths = [entry.dataset.slice_path(each) for each in slices]
         return slices_frame(self._session, paths, decode_schema(state.schema), state.vocabulary)
 
     def size_up(self) -> None:
-        """Says how much there is to read, and lets Spark sort and group so much in parts that fit memory."""
-        self._reporter.amount(total_rows=self._rows)
+        """Lets Spark sort and group as much as there is to read in parts that fit memory."""
         parts = min(max(2, self._bytes // _PARTITION_BYTES + 1), _MOST_PARTITIONS)
         self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
 

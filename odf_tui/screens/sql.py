@@ -48,6 +48,14 @@ class HistoryRead(Message):
 
 
 @dataclass
+class QueryNoted(Message):
+    """A query was remembered, or could not be."""
+
+    nothing: None
+    error: str
+
+
+@dataclass
 class ColumnsRead(Message):
     """The columns of a dataset."""
 
@@ -117,10 +125,8 @@ class SqlPart(JobsPart):
         if job is not None and job.kind == "sql":
             self._open_query(job)
             return
-        if self.sql_panel is None:
-            self._open_panel(self._query_text or self._first_query())
         self.go_to(PANES[2])
-        self.call_later(self._enter_editor)
+        self.run_worker(self._enter_editor(), group="sql", exclusive=True, name="editor")
 
     def _first_query(self) -> str:
         row = self.graph.row
@@ -128,26 +134,22 @@ class SqlPart(JobsPart):
         name = row.name if row is not None and not row.missing else names[0] if names else ""
         return f"SELECT *\nFROM {name}\nLIMIT 100" if name else "SELECT 1 + 1 AS two"
 
-    def _open_panel(self, text: str) -> None:
+    async def _open_panel(self, text: str) -> SqlPanel:
         from odf_tui.widgets.sql import SqlPanel
 
         panel = SqlPanel(text)
         panel.datasets = [row.name for row in self.rows if not row.missing]
-        self.data_pane.mount(panel, before=0)
+        await self.data_pane.mount(panel, before=0)
         self._zoomed_for_sql = any(map(self.has_class, ("-narrow", "-low"))) and not self.has_class("-zoomed")
         if self._zoomed_for_sql:
             self.add_class("-zoomed")
         self._sql_at = len(self._sql_history)
         self.reads.start("queries", self.source.queries, lambda found, _: HistoryRead(found or []))
+        return panel
 
-    def _enter_editor(self) -> None:
+    async def _enter_editor(self) -> None:
         """Gives the keys to the editor, once it is there."""
-        panel = self.sql_panel
-        if panel is None or self.app.screen is not self:
-            return
-        if not panel.is_mounted:
-            self.call_after_refresh(self._enter_editor)
-            return
+        panel = self.sql_panel or await self._open_panel(self._query_text or self._first_query())
         self.set_focus(panel.editor)
         self.data_pane.view.set_active(False)
         self._say_state()
@@ -177,7 +179,7 @@ class SqlPart(JobsPart):
         if not self._editing:
             super().show_hints()
             return
-        stop = [("^c", "cancel")] if self._asking else []
+        stop = [("^g", "cancel")] if self._asking else []
         self.query_one(HintLine).show([Hint(key, word, "") for key, word in (*stop, *_HINTS)])
 
     def dress_panes(self) -> None:
@@ -227,12 +229,23 @@ class SqlPart(JobsPart):
         self._sql_history = tuple(message.queries)
         self._sql_at = len(self._sql_history)
 
+    @on(QueryNoted)
+    def _query_noted(self, message: QueryNoted) -> None:
+        if message.error:
+            self.notify_line(f"the query is not remembered: {message.error}", "warn")
+
     def _step(self, step: int) -> None:
         """Shows an older or newer query; behind the newest is what was being written."""
         panel = self.sql_panel
         if panel is None:
             return
         at = self._sql_at + step
+        if (
+            step < 0
+            and 0 <= at < len(self._sql_history)
+            and self._sql_history[at] == panel.editor.text.strip()
+        ):
+            at -= 1  # it was just asked
         if not 0 <= at <= len(self._sql_history):
             what = "no older query" if step < 0 else "this is the newest"
             panel.line.tell((what if self._sql_history else "nothing was asked before", "muted"))
@@ -259,7 +272,7 @@ class SqlPart(JobsPart):
         if not sql:
             panel.line.tell(("the query is empty", "warn"))
         elif self._asking:
-            panel.line.tell(("the query before still runs: ^c cancels it", "warn"))
+            panel.line.tell(("the query before still runs: ^g cancels it", "warn"))
         else:
             panel.show_failure(None)
             self._query_job = "?"
@@ -267,7 +280,7 @@ class SqlPart(JobsPart):
             self.show_hints()
             self._sql_history = (*(each for each in self._sql_history if each != sql), sql)
             self._sql_at = len(self._sql_history)
-            self.reads.start("note query", partial(self.source.note_query, sql), _noted)
+            self.reads.start("note query", partial(self.source.note_query, sql), QueryNoted)
             self.run_worker(self._submit(message.sql), group="commands")
 
     async def _submit(self, sql: str) -> None:
@@ -282,6 +295,8 @@ class SqlPart(JobsPart):
     @on(Accepted)
     def _accepted(self, message: Accepted) -> None:
         self._query_job = message.job
+        if not message.job and (panel := self.sql_panel) is not None:
+            panel.line.tell()
         self._look_at_answer()
 
     def _stop_query(self) -> None:
@@ -387,10 +402,6 @@ class SqlPart(JobsPart):
         self.go_to(PANES[2])
         self.do_sql()
         self.call_after_refresh(self._look_at_answer)
-
-
-def _noted(_: None, error: str) -> Notice:
-    return Notice(f"the query is not remembered: {error}", "warn") if error else Notice("", "")
 
 
 def _state(job: Job) -> list[tuple[str, str]]:

@@ -39,11 +39,11 @@ class SqlEditor(TextArea):
     """The text. Keys that mean something here are messages to the panel."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("ctrl+r,ctrl+g,f5", "say('run')", show=False),
+        Binding("ctrl+r,f5", "say('run')", show=False),
         Binding("tab", "say('complete')", show=False),
         Binding("shift+tab", "say('rows')", show=False),
         Binding("escape", "say('close')", show=False),
-        Binding("ctrl+c", "say('stop')", show=False),
+        Binding("ctrl+g", "say('stop')", show=False),
         Binding("ctrl+p", "say('older')", show=False),
         Binding("ctrl+o", "say('newer')", show=False),
         Binding("ctrl+l", "say('clear')", show=False),
