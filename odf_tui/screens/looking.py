@@ -54,11 +54,11 @@ class LookingPart(Waiting, Places):
 
         file = _file_of(self.data_pane.window)
         view = self.data_pane.front_view
-        of = "the whole changelog, retractions too"
+        title, of = f"Statistics of {row.name}", "the whole changelog, retractions too"
         if file is not None and view is not None:
-            of = view.title
+            title, of = f"{title}: {view.title}", "what pane 3 shows"
         screen = StatisticsScreen(
-            f"Statistics of {row.name}",
+            title,
             of,
             Describe(row.id, file=file),
             lambda: asyncio.to_thread(self.source.described, row.id, file),

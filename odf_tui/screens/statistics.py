@@ -23,8 +23,13 @@ from odf_tui.widgets.jobs import doing
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
 
 _LOOK_SECONDS: Final = 0.25
-_LEAST: Final = 36
-"""Cells of the list of columns where there is no room for more than names."""
+_MORE: Final = 46
+"""Cells of the list from which on it has numbers, and then everything."""
+_ALL: Final = 72
+_KIND: Final = 13
+_NULLS: Final = 9
+_DISTINCT: Final = 10
+_DRAWING: Final = 24
 
 
 class ColumnList(LineView):
@@ -46,34 +51,36 @@ class ColumnList(LineView):
         """How many columns."""
         return 0 if self.known is None else len(self.known.statistics.columns)
 
-    def _parts(self) -> tuple[int, bool]:
-        """Cells for names, and whether there is room for everything else."""
+    def _parts(self) -> tuple[int, int, int, int]:
+        """Cells for name, type, numbers and drawing; 0 where there is no room."""
         width = self.room.width
-        wide = width > _LEAST + 14
-        return max(width - (55 if wide else 15), 8), wide
+        kind = _KIND if width >= _ALL else 0
+        numbers = _NULLS + _DISTINCT if width >= _MORE else 0
+        drawing = _DRAWING if width >= _ALL else _DRAWING // 2
+        return max(width - kind - numbers - drawing - 3, 8), kind, numbers, drawing
 
     def header(self) -> Sequence[Span]:
         """What stands in the lines."""
-        name, wide = self._parts()
-        rest = f"{'type':<12}{'nulls':>8}{'distinct':>10} " if wide else ""
-        return [(f" {clip('column', name)} {rest} distribution", "head")]
+        name, kind, numbers, drawing = self._parts()
+        told = f"{'nulls':>{_NULLS - 1}}{'distinct':>{_DISTINCT}} " if numbers else ""
+        kinds = clip("type", kind) if kind else ""
+        return [(f" {clip('column', name)} {kinds}{told} {clip('distribution', drawing)}", "head")]
 
     def spans(self, index: int) -> Sequence[Span]:
         """A column."""
         if self.known is None:
             return ()
         column = self.known.statistics.columns[index]
-        name, wide = self._parts()
+        name, kind, numbers, drawing = self._parts()
         found: list[Span] = [(f" {clip(plain(column.name), name)} ", "name")]
-        if wide:
+        if kind:
+            found.append((clip(self.known.types.get(column.name, column.type), kind - 1) + " ", "muted"))
+        if numbers:
             nulls = "" if column.nulls is None else share(column.nulls, self.known.statistics.rows) or "0 %"
-            kind = self.known.types.get(column.name, column.type)
             different = short_distinct(column) or ("" if self.known.whole else "…")
-            found += [(clip(kind, 11) + " ", "muted"), (right(nulls, 8), "" if column.nulls else "muted")]
-            found.append((f"{different:>10}  ", ""))
-        else:
-            found.append((" ", ""))
-        return [*found, (chart(column, 24 if wide else 12), "busy")]
+            found.append((right(nulls, _NULLS - 1), "" if column.nulls else "muted"))
+            found.append((right(different, _DISTINCT) + " ", ""))
+        return [*found, (" ", ""), (chart(column, drawing), "busy")]
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """Nothing is known."""
