@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
 from odf_tui.state import BlockLine, BlockText
+
+REVISED: Final = (
+    "SetTransform", "SetPollingSource", "AddPushSource", "SetDataSchema", "SetInfo", "SetAttachments",
+    "SetLicense", "SetVocab",
+)  # fmt: skip
+"""Kinds of events that take the place of an earlier one."""
 
 Which = int | str
 """A block by its number, or by its hash."""

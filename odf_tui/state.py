@@ -157,6 +157,7 @@ class BlockText(msgspec.Struct, frozen=True):
 
     yaml: str
     transaction: Transaction | None = None
+    kind: str = ""
     number: int | None = None
     hash: str = ""
     links: tuple[Link, ...] = ()

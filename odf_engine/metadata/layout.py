@@ -42,6 +42,7 @@ _MOMENT_PARTS: Final = (
     ("nanosecond", 12, "I"),
 )
 _MOMENT_SIZE: Final = 16
+_ALIGNMENT: Final = 8
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -86,7 +87,7 @@ def block_anatomy(data: bytes) -> Anatomy:
         _Walker(data, 0, len(data), spans, "").root(model.Manifest)
     except _Broken as broken:
         fault = broken.fault
-    return Anatomy(spans.tiled(fault), fault)
+    return Anatomy(spans.tiled(data, fault), fault)
 
 
 class _Spans:
@@ -108,19 +109,23 @@ class _Spans:
             self._taken[start:end] = b"\1" * (end - start)
             self._spans.append(Span(start, end, path, text, value))
 
-    def tiled(self, fault: Fault | None) -> tuple[Span, ...]:
+    def tiled(self, data: bytes, fault: Fault | None) -> tuple[Span, ...]:
         """The spans, and between them those of bytes that are no part of any field."""
-        rest = "padding" if fault is None else "was not read"
         tiles: list[Span] = []
         at = 0
         for span in sorted(self._spans, key=lambda span: span.start):
             if span.start > at:
-                tiles.append(Span(at, span.start, "", rest))
+                tiles.append(_gap(data, at, span.start, fault))
             tiles.append(span)
             at = span.end
-        if at < len(self._taken):
-            tiles.append(Span(at, len(self._taken), "", rest))
+        if at < len(data):
+            tiles.append(_gap(data, at, len(data), fault))
         return tuple(tiles)
+
+
+def _gap(data: bytes, start: int, end: int, fault: Fault | None) -> Span:
+    read = fault is None or (end - start < _ALIGNMENT and not any(data[start:end]))
+    return Span(start, end, "", "padding" if read else "was not read")
 
 
 class _Walker:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from odf_tui.actions.base import Action, need, readable
+from odf_tui.actions.base import Action, Situation, need, readable
+from odf_tui.chain_state import REVISED
 
 _BLOCK: Final = need("block", "no block is selected")
+
+
+def _revised(situation: Situation) -> str | None:
+    if (block := situation.block) is None or block.event in REVISED:
+        return _BLOCK(situation)
+    what = f"block {block.sequence_number} is {block.event}"
+    return f"{what}: only queries, sources, schemas and descriptions change"
+
 
 ACTIONS: Final = (
     Action("open_block", ("enter",), "show the block in full", "blocks", "block", _BLOCK),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Any, Final
 
 from odf_engine.chain.rows import BlockRow
 from odf_engine.errors import OdfError
@@ -73,6 +73,7 @@ class BlockReads(RevisionReads):
 
     def block(self, dataset: str, which: Which) -> BlockText:
         """A block as its YAML manifest; what comes from a newer specification is named above it."""
+        from odf_engine.metadata.model import kind_of
         from odf_engine.metadata.yaml import block_to_yaml
         from odf_tui.links import links_of
         from odf_tui.transactions import transaction_of
@@ -95,8 +96,11 @@ class BlockReads(RevisionReads):
             )
         except OdfError:  # the rest of the chain cannot be read: the block can
             transaction, links = None, ()
+        event: Any = stored.block.event
         text = head + block_to_yaml(stored.block, stored.version)
-        return BlockText(text, transaction, stored.block.sequence_number, str(stored.hash), links)
+        return BlockText(
+            text, transaction, kind_of(event), stored.block.sequence_number, str(stored.hash), links
+        )
 
 
 def _line(row: BlockRow) -> BlockLine:

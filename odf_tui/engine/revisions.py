@@ -9,13 +9,9 @@ from odf_engine.chain.chain import Dataset
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
-from odf_tui.chain_state import BlockBytes, CheckpointFacts, Piece, Revision, Which
+from odf_tui.chain_state import REVISED, BlockBytes, CheckpointFacts, Piece, Revision, Which
 from odf_tui.engine.base import Entries
 
-REVISED: Final = (
-    "SetTransform", "SetPollingSource", "AddPushSource", "SetDataSchema", "SetInfo", "SetAttachments",
-    "SetLicense", "SetVocab",
-)  # fmt: skip
 _PAGE: Final = 50
 _LOOKED: Final = 2000
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from textwrap import wrap
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from odf_tui.chain_state import CheckpointFacts, Which
+from odf_tui.chain_state import REVISED, CheckpointFacts, Which
 from odf_tui.humane import count, moment, plain, size
 from odf_tui.screens.details import Text, fact_lines
 from odf_tui.screens.dialogs import Reader
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 _Page = tuple[Text, Mapping[int, Link]]
 
 _NAMES: Final = 12
+_TEXT: Final = 70
 _STANDING: Final = {
     "flushed": "what was still to come of this query came out, before another took its place",
     "rebuilt": "no input moved: the state was made that this query would have by now",
@@ -72,6 +74,7 @@ class BlockReader(Reader):
         self._title = title
         self.dataset, self.number = dataset, block.number
         self.which: Which = block.hash if block.number is None or block.problem else block.number
+        self._revised = block.kind in REVISED
         self._aside: _Page | None = None
         self._yaml = _yaml_page(block)
         self._words: _Page | None = None
@@ -112,10 +115,10 @@ class BlockReader(Reader):
         """What the keys do."""
         found = ["⏎ follows"] if self._links else []
         if self._aside is not None:
-            return [*found, "⌫ back"]
+            return [*found, "backspace goes back"]
         if self._words is not None:
             found.append("w YAML" if self._shown is self._words else "w words")
-        return [*found, "d diff", "b bytes", *super().remarks()]
+        return [*found, *(["d diff"] if self._revised else []), "b bytes", "[ ] others"]
 
     def action_turn(self) -> None:
         """The other page."""
@@ -184,17 +187,17 @@ class BlockReader(Reader):
 def _below(wrong: str, page: _Page) -> _Page:
     """A page under what a verification found."""
     lines, links = page
-    return [[(f" {WRONG} {plain(wrong)}", "bad")], [], *lines], {at + 2: link for at, link in links.items()}
+    head: Text = [*_paragraph(f"{WRONG} {wrong}", "bad"), []]
+    return [*head, *lines], {at + len(head): link for at, link in links.items()}
 
 
 def _yaml_page(block: BlockText) -> _Page:
     """The block as YAML, with its links; or why it cannot be read."""
     if block.problem:
         problem, _, hint = block.problem.partition("\n")
-        lines: Text = [[(f" # {plain(block.hash)}", "muted")], []]
-        lines.append([(f" {WRONG} This block cannot be read: ", "bad"), (plain(problem), "")])
-        lines += [[], [(f" {plain(hint)}", "")], [(" b", "key"), (" shows its bytes", "muted")]]
-        return lines, {}
+        head = [(f" # {plain(block.hash)}", "muted")]
+        lines: Text = [head, [], *_paragraph(f"{WRONG} This block cannot be read: {problem}", "bad"), []]
+        return [*lines, *_paragraph(hint, ""), [(" b", "key"), (" shows its bytes", "muted")]], {}
     text = yaml_spans(block.yaml)
     links: dict[int, Link] = {}
     for at, line in enumerate(text):
@@ -204,6 +207,10 @@ def _yaml_page(block: BlockText) -> _Page:
             links[at] = link
             text[at] = [*line[:-1], (" → ", "key"), (value, "name")]
     return text, links
+
+
+def _paragraph(text: str, style: str) -> Text:
+    return [[(f" {line}", style)] for line in wrap(plain(text), _TEXT)]
 
 
 def checkpoint_lines(dataset: str, facts: CheckpointFacts) -> _Page:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import accumulate
+from textwrap import wrap
 from typing import Final
 
 from odf_tui.chain_state import BlockBytes
-from odf_tui.humane import clip, plain
+from odf_tui.humane import plain
 from odf_tui.screens.dialogs import Lines, Reader
+from odf_tui.widgets.blocks import WRONG
 from odf_tui.widgets.lines import Span
 
 _NARROW: Final = 100
@@ -25,6 +27,7 @@ class HexLines(Lines):
         super().__init__()
         self._block = BlockBytes(None, "", b"", ())
         self._starts: list[int] = []
+        self._problem: list[str] = []
 
     def open(self, block: BlockBytes) -> None:
         """Shows the bytes of a block."""
@@ -45,11 +48,13 @@ class HexLines(Lines):
         step = self.per_line
         heights = [-(-(piece.end - piece.start) // step) for piece in self._block.pieces]
         self._starts = [0, *accumulate(heights)]
+        problem = f"{WRONG} {plain(self._block.problem)}" if self._block.problem else ""
+        self._problem = wrap(problem, max(self.room.width - 2, 20))
         self.reset()
 
     def count(self) -> int:
         """Lines; what is wrong comes first."""
-        return (self._starts[-1] if self._starts else 0) + bool(self._block.problem)
+        return (self._starts[-1] if self._starts else 0) + len(self._problem)
 
     def widest(self) -> int:
         """They are cut."""
@@ -62,10 +67,9 @@ class HexLines(Lines):
 
     def spans(self, index: int) -> Sequence[Span]:
         """Where, the bytes, what they are as text, the field."""
-        if self._block.problem:
-            if index == 0:
-                return [(f" ≠ {plain(self._block.problem)}", "bad")]
-            index -= 1
+        if index < len(self._problem):
+            return [(f" {self._problem[index]}", "bad")]
+        index -= len(self._problem)
         step = self.per_line
         at = bisect_right(self._starts, index) - 1
         piece = self._block.pieces[at]
@@ -82,8 +86,10 @@ class HexLines(Lines):
             return spans
         name = piece.path.removeprefix(_HIDDEN) or "–"
         room = self.room.width - sum(len(text) for text, _ in spans)
-        name_room = min(len(name), max(room * 3 // 5, 0))
-        spans.append((clip(plain(name), name_room) + "  ", "name" if piece.value else "muted"))
+        most = max(room * 3 // 5, 2)
+        if len(name) > most:
+            name = "…" + name[1 - most :]  # its end tells most
+        spans.append((plain(name) + "  ", "name" if piece.value else "muted"))
         return [*spans, (plain(piece.text), "strong" if piece.value else "muted")]
 
     def text(self) -> str:

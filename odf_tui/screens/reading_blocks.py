@@ -10,6 +10,7 @@ from textual import on
 
 from odf_tui.chain_messages import BlockAnswer
 from odf_tui.chain_state import BlockBytes, CheckpointFacts, Revision, Which
+from odf_tui.humane import count
 from odf_tui.screens.places import Spot
 from odf_tui.screens.verbs import Verbs
 from odf_tui.state import BlockText, Link, Target
@@ -55,7 +56,7 @@ class BlockReading(Verbs):
             return
         finding = self.blocks_pane.view.findings.get(block.hash)
         wrong = "" if finding is None else f"{finding.kind}: {finding.message}"
-        title = self._title(dataset, block.number)
+        title = self._title(dataset, block.number, block.hash)
         reader = self.app.screen
         if isinstance(reader, BlockReader):
             reader.open(title, dataset, block, wrong)
@@ -64,8 +65,11 @@ class BlockReading(Verbs):
                 BlockReader(title, dataset, block, wrong, partial(self.copy_text, "text"), self)
             )
 
-    def _title(self, dataset: str, number: int | None) -> str:
+    def _title(self, dataset: str, number: int | None, block: str = "") -> str:
         name = next((row.name for row in self.rows if row.id == dataset), dataset)
+        line = self.blocks_pane.view.block
+        if number is None and line is not None and line.hash == block and line.sequence_number >= 0:
+            number = line.sequence_number
         return f"{name} · block {'?' if number is None else number}"
 
     def step_block(self, by: int) -> None:
@@ -182,7 +186,7 @@ class BlockReading(Verbs):
         if found is None:
             self.notify_line(error, "bad")
             return
-        title = f"{self._title(dataset, found.number)} · {len(found.data):,} bytes".replace(",", " ")
+        title = f"{self._title(dataset, found.number, found.hash)} · {count(len(found.data))} bytes"
         reader: Any = self.app.screen
         if isinstance(reader, BytesReader):
             reader.open(title, found)

@@ -7,12 +7,13 @@ from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 
 from odf_tui.chain_messages import BlocksRead, BlocksWanted
 from odf_tui.chain_state import Finding, Verdict, Want
-from odf_tui.humane import clip, count, moment, plain, shorten
+from odf_tui.humane import clip, count, moment, plain
 from odf_tui.state import BlockLine
 from odf_tui.widgets.lines import LineView, Span, right
 from odf_tui.widgets.pane import Pane
@@ -22,9 +23,15 @@ KEPT: Final = 20
 """How many pages are kept: however long a chain is and wherever one scrolls, no more."""
 
 WRONG: Final = "≠"
+_WIDE: Final = 76
 _EVENT: Final = 16
+_SHORT_EVENT: Final = 13
 _MOMENT: Final = 16
+_DAY: Final = 10
+_WHAT: Final = 34
+_LEAST_WHAT: Final = 28
 _EVENT_STYLES: Final = {"AddData": "name", "ExecuteTransform": "name", "Seed": "title"}
+_WATERMARK: Final = ", watermark → "
 _ROWS: Final = re.compile(r"\+[\d ]+ rows?\b")
 
 
@@ -67,6 +74,7 @@ class BlocksView(LineView):
         self._asked.clear()
         if not self.want and total and not self.broken:
             self._shown = total
+            self._ask((total - 1) // PAGE)  # also while the pane is hidden
         else:
             self._ask(None)
         self.reset()
@@ -157,7 +165,7 @@ class BlocksView(LineView):
     def header(self) -> Sequence[Span]:
         """Names of the columns."""
         return self._columns(
-            "", "block", "event", "time (UTC)", [("what it did", "head")], "hash", ["head"] * 5
+            "", "block", "event", "time (UTC)", ("what it did", "head"), "hash", ["head"] * 5
         )
 
     def _columns(
@@ -166,25 +174,26 @@ class BlocksView(LineView):
         number: str,
         event: str,
         time: str,
-        what: Sequence[Span],
+        what: Span,
         block: str,
         styles: Sequence[str],
     ) -> list[Span]:
         width = self.room.width
-        digits = max(len(str(self.total)), 4)
-        kind = max(min(width - digits - 30, _EVENT), 8)
+        digits = max(len(str(self.total)), 5)
+        kind = _EVENT if width >= _WIDE else max(min(width - digits - 30, _SHORT_EVENT), 8)
         cells = [
             (f"{mark:1}", styles[0]),
             (right(number, digits) + "  ", styles[1]),
             (clip(event, kind) + "  ", styles[2]),
         ]
-        room = width - digits - kind - 15
-        if room >= _MOMENT + 16:
-            cells.append((clip(time, _MOMENT) + "  ", styles[3]))
-            room -= _MOMENT + 2
+        room = width - digits - kind - 14
+        times = _MOMENT if room >= _MOMENT + _WHAT else _DAY
+        if room >= times + _LEAST_WHAT:
+            cells.append((clip(time[:times], times) + "  ", styles[3]))
+            room -= times + 2
         if room > 0:
-            cells += _clipped(what, room)
-        return [*cells, (f"  {block[-8:]:>8}", styles[4])]
+            cells += _what(*what, room)
+        return [*cells, (f" {block[-8:]:>8}", styles[4])]
 
     def spans(self, index: int) -> Sequence[Span]:
         """A block; what was not read yet, or before the chain changed, is asked for."""
@@ -194,7 +203,7 @@ class BlocksView(LineView):
             self._ask(place // PAGE)
         if block is None:
             number = "" if self.want or self.broken else str(place)
-            return self._columns("", number, "…", "", [], "", ["muted"] * 5)
+            return self._columns("", number, "…", "", ("", ""), "", ["muted"] * 5)
         wrong = block.broken or block.hash in self.findings
         name = "bad" if wrong else _EVENT_STYLES.get(block.event, "")
         return self._columns(
@@ -202,7 +211,7 @@ class BlocksView(LineView):
             str(block.sequence_number) if block.sequence_number >= 0 else "?",
             block.event,
             moment(block.time),
-            [(plain(block.summary), "bad")] if block.broken else _what(plain(block.summary)),
+            (plain(block.summary), "bad" if block.broken else ""),
             block.hash,
             ["bad", "bad" if wrong else "muted", name, "muted", "muted"],
         )
@@ -226,19 +235,14 @@ class BlocksView(LineView):
         return [[(f" This chain has no {'such ' if self.want else ''}blocks.", "muted")]]
 
 
-def _what(text: str) -> list[Span]:
-    """What a block did; rows stand out."""
+def _what(text: str, style: str, width: int) -> list[Span]:
+    """What a block did in exactly so many cells; rows stand out."""
+    if cell_len(text) > width:
+        text = text.replace(_WATERMARK, " → ")
     match = _ROWS.match(text)
-    return [(text, "")] if match is None else [(match[0], "good"), (text[match.end() :], "")]
-
-
-def _clipped(spans: Sequence[Span], width: int) -> list[Span]:
-    """Spans in exactly so many cells; only the last of them is cut, or filled with blanks."""
-    *some, (text, style) = spans or [("", "")]
-    taken = sum(len(each) for each, _ in some)
-    if taken >= width:
-        return [(clip("".join(each for each, _ in spans), width), spans[0][1])]
-    return [*some, (clip(text, width - taken), style)]
+    if match is None or match.end() >= width:
+        return [(clip(text, width), style)]
+    return [(match[0], "good"), (clip(text[match.end() :], width - match.end()), style)]
 
 
 class BlocksPane(Pane):
@@ -308,10 +312,15 @@ class BlocksPane(Pane):
         elif self.verdict == "findings":
             parts.append(f"{WRONG} {count(self._found)} finding" + ("s" if self._found != 1 else ""))
         if block is not None and (finding := view.findings.get(block.hash)) is not None:
-            parts.append(finding.message)
+            parts.append(f"{finding.kind}: {finding.message}")
         elif block is not None and block.time:
             parts.append(f"{block.time[:19].replace('T', ' ')}")
-        self.tell_below(shorten(" · ".join(parts), max(self.size.width - 4, 0)))
+        text, room = " · ".join(parts), max(self.size.width - 4, 0)
+        self.tell_below(text if cell_len(text) <= room else clip(text, room))
+
+    def on_resize(self) -> None:
+        """There is room for more or less in the lower border."""
+        self.tell_place()
 
     def copied(self) -> tuple[str, str] | None:
         """The block's hash."""

@@ -28,6 +28,7 @@ class FakeBlocks:
     rows_: list[DatasetRow]
 
     def __init__(self) -> None:
+        super().__init__()
         self.asked: list[tuple[str, int | None, int, Want]] = []
         self.transactions: dict[tuple[str, int], Transaction] = {}
         self.lines: dict[str, list[BlockLine]] = {}
@@ -60,7 +61,8 @@ class FakeBlocks:
     def block_kinds(self, dataset: str) -> dict[str, int]:
         """How many there are of each."""
         events = [line.event for line in self._chain(dataset)]
-        return {event: events.count(event) for event in sorted(set(events), key=events.count, reverse=True)}
+        kinds = sorted(set(events), key=lambda event: (-events.count(event), event))
+        return {event: events.count(event) for event in kinds}
 
     def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
         """Numbers by hashes."""
@@ -78,7 +80,7 @@ class FakeBlocks:
     def block(self, dataset: str, which: Which) -> BlockText:
         """Some YAML; what the test says of it."""
         if isinstance(which, str):
-            return BlockText("", None, None, which, problem="its bytes are damaged\nget it again")
+            return BlockText("", hash=which, problem="its bytes are damaged\nget it again")
         if (dataset, which) in self.texts:
             return self.texts[dataset, which]
         yaml = f"kind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: {which}\n"
@@ -86,7 +88,7 @@ class FakeBlocks:
         if which:
             yaml += f"  prevBlockHash: {hash_of(which - 1)}\n"
             links = (Link(hash_of(which - 1), Target(dataset, "blocks", which - 1)),)
-        return BlockText(yaml, self.transactions.get((dataset, which)), which, hash_of(which), links)
+        return BlockText(yaml, self.transactions.get((dataset, which)), "", which, hash_of(which), links)
 
     def revision(self, dataset: str, which: Which) -> Revision:
         """What the test says."""
