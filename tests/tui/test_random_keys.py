@@ -1,0 +1,85 @@
+"""Whatever keys are pressed, whatever size the terminal takes: nothing breaks, and the screen goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import string
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from odf_engine.coordinator.protocol import JobState, LogLine, Progress
+from odf_tui import actions
+from tests.tui.conftest import Driven, driven
+from tests.tui.fake import FakeSource
+
+PRESSES = 500
+LEAVING = {"q", "ctrl+q", "ctrl+c"}
+TYPED = [*string.ascii_letters, *string.digits, "space", "backspace", "minus", "full_stop", "less_than_sign"]
+KEYS = sorted({*actions.all_keys(), *TYPED} - LEAVING)
+MOVES = ["j", "k", "h", "l", "1", "2", "3", "4", "tab"]
+SIZES = [(80, 24), (160, 50), (40, 12), (120, 36), (20, 5), (200, 60)]
+
+Step = str | tuple[int, int]
+
+BAG: list[Step] = [*KEYS * 3, *MOVES * 12, *["escape", "enter"] * 20, *SIZES, *["news"] * 6]
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=int(os.environ.get("ODF_RANDOM_SESSIONS", "1")), deadline=None, derandomize=True,
+          phases=[Phase.generate], database=None)  # fmt: skip
+def test_500_random_keys(seed: int) -> None:
+    """``ODF_RANDOM_SESSIONS`` says how many sessions there are; a failure tells its seed."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.chdir(folder)
+        asyncio.run(session(Path(folder), random.Random(seed).choices(BAG, k=PRESSES)))
+
+
+async def session(folder: Path, steps: list[Step]) -> None:
+    """Does all of it; an exception of the workstation comes out of ``driven``."""
+    source = FakeSource(folder)
+    source.story()
+    async with driven(source, (80, 24)) as drive:
+        for number, each in enumerate(steps):
+            if isinstance(each, tuple):
+                await drive.pilot.resize_terminal(*each)
+            elif each == "news":
+                tell(source, number)
+            else:
+                await drive.pilot.press(each)
+            if number % 50 == 49:
+                await lives(drive, steps[max(number - 49, 0) : number + 1])
+        await lives(drive, steps[-50:])
+
+
+def tell(source: FakeSource, number: int) -> None:
+    """The worker has something to say of a job that runs."""
+    link = source.link
+    running = [job for job in source.known if job.state is JobState.running]
+    if not running:
+        queued = [job for job in source.known if job.state is JobState.queued]
+        running = [replace(job, state=JobState.running, started="2024-03-11T09:00:01Z") for job in queued[:1]]
+    for job in running:
+        done = replace(job, progress=Progress("read", rows=number * 100, total_rows=100_000))
+        link.tell(source.changed(done))
+        link.tell(LogLine(10_000 + number, job.id, "2024-03-11T09:00:02Z", "info", f"line {number}"))
+
+
+async def lives(drive: Driven, last: list[Step]) -> None:
+    """Escape leads back to the workbench, and keys still do what they are for."""
+    await drive.pilot.resize_terminal(80, 24)
+    for _ in range(12):
+        if drive.app.screen is drive.bench and not drive.bench.query_one("#filter").display:
+            break
+        await drive.press("escape")
+    assert drive.app.screen is drive.bench, f"escape does not lead back, after {last}"
+    for key, pane in (("2", "blocks"), ("1", "datasets")):
+        await drive.press(key)
+        assert drive.bench.pane == pane, f"{key} is not heard any more, after {last}"
+    assert "1 Datasets" in drive.text(), f"the screen shows something else, after {last}"
