@@ -34,6 +34,9 @@ class Remembering(Sizing, Verbs):
                 self.query_one(f"#{name}", Pane).set_filter(text)
         self._restore_graph(known.graph)
         self.graph.selected = known.dataset or None
+        for dataset, choice in known.columns.items():
+            if isinstance(choice, dict):
+                self.data_pane.set_arrangement(dataset, choice)
         if known.wrap is not None and known.wrap != self.jobs_pane.log_view.wrap:
             self.jobs_pane.log_view.wrap = known.wrap
         self.go_to(known.pane if known.pane in PANES else PANES[0])
@@ -51,6 +54,11 @@ class Remembering(Sizing, Verbs):
         known, pane = self.remembered, self.datasets_pane
         sort, reverse = pane.sort
         usual = pane.mode == "graph" and not known.graph
+        columns = dict(known.columns)
+        for row in self.rows:
+            if (choice := self.data_pane.arrangement(row.id)) != columns.get(row.id, {}):
+                columns.pop(row.id, None)
+                columns |= {row.id: choice} if choice else {}
         wrap = self.jobs_pane.log_view.wrap
         texts = {name: self.query_one(f"#{name}", Pane).filter for name in _FILTERED}
         return replace(
@@ -61,6 +69,7 @@ class Remembering(Sizing, Verbs):
             dataset=self.graph.selected or known.dataset,
             filters={name: text for name, text in texts.items() if text},
             graph={} if usual else {"mode": pane.mode, "sort": sort, "reverse": reverse},
+            columns=dict(list(columns.items())[-remembered.MOST_DATASETS :]),
             wrap=known.wrap if wrap and known.wrap is None else wrap,
         )
 

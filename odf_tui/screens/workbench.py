@@ -8,7 +8,9 @@ from textual import on
 from textual.binding import Binding, BindingType
 
 from odf_tui import actions
+from odf_tui.humane import count
 from odf_tui.messages import DetailRead
+from odf_tui.screens.announcing import Announcing
 from odf_tui.screens.editing import Editing
 from odf_tui.screens.looking import LookingPart
 from odf_tui.screens.pane_blocks import BlocksPart
@@ -22,7 +24,15 @@ _EARLY_SECONDS: Final = 0.2
 
 
 class Workbench(
-    Remembering, SqlPart, JobsPart, BlocksPart, DataPart, LookingPart, Editing, inherit_bindings=False
+    Remembering,
+    SqlPart,
+    Announcing,
+    JobsPart,
+    BlocksPart,
+    DataPart,
+    LookingPart,
+    Editing,
+    inherit_bindings=False,
 ):
     """Four panes, see ``base.py``."""
 
@@ -56,6 +66,9 @@ class Workbench(
 
     def _begin(self) -> None:
         self.station.painted()
+        if self.key_problems:
+            more = len(self.key_problems) - 1
+            self.notify_line(self.key_problems[0] + (f" (and {count(more)} more: ?)" if more else ""), "warn")
         self.run_worker(self.follower.run(), group="worker", name="worker")
 
     @on(DetailRead)

@@ -1,0 +1,44 @@
+"""Long jobs that end are announced, for somebody who looks elsewhere."""
+
+from __future__ import annotations
+
+from textual import on
+
+from odf_engine.coordinator.protocol import Job
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.announcing import sequences
+from odf_tui.humane import elapsed
+from odf_tui.jobwords import outcome, seconds_of
+from odf_tui.messages import JobsRead
+from odf_tui.screens.pane_jobs import JobsPart
+
+
+class Announcing(JobsPart):
+    """The part of the workbench that announces the end of long jobs."""
+
+    def _ended(self, job: Job) -> None:
+        """Tells of a job that ended while it was looked at, and announces it if it took long."""
+        super()._ended(job)
+        self._announce(job)
+
+    @on(JobsRead)
+    def _ended_unseen(self, message: JobsRead) -> None:
+        """What a worker left that is gone was not told of; this comes before the jobs are taken over."""
+        open_before = {job.id for job in self.book.open()}
+        for job in message.jobs:
+            if job.id in open_before and job.state.final:
+                self._announce(job)
+
+    def _announce(self, job: Job) -> None:
+        ui, seconds = self.source.ui, seconds_of(job, Timestamp.now())
+        if ui.notify_by == "none" or not ui.notify_after_seconds or seconds is None:
+            return
+        if seconds < ui.notify_after_seconds:
+            return
+        text = f"odf: {job.kind} {job.target}: {outcome(job)[0]}, after {elapsed(seconds)}"
+
+        def tell() -> None:
+            sequence = sequences(text, ui.notify_by)
+            self.app.call_from_thread(self.station._write, sequence)
+
+        self.run_worker(tell, thread=True, group="announce")
