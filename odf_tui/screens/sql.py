@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from textual import on
 from textual.css.query import NoMatches
-from textual.message import Message
 
 from odf_engine.coordinator.protocol import Job, JobState, Query
 from odf_engine.errors import OdfError
-from odf_engine.metadata.sql_text import headline
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions import PANES
 from odf_tui.actions.keymap import Hint
@@ -22,10 +19,11 @@ from odf_tui.humane import count, elapsed
 from odf_tui.messages import EventsArrived, JobsRead, Notice
 from odf_tui.screens.pane_jobs import JobsPart
 from odf_tui.widgets.jobs import amounts, seconds_of
-from odf_tui.widgets.rows import Opened, open_window
+from odf_tui.widgets.rows import open_window
 from odf_tui.widgets.status import HintLine
 
 if TYPE_CHECKING:
+    from odf_tui import sql_messages as told
     from odf_tui.widgets.sql import SqlPanel
 
 _PLACE: Final = re.compile(r"line (\d+), column (\d+)")
@@ -34,58 +32,10 @@ _HINTS: Final = (
     ("tab", "complete"),
     ("^p", "older"),
     ("^o", "newer"),
-    ("⇧tab", "rows"),
+    ("shift+tab", "rows"),
     ("^l", "clear"),
     ("esc", "close"),
 )
-
-
-@dataclass
-class HistoryRead(Message):
-    """The queries that were asked before, the newest last."""
-
-    queries: list[str]
-
-
-@dataclass
-class QueryNoted(Message):
-    """A query was remembered, or could not be."""
-
-    nothing: None
-    error: str
-
-
-@dataclass
-class ColumnsRead(Message):
-    """The columns of a dataset."""
-
-    name: str
-    columns: list[tuple[str, str]]
-
-
-@dataclass
-class QuestionRead(Message):
-    """The query of a job."""
-
-    job: Job
-    sql: str
-    error: str = ""
-
-
-@dataclass
-class ResultOpened(Message):
-    """The rows of a result can be shown."""
-
-    job: Job
-    opened: Opened | None
-    error: str = ""
-
-
-@dataclass
-class Accepted(Message):
-    """The worker has a query, as this job; empty when it does not take it."""
-
-    job: str
 
 
 class SqlPart(JobsPart):
@@ -135,6 +85,7 @@ class SqlPart(JobsPart):
         return f"SELECT *\nFROM {name}\nLIMIT 100" if name else "SELECT 1 + 1 AS two"
 
     async def _open_panel(self, text: str) -> SqlPanel:
+        from odf_tui import sql_messages as told
         from odf_tui.widgets.sql import SqlPanel
 
         panel = SqlPanel(text)
@@ -144,7 +95,7 @@ class SqlPart(JobsPart):
         if self._zoomed_for_sql:
             self.add_class("-zoomed")
         self._sql_at = len(self._sql_history)
-        self.reads.start("queries", self.source.queries, lambda found, _: HistoryRead(found or []))
+        self.reads.start("queries", self.source.queries, lambda found, _: told.HistoryRead(found or []))
         return panel
 
     async def _enter_editor(self) -> None:
@@ -199,6 +150,9 @@ class SqlPart(JobsPart):
                 self._close_panel()
             case "rows":
                 self.go_to(PANES[2])
+            case "edit":
+                self.go_to(PANES[2])
+                self.run_worker(self._enter_editor(), group="sql", exclusive=True, name="editor")
             case "stop":
                 self._stop_query()
             case "older":
@@ -208,29 +162,31 @@ class SqlPart(JobsPart):
 
     def on_sql_panel_columns_wanted(self, message: SqlPanel.ColumnsWanted) -> None:
         """Reads columns."""
+        from odf_tui import sql_messages as told
+
         message.stop()
         ids = {row.name: row.id for row in self.rows}
         for name in message.names:
             self.reads.start(
                 f"columns of {name}",
                 partial(self.source.columns, ids[name]),
-                lambda columns, _, name=name: ColumnsRead(name, columns or []),
+                lambda columns, _, name=name: told.ColumnsRead(name, columns or []),
             )
 
-    @on(ColumnsRead)
-    def _columns_read(self, message: ColumnsRead) -> None:
+    def on_columns_read(self, message: told.ColumnsRead) -> None:
+        """The columns can be offered."""
         if (panel := self.sql_panel) is not None:
             panel.know_columns(message.name, message.columns)
 
     # --- History ---
 
-    @on(HistoryRead)
-    def _history_read(self, message: HistoryRead) -> None:
+    def on_history_read(self, message: told.HistoryRead) -> None:
+        """What can be asked again."""
         self._sql_history = tuple(message.queries)
         self._sql_at = len(self._sql_history)
 
-    @on(QueryNoted)
-    def _query_noted(self, message: QueryNoted) -> None:
+    def on_query_noted(self, message: told.QueryNoted) -> None:
+        """Says when a query will not come back."""
         if message.error:
             self.notify_line(f"the query is not remembered: {message.error}", "warn")
 
@@ -264,6 +220,8 @@ class SqlPart(JobsPart):
 
     def on_sql_panel_asked(self, message: SqlPanel.Asked) -> None:
         """Hands the query to the worker."""
+        from odf_tui import sql_messages as told
+
         message.stop()
         panel = self.sql_panel
         if panel is None:
@@ -280,20 +238,23 @@ class SqlPart(JobsPart):
             self.show_hints()
             self._sql_history = (*(each for each in self._sql_history if each != sql), sql)
             self._sql_at = len(self._sql_history)
-            self.reads.start("note query", partial(self.source.note_query, sql), QueryNoted)
+            self.reads.start("note query", partial(self.source.note_query, sql), told.QueryNoted)
             self.run_worker(self._submit(message.sql), group="commands")
 
     async def _submit(self, sql: str) -> None:
+        from odf_engine.metadata.sql_text import headline
+        from odf_tui import sql_messages as told
+
         try:
             job = await (await self.follower.link()).submit(Query(sql=sql), headline(sql))
         except OdfError as error:
             hint = f" – {error.hint}" if error.hint else ""
             self.post_message(Notice(f"{error}{hint}", "bad"))
             job = ""
-        self.post_message(Accepted(job))
+        self.post_message(told.Accepted(job))
 
-    @on(Accepted)
-    def _accepted(self, message: Accepted) -> None:
+    def on_accepted(self, message: told.Accepted) -> None:
+        """The query is a job now, or was not taken."""
         self._query_job = message.job
         if not message.job and (panel := self.sql_panel) is not None:
             panel.line.tell()
@@ -358,15 +319,17 @@ class SqlPart(JobsPart):
     # --- Results ---
 
     def _open_result(self, job: Job) -> None:
+        from odf_tui import sql_messages as told
+
         path = str(_result(job).get("path", ""))
         self.reads.start(
             "result",
             lambda: open_window(self.source.result(path)),
-            lambda opened, error: ResultOpened(job, opened, error),
+            lambda opened, error: told.ResultOpened(job, opened, error),
         )
 
-    @on(ResultOpened)
-    def _result_opened(self, message: ResultOpened) -> None:
+    def on_result_opened(self, message: told.ResultOpened) -> None:
+        """Shows rows in front of those of the dataset."""
         job, opened = message.job, message.opened
         if opened is None:
             self.notify_line(message.error, "bad")
@@ -382,14 +345,16 @@ class SqlPart(JobsPart):
         self.show_hints()
 
     def _open_query(self, job: Job) -> None:
+        from odf_tui import sql_messages as told
+
         self.reads.start(
             "question",
             partial(self.source.question, job),
-            lambda sql, error: QuestionRead(job, sql or "", error),
+            lambda sql, error: told.QuestionRead(job, sql or "", error),
         )
 
-    @on(QuestionRead)
-    def _question_read(self, message: QuestionRead) -> None:
+    def on_question_read(self, message: told.QuestionRead) -> None:
+        """Shows the query of a job, and its result."""
         if message.error:
             self.notify_line(message.error, "bad")
             return

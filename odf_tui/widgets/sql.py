@@ -5,33 +5,26 @@ Imported when it is opened first: the first paint does not need it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
-from rich.cells import cell_len
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.geometry import Offset
 from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import TextAreaTheme
 
 from odf_engine.coordinator.protocol import Failure
 from odf_engine.metadata.sql_text import place_of
-from odf_tui.humane import clip, plain, shorten
 from odf_tui.sql_words import Proposals, datasets_in, kinds, proposals
-from odf_tui.widgets.lines import LineScroll, LineView, Span, wrapped
+from odf_tui.widgets.lines import LineView
+from odf_tui.widgets.sql_parts import SqlLine, WordList, Wrong
 
 if TYPE_CHECKING:
     from odf_tui.workstation import Workstation
 
-_SHOWN: Final = 8
-_WIDEST: Final = 44
-_ABOUT: Final = 16
-_ERROR_LINES: Final = 6
 _KINDS: Final = ("key", "good", "title", "muted")
 
 
@@ -131,116 +124,6 @@ class SqlEditor(TextArea):
                 column = 1
 
 
-class WordList(LineView):
-    """Words that can come next, beside the cursor."""
-
-    def __init__(self) -> None:
-        super().__init__(id="words")
-        self.active = True
-        self.display = False
-        self.found = Proposals(0, 0, ())
-        self._widths = (0, 0)
-
-    def offer(self, found: Proposals, cursor: Offset) -> None:
-        """Shows words below the cursor, or above it where there is no room."""
-        self.found, self.cursor = found, 0
-        self._widths = (
-            min(max(cell_len(plain(word.text)) for word in found.words), _WIDEST),
-            min(max(len(plain(word.about)) for word in found.words), _ABOUT),
-        )
-        height = min(len(found.words), _SHOWN) + 2
-        width = sum(self._widths) + 6 + (len(found.words) > _SHOWN)
-        screen = self.screen.size
-        above = cursor.y + 1 + height > screen.height
-        left = max(min(cursor.x - (found.end - found.start) - 2, screen.width - width), 0)
-        self.styles.width, self.styles.height = width, height
-        self.absolute_offset = Offset(left, max(cursor.y - height, 0) if above else cursor.y + 1)
-        self.display = True
-        self.scroll_to(y=0, animate=False)
-        self.reset()
-        self.refresh(layout=True)
-
-    def count(self) -> int:
-        """The words."""
-        return len(self.found.words)
-
-    def spans(self, index: int) -> Sequence[Span]:
-        """A word, and what it is."""
-        word = self.found.words[index]
-        name, about = self._widths
-        return [
-            (f" {clip(shorten(plain(word.text), name), name)}  ", ""),
-            (clip(plain(word.about), about) + " ", "muted"),
-        ]
-
-
-class SqlLine(LineScroll):
-    """The line between the query and its rows: how it is, or how it went."""
-
-    def __init__(self) -> None:
-        super().__init__(id="sql-line")
-        self._said: Sequence[Span] = ()
-
-    def tell(self, *said: Span) -> None:
-        """Shows something else."""
-        if said != self._said:
-            self._said = said
-            self.refresh()
-
-    def count(self) -> int:
-        """One."""
-        return 1
-
-    def spans(self, index: int) -> Sequence[Span]:
-        """A rule with words in it."""
-        used = sum(cell_len(text) for text, _ in self._said)
-        rest = max(self.size.width - used - 8, 0)
-        middle = [(" ", ""), *self._said, (" ", "")] if self._said else []
-        return [("─ SQL ", "rule"), *middle, ("─" * (rest + (2 if not middle else 0)), "rule")]
-
-
-class Wrong(LineScroll):
-    """Why a query cannot be answered, with its line and a mark under the place."""
-
-    def __init__(self) -> None:
-        super().__init__(id="sql-wrong")
-        self.display = False
-        self._failure: Failure | None = None
-        self._lines: list[list[Span]] = []
-
-    def show_failure(self, failure: Failure | None) -> None:
-        """Shows an error, or none."""
-        self._failure = failure
-        self.display = failure is not None
-        self._break()
-
-    def on_resize(self) -> None:
-        """Breaks the lines anew."""
-        self._break()
-
-    def _break(self) -> None:
-        failure = self._failure
-        lines: list[list[Span]] = []
-        if failure is not None:
-            lines = [[(" ✗ ", "bad"), (plain(failure.message), "bad")]]
-            lines += [[(f"   {plain(line)}", "strong")] for line in failure.excerpt]
-            lines += [[("   hint ", "muted"), (plain(failure.hint), "")]] if failure.hint else []
-        width = max(self.size.width or self.screen.size.width // 2, 20)
-        broken = [part for line in lines for part in wrapped(line, width)]
-        if broken != self._lines:
-            self._lines = broken
-            self.styles.height = min(len(broken), _ERROR_LINES) or 1
-            self.reset()
-
-    def count(self) -> int:
-        """The lines."""
-        return len(self._lines)
-
-    def spans(self, index: int) -> Sequence[Span]:
-        """A line."""
-        return self._lines[index]
-
-
 class SqlPanel(Vertical):
     """Editor, error and line of state."""
 
@@ -252,7 +135,7 @@ class SqlPanel(Vertical):
 
     @dataclass
     class Wanted(Message):
-        """The panel asks for something: ``rows``, ``close``, ``stop``, ``older`` or ``newer``."""
+        """The panel asks for something: ``edit``, ``rows``, ``close``, ``stop``, ``older``, ``newer``."""
 
         what: str
 
@@ -301,6 +184,11 @@ class SqlPanel(Vertical):
         self.query_one(Wrong).show_failure(failure)
         if place is not None:
             self.editor.move_cursor((place[0] - 1, place[1] - 1))
+
+    def on_click(self, event: events.Click) -> None:
+        """The mouse goes on writing; the pane itself would take the keys."""
+        event.stop()
+        self.post_message(self.Wanted("edit"))
 
     # --- Keys ---
 

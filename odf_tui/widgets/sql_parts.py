@@ -1,0 +1,129 @@
+"""What stands beside the text of a query: words that can come next, why it is wrong, how it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from textual.geometry import Offset
+
+from odf_engine.coordinator.protocol import Failure
+from odf_tui.humane import clip, plain, shorten
+from odf_tui.sql_words import Proposals
+from odf_tui.widgets.lines import LineScroll, LineView, Span, wrapped
+
+_SHOWN: Final = 8
+_WIDEST: Final = 44
+_ABOUT: Final = 16
+_ERROR_LINES: Final = 6
+
+
+class WordList(LineView):
+    """Words that can come next, beside the cursor."""
+
+    def __init__(self) -> None:
+        super().__init__(id="words")
+        self.active = True
+        self.display = False
+        self.found = Proposals(0, 0, ())
+        self._widths = (0, 0)
+
+    def offer(self, found: Proposals, cursor: Offset) -> None:
+        """Shows words below the cursor, or above it where there is no room."""
+        self.found, self.cursor = found, 0
+        self._widths = (
+            min(max(cell_len(plain(word.text)) for word in found.words), _WIDEST),
+            min(max(len(plain(word.about)) for word in found.words), _ABOUT),
+        )
+        height = min(len(found.words), _SHOWN) + 2
+        width = sum(self._widths) + 6 + (len(found.words) > _SHOWN)
+        screen = self.screen.size
+        above = cursor.y + 1 + height > screen.height
+        left = max(min(cursor.x - (found.end - found.start) - 2, screen.width - width), 0)
+        self.styles.width, self.styles.height = width, height
+        self.absolute_offset = Offset(left, max(cursor.y - height, 0) if above else cursor.y + 1)
+        self.display = True
+        self.scroll_to(y=0, animate=False)
+        self.reset()
+        self.refresh(layout=True)
+
+    def count(self) -> int:
+        """The words."""
+        return len(self.found.words)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A word, and what it is."""
+        word = self.found.words[index]
+        name, about = self._widths
+        return [
+            (f" {clip(shorten(plain(word.text), name), name)}  ", ""),
+            (clip(plain(word.about), about) + " ", "muted"),
+        ]
+
+
+class SqlLine(LineScroll):
+    """The line between the query and its rows: how it is, or how it went."""
+
+    def __init__(self) -> None:
+        super().__init__(id="sql-line")
+        self._said: Sequence[Span] = ()
+
+    def tell(self, *said: Span) -> None:
+        """Shows something else."""
+        if said != self._said:
+            self._said = said
+            self.refresh()
+
+    def count(self) -> int:
+        """One."""
+        return 1
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A rule with words in it."""
+        used = sum(cell_len(text) for text, _ in self._said)
+        rest = max(self.size.width - used - 8, 0)
+        middle = [(" ", ""), *self._said, (" ", "")] if self._said else []
+        return [("─ SQL ", "rule"), *middle, ("─" * (rest + (2 if not middle else 0)), "rule")]
+
+
+class Wrong(LineScroll):
+    """Why a query cannot be answered, with its line and a mark under the place."""
+
+    def __init__(self) -> None:
+        super().__init__(id="sql-wrong")
+        self.display = False
+        self._failure: Failure | None = None
+        self._lines: list[list[Span]] = []
+
+    def show_failure(self, failure: Failure | None) -> None:
+        """Shows an error, or none."""
+        self._failure = failure
+        self.display = failure is not None
+        self._break()
+
+    def on_resize(self) -> None:
+        """Breaks the lines anew."""
+        self._break()
+
+    def _break(self) -> None:
+        failure = self._failure
+        lines: list[list[Span]] = []
+        if failure is not None:
+            lines = [[(" ✗ ", "bad"), (plain(failure.message), "bad")]]
+            lines += [[(f"   {plain(line)}", "strong")] for line in failure.excerpt]
+            lines += [[("   hint ", "muted"), (plain(failure.hint), "")]] if failure.hint else []
+        width = max(self.size.width or self.screen.size.width // 2, 20)
+        broken = [part for line in lines for part in wrapped(line, width)]
+        if broken != self._lines:
+            self._lines = broken
+            self.styles.height = min(len(broken), _ERROR_LINES) or 1
+            self.reset()
+
+    def count(self) -> int:
+        """The lines."""
+        return len(self._lines)
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A line."""
+        return self._lines[index]
