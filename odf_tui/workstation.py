@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import ClassVar
 
+from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.filter import LineFilter, Monochrome, NoColor
@@ -99,6 +100,11 @@ class Workstation(App[None], inherit_bindings=False):
         if told:
             more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
             self.call_from_thread(self.bench.notify_line, told[0] + more, "warn")
+
+    def on_resize(self, event: events.Resize) -> None:
+        """The screens below a dialog have other sizes too: Textual tells only the one on top."""
+        for screen in self.screen_stack[:-1]:
+            screen.post_message(events.Resize(event.size, event.size))
 
     @property
     def bench(self) -> Workbench:
