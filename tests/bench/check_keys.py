@@ -40,6 +40,7 @@ def answers(terminal: Terminal) -> bool:
     for _ in range(15):
         terminal.send("Escape")
         terminal.rest(0.05)
+    terminal.rest(0.5)  # a key that comes right behind it would be taken for one with alt
     for key, label in (("2", "2 Blocks"), ("1", "1 Datasets")):
         terminal.send(key)
         deadline = time.perf_counter() + 10
