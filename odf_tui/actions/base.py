@@ -27,6 +27,8 @@ class Situation(msgspec.Struct, frozen=True):
     pullable: int = 0
     worker: str = "connected"  # starting, connected, gone
     up: str = ""  # what escape would leave: a filter, the zoom, a pane
+    findings: bool = False  # whether a verification found something on the blocks that are shown
+    trail: bool = False  # whether a link was followed from somewhere
 
 
 Guard = Callable[[Situation], str | None]

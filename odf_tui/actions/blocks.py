@@ -8,6 +8,8 @@ from odf_tui.actions.base import Action, Situation, need, readable
 from odf_tui.chain_state import REVISED
 
 _BLOCK: Final = need("block", "no block is selected")
+_FOUND: Final = need("findings", "nothing was found on these blocks: v verifies the dataset")
+_TRAIL: Final = need("trail", "no link was followed yet")
 
 
 def _revised(situation: Situation) -> str | None:
@@ -20,15 +22,20 @@ def _revised(situation: Situation) -> str | None:
 ACTIONS: Final = (
     Action("open_block", ("enter",), "show the block in full", "blocks", "block", _BLOCK),
     Action(
-        "diff_block", ("d",), "what the block changed of a query, source or schema", "blocks", "diff", _BLOCK
+        "diff_block",
+        ("d",),
+        "what the block changed of a query, source or schema",
+        "blocks",
+        "diff",
+        _revised,
     ),
     Action(
         "block_bytes", ("b",), "the bytes of the block, with the fields in them", "blocks", "bytes", _BLOCK
     ),
     Action("block_kinds", ("f",), "show only some kinds of events", "blocks", "kinds", readable),
     Action("jump_block", ("J",), "go to a number, hash, time or offset", "blocks", "jump", readable),
-    Action("next_finding", ("n", "right_curly_bracket"), "next finding of a verification", "blocks"),
-    Action("previous_finding", ("N", "left_curly_bracket"), "previous finding", "blocks"),
+    Action("next_finding", ("n", "right_curly_bracket"), "next finding", "blocks", "finding", _FOUND),
+    Action("previous_finding", ("N", "left_curly_bracket"), "previous finding", "blocks", guard=_FOUND),
     Action("leave_blocks", ("escape",), "one level up", "blocks", listed=False),
-    Action("back", ("ctrl+o", "backspace"), "back to where a link was followed from"),
+    Action("back", ("ctrl+o", "backspace"), "back to where a link was followed from", guard=_TRAIL),
 )

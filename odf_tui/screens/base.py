@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from textual import on
 from textual.app import ComposeResult
@@ -56,7 +56,10 @@ class Parts(Screen[None]):
         worker_state, worker_status: the connection, and what the worker last said of itself.
         remembered: how the screen was left, and what is chosen since.
         keys, key_problems: which key does what, and what is wrong with those that were changed.
+        trail: from where links were followed, the newest last.
     """
+
+    trail: tuple[Any, ...] = ()
 
     def __init__(self, source: Source, early: Early | None = None) -> None:
         super().__init__()
@@ -136,6 +139,8 @@ class Parts(Screen[None]):
             pullable=sum(row.polls or row.derivative for row in self.rows),
             worker=self.worker_state,
             up=up,
+            findings=bool(self.blocks_pane.view.findings),
+            trail=bool(self.trail),
         )
 
     def row_of(self, dataset: str) -> DatasetRow | None:

@@ -55,6 +55,7 @@ class BlocksPart(BlockReading):
         if job is not None and head and verified_head(job) == head:
             verdict = "verified"
         self.blocks_pane.show_findings(findings, verdict)
+        self.show_hints()
 
     def _verification(self, dataset: str) -> Job | None:
         found = (
@@ -137,9 +138,6 @@ class BlocksPart(BlockReading):
 
     def _go_to_finding(self, *, older: bool) -> None:
         view = self.blocks_pane.view
-        if not view.findings:
-            self.notify_line("no finding: v verifies the dataset", "warn")
-            return
         dataset, hashes = view.dataset, tuple(view.findings)
         here = view.block.sequence_number if view.block is not None else view.total
         go = partial(self._went_to_finding, here, older)

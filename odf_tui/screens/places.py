@@ -25,10 +25,11 @@ class Places(Parts):
 
     Attributes:
         target: a place to go to as soon as its dataset's blocks or rows are there.
+        trail: from where links were followed, the newest last.
     """
 
     target: Target | None = None
-    _trail: tuple[Spot, ...] = ()
+    trail: tuple[Spot, ...] = ()
 
     def select_dataset(self, dataset: str) -> None:
         """Selects a dataset, and shows it even if the filter hid it."""
@@ -42,7 +43,7 @@ class Places(Parts):
         """Goes to a block, a row or a dataset; :meth:`return_to_spot` comes back."""
         spot = self.here()
         if spot is not None:
-            self._trail = (*self._trail, spot)[-_LONGEST_TRAIL:]
+            self.trail = (*self.trail, spot)[-_LONGEST_TRAIL:]
         self._go(target)
 
     def _go(self, target: Target) -> None:
@@ -69,10 +70,10 @@ class Places(Parts):
 
     def return_to_spot(self) -> Spot | None:
         """Goes back to where a link was followed from; None when none was."""
-        if not self._trail:
+        if not self.trail:
             return None
-        *before, spot = self._trail
-        self._trail = tuple(before)
+        *before, spot = self.trail
+        self.trail = tuple(before)
         if spot.pane == "blocks":
             self._go(Target(spot.dataset, "blocks", spot.at))
         elif spot.pane == "data":
@@ -81,11 +82,6 @@ class Places(Parts):
             self.select_dataset(spot.dataset)
             self.go_to(spot.pane)
         return spot
-
-    @property
-    def has_trail(self) -> bool:
-        """Whether there is a place to go back to."""
-        return bool(self._trail)
 
     def arrive(self) -> None:
         """Puts the cursor on the target, if it can be shown already."""

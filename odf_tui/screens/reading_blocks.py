@@ -127,8 +127,8 @@ class BlockReading(Verbs):
 
         spot = self.return_to_spot()
         if spot is None:
-            self.notify_line("no link was followed yet", "warn")
-        elif spot.reading:
+            return
+        if spot.reading:
             self.read_block(spot.dataset, spot.at)
         elif isinstance(self.app.screen, BlockReader):
             self.app.screen.dismiss(None)

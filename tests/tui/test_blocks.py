@@ -107,7 +107,7 @@ async def test_a_chain_that_was_verified_up_to_its_head_says_so(source: FakeSour
         pane = drive.bench.blocks_pane
         assert "✓ verified" in str(pane.border_subtitle)
         await drive.press("2", "n")
-        assert "no finding" in drive.hint()
+        assert "nothing was found on these blocks" in drive.hint()
         # The chain grows: what was found says nothing about its end.
         source.rows_[0] = dataset("port-haven.air-readings", records=9000)
         await drive.press("r")
