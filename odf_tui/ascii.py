@@ -30,8 +30,8 @@ ASCII: Final[dict[str, str]] = {
     "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "#",
     "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "#",
     # Arrows and signs in texts.
-    "→": ">", "←": "<", "›": ">", "‹": "<", "↑": "^", "↓": "v", "↵": "<", ENTER: "<", "…": ".", "×": "x", "±": "+", "≤": "<",
-    "≥": ">", "≈": "~", "∞": "8", "µ": "u", "σ": "s", "Σ": "S", "°": "o", "√": "v",
+    "→": ">", "←": "<", "›": ">", "‹": "<", "↑": "^", "↓": "v", "↵": "<", ENTER: "<", "…": ".", "×": "x", "±": "+",
+    "≤": "<", "≥": ">", "≈": "~", "∞": "8", "µ": "u", "σ": "s", "Σ": "S", "°": "o", "√": "v",
     **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("“”„«»", '"'),
     "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-",
 }  # fmt: skip
@@ -142,24 +142,36 @@ def _spelled(segments: list[Segment]) -> list[Segment]:
     No single character would be understood as that key.
     """
     found = list(segments)
-    for at, (text, style, control) in enumerate(segments):
+    for at, (text, _, _) in enumerate(segments):
         for _ in range(text.count(ENTER)):
-            filling = _longest_filling(found, at)
-            if filling is None:
+            if not _shorten(found, at):
                 return found
-            found[filling] = _shorter(found[filling])
-            text = found[at].text.replace(ENTER, "enter", 1)
-            found[at] = Segment(text, style, control)
+            found[at] = _with(found[at], found[at].text.replace(ENTER, "enter", 1))
     return found
 
 
-def _longest_filling(segments: list[Segment], at: int) -> int | None:
-    """The segment that can give some cells: one after ``at`` when there is one."""
+def _shorten(segments: list[Segment], at: int) -> bool:
+    """Takes the cells for the word from the end of the line, else from the longest filling after ``at``,
+    else from one before it; whether there were as many.
+    """
+    line = "".join(text for text, _, _ in segments)
+    if len(line) - len(line.rstrip(" ")) >= _MORE:
+        left = _MORE
+        for number in range(len(segments) - 1, -1, -1):
+            text = segments[number].text
+            cut = min(left, len(text))
+            segments[number] = _with(segments[number], text[: len(text) - cut])
+            left -= cut
+        return True
     able = [number for number, (text, _, _) in enumerate(segments) if _FILLING.search(text)]
-    return min(able, key=lambda number: (number < at, -len(segments[number].text)), default=None)
+    if not able:
+        return False
+    chosen = min(able, key=lambda number: (number < at, -len(segments[number].text)))
+    text = segments[chosen].text
+    end = max(_FILLING.finditer(text), key=lambda match: len(match[0])).end()
+    segments[chosen] = _with(segments[chosen], text[: end - _MORE] + text[end:])
+    return True
 
 
-def _shorter(segment: Segment) -> Segment:
-    text = segment.text
-    run = max(_FILLING.finditer(text), key=lambda match: len(match[0]))
-    return Segment(text[: run.end() - _MORE] + text[run.end() :], segment.style, segment.control)
+def _with(segment: Segment, text: str) -> Segment:
+    return Segment(text, segment.style, segment.control)

@@ -98,6 +98,7 @@ def texts(*parts: str) -> list[str]:
 def test_enter_is_a_word_where_there_is_room() -> None:
     assert texts("╰─", "─" * 14, " ⏎ runs it ", "─╯") == ["+-", "-" * 10, " enter runs it ", "-+"]
     assert texts(" ", "⏎", " opens  ", "p", " " * 12) == [" ", "enter", " opens  ", "p", " " * 8]
+    assert texts("⏎", " opens  ", "   ") == ["enter", " opens ", ""]
     assert texts("⏎", " opens") == ["<", " opens"]
 
 
