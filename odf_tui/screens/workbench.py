@@ -62,6 +62,8 @@ class Workbench(
         self.book.load(*jobs)
         self.jobs_pane.view.load()
         self.show_datasets(rows)
+        if self.book.open():
+            self._news_of_jobs()  # a second passes for them, too
         return True
 
     def _begin(self) -> None:
