@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 Early = Future[tuple[list[DatasetRow], tuple[list[Job], int]]]
 
-CARD_SIZE: Final = Size(38, 11)
+CARD_SIZE: Final = Size(38, 9)
 
 
 class Parts(Screen[None]):
