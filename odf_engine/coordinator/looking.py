@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +27,8 @@ def describe(request: Describe, context: Context, reporter: Reporter) -> dict[st
 
     workspace, entry = _found(request.dataset, context)
     rows = _rows(entry, request.file)
-    found = describe(workspace.odf, rows, reporter, None if request.file else request.dataset)
+    with _memory_given_back():
+        found = describe(workspace.odf, rows, reporter, None if request.file else request.dataset)
     return {"name": str(entry.alias), "rows": found.rows}
 
 
@@ -38,7 +41,8 @@ def project(request: Project, context: Context, reporter: Reporter) -> dict[str,
     from odf_engine.workspace.projecting import project
 
     workspace, entry = _found(request.dataset, context)
-    found = project(workspace.odf, entry.dataset, request.key, reporter)
+    with _memory_given_back():
+        found = project(workspace.odf, entry.dataset, request.key, reporter)
     return {
         "name": str(entry.alias),
         "key": found.key,
@@ -64,18 +68,30 @@ def export(request: Export, context: Context, reporter: Reporter) -> dict[str, A
         rows = StoredRows.of_file(Path(request.file))
     else:
         raise UsageError("neither a dataset nor a file says which rows")
-    found = export(
-        rows,
-        Path(request.path),
-        request.format,
-        reporter,
-        ranges=request.ranges,
-        system=request.system,
-        replace=request.replace,
-    )
+    with _memory_given_back():
+        found = export(
+            rows,
+            Path(request.path),
+            request.format,
+            reporter,
+            ranges=request.ranges,
+            system=request.system,
+            replace=request.replace,
+        )
     reporter.line(f"wrote {found.path}")
     name = "" if entry is None else str(entry.alias)
     return {"name": name, "rows": found.rows, "size": found.size, "path": str(found.path)}
+
+
+@contextmanager
+def _memory_given_back() -> Iterator[None]:
+    """The worker lives on, and Arrow keeps what it had."""
+    import pyarrow as pa
+
+    try:
+        yield
+    finally:
+        pa.default_memory_pool().release_unused()
 
 
 def _found(dataset: str, context: Context) -> tuple[Workspace, DatasetEntry]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import time
@@ -12,7 +13,6 @@ from typing import Final
 
 from odf_engine.errors import OdfError
 
-_BEGUN: Final = ".new-"
 _STALE_SECONDS: Final = 86_400
 
 
@@ -36,8 +36,10 @@ def begun(path: Path) -> Iterator[Path]:
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=_BEGUN, delete=False) as file:
-            temporary = Path(file.name)
+        # What a killed worker leaves says of itself what it is.
+        handle, name = tempfile.mkstemp(".part", f".{path.name[:100]}-", path.parent)
+        os.close(handle)
+        temporary = Path(name)
         yield temporary
         temporary.replace(path)
     except OSError as error:

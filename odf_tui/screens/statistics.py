@@ -23,6 +23,7 @@ from odf_tui.widgets.jobs import doing
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
 
 _LOOK_SECONDS: Final = 0.25
+_KEYS: Final = "j k columns · y copies · esc closes"
 _MORE: Final = 46
 """Cells of the list from which on it has numbers, and then everything."""
 _ALL: Final = 72
@@ -137,7 +138,7 @@ class StatisticsScreen(ModalScreen[None]):
         """Columns, one of them, and how far it is."""
         with Vertical(classes="dialog reader statistics") as box:
             box.border_title = Content(plain(self._title))
-            box.border_subtitle = Content("j k columns · y copies · esc closes")
+            box.border_subtitle = Content(_KEYS)
             with Horizontal():
                 yield ColumnList()
                 yield Paragraphs(id="about-column")
@@ -191,6 +192,7 @@ class StatisticsScreen(ModalScreen[None]):
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
             self._tell(explained(error), "bad")
             return
+        self._say_keys("c stops counting · esc closes, it goes on")
         self._timer = self.set_interval(_LOOK_SECONDS, self._look)
 
     async def _show_known(self) -> Known:
@@ -224,12 +226,16 @@ class StatisticsScreen(ModalScreen[None]):
 
     # --- The job ---
 
+    def _say_keys(self, text: str = _KEYS) -> None:
+        self.query_one(".dialog").border_subtitle = Content(text)
+
     def _look(self) -> None:
         job = self._book.jobs.get(self._job)
         if job is None or not job.state.final:
             doing_ = doing(job, Timestamp.now()) if job is not None and job.started else "waits for its turn"
-            self._tell(f"{doing_} · c stops it · esc closes, and it goes on", "busy")
+            self._tell(doing_, "busy")
             return
+        self._say_keys()
         if self._timer is not None:
             self._timer.stop()
             self._timer = None
