@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
+from contextlib import suppress
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -17,11 +19,10 @@ from odf_engine.identity.multiformats import Multihash
 SHORTEST_HASH: Final = 4
 _OFFSET: Final = re.compile(r"(?:#|offset\s)\s*(\d[\d ,_]*)", re.IGNORECASE)
 _TIME: Final = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[ T]\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?Z?)?)?")
+_HEX: Final = re.compile(r"[0-9a-f]{1,72}")
+_HASH_BYTES: Final = 36
+_SHORT: Final = 8
 _HASH_HEAD: Final = "f1620"  # of a SHA3-256 in base16: people leave it out
-_MATCHES_TEXT: Final = (
-    "(instr(lower(kind || ' ' || summary), ?) OR sequence = ?"
-    " OR (? AND (substr('f' || lower(hex(hash)), 1, ?) = ? OR lower(substr(hex(hash), -8)) = ?)))"
-)
 _Condition = tuple[str, list[Any]]
 
 
@@ -59,13 +60,13 @@ def find_blocks(
         else:
             total = at.sequence + 1
         start = max(total - limit, 0) if first is None else max(first, 0)
-        if kinds or text:
-            tail, more = "LIMIT ? OFFSET ?", [limit, start]
+        if kinds or text:  # only the numbers are sorted and passed over
+            numbers = f"SELECT sequence FROM blocks WHERE {where} ORDER BY sequence LIMIT ? OFFSET ?"
+            where, values = f"chain = ? AND sequence IN ({numbers})", [at.chain, *values, limit, start]
         else:  # places are numbers
-            tail, more = "LIMIT ?", [limit]
             where, values = f"{where} AND sequence >= ?", [*values, start]
-        query = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {where} ORDER BY sequence {tail}"
-        return Found(total, start, [block_row_of(row) for row in index.rows(query, *values, *more)])
+        query = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {where} ORDER BY sequence LIMIT ?"
+        return Found(total, start, [block_row_of(row) for row in index.rows(query, *values, limit)])
 
     return dataset.indexed(ask)
 
@@ -76,10 +77,28 @@ def _condition(at: Position, kinds: Collection[str], text: str) -> _Condition:
         where += f" AND kind IN ({','.join('?' * len(kinds))})"
         values += sorted(kinds)
     if text:
+        like = "%" + re.sub(r"([%_\\])", r"\\\1", text) + "%"
         number = int(text) if text.isdecimal() and len(text) < 16 else -1
-        where += f" AND {_MATCHES_TEXT}"
-        values += [text, number, len(text) >= SHORTEST_HASH, len(text), text, text]
+        hashed, hash_values = _hash_condition(text)
+        where += rf" AND (kind LIKE ? ESCAPE '\' OR summary LIKE ? ESCAPE '\' OR sequence = ? OR {hashed})"
+        values += [like, like, number, *hash_values]
     return where, values
+
+
+def _hash_condition(text: str) -> _Condition:
+    """Hashes whose base16 begins with ``text``, or that have it as their last 8 characters."""
+    where, values = "0", []
+    if len(text) < SHORTEST_HASH:
+        return where, values
+    if _HEX.fullmatch(prefix := text.removeprefix("f")) and text[0] == "f":
+        low = bytes.fromhex(prefix + "0" * (len(prefix) % 2))
+        high = bytes.fromhex(prefix.ljust(2 * _HASH_BYTES, "f"))
+        where += " OR hash BETWEEN ? AND ?"
+        values += [low, high]
+    if len(text) == _SHORT and _HEX.fullmatch(text):
+        where += f" OR substr(hash, {-_SHORT // 2}) = ?"
+        values += [bytes.fromhex(text)]
+    return f"({where})", values
 
 
 def count_kinds(dataset: Dataset) -> dict[str, int]:
@@ -166,20 +185,27 @@ def _by_time(dataset: Dataset, text: str) -> int:
 
 
 def _by_hash(dataset: Dataset, text: str, newest: int) -> int:
-    last: NotFound | None = None
-    for spelling in (text, _HASH_HEAD + text.lower()):
-        try:
-            block_hash = dataset.find_block(spelling)
-            number = numbers_of(dataset, [str(block_hash)]).get(str(block_hash))
-            if number is None:
-                raise NotFound("the chain does not hold this block any more")
-            return number
-        except NotFound as error:
-            last = last or error
-    assert last is not None
-    if last.hint or "any more" in last.message:
-        raise last
-    raise NotFound(f"no block's hash begins or ends with {text}; numbers go from 0 to {_spaced(newest)}")
+    with suppress(InvalidIdentity):  # else it is a part of one
+        block_hash = Multihash.parse(text)
+        found = numbers_of(dataset, [str(block_hash)])
+        if not found:
+            raise NotFound(f"the chain holds no block {block_hash}")
+        return found[str(block_hash)]
+    numbers: list[int] = []
+    for spelling in (text.lower(), _HASH_HEAD + text.lower()):
+        numbers = numbers or dataset.indexed(partial(_numbers_with, spelling))
+    if len(numbers) > 1:
+        some = ", ".join(map(_spaced, numbers[:3]))
+        raise NotFound(f"{text} means more than one block, such as {some}: give more of the hash")
+    if not numbers:
+        raise NotFound(f"no block's hash begins or ends with {text}; numbers go from 0 to {_spaced(newest)}")
+    return numbers[0]
+
+
+def _numbers_with(text: str, index: ChainIndex, at: Position) -> list[int]:
+    where, values = _hash_condition(text)
+    query = f"SELECT sequence FROM blocks WHERE chain = ? AND sequence <= ? AND {where} LIMIT 4"
+    return [row[0] for row in index.rows(query, at.chain, at.sequence, *values)]
 
 
 def _spaced(number: int) -> str:

@@ -19,7 +19,7 @@ from odf_tui.widgets.lines import LineView, Span, right
 from odf_tui.widgets.pane import Pane
 
 PAGE: Final = 100
-KEPT: Final = 20
+KEPT: Final = 10
 """How many pages are kept: however long a chain is and wherever one scrolls, no more."""
 
 WRONG: Final = "≠"
@@ -238,7 +238,7 @@ class BlocksView(LineView):
 def _what(text: str, style: str, width: int) -> list[Span]:
     """What a block did in exactly so many cells; rows stand out."""
     if cell_len(text) > width:
-        text = text.replace(_WATERMARK, " → ")
+        text = text.replace(_WATERMARK, " → ").removeprefix("watermark ")
     match = _ROWS.match(text)
     if match is None or match.end() >= width:
         return [(clip(text, width), style)]
