@@ -66,7 +66,7 @@ class Help(Dialog[str]):
 
     def _show(self) -> None:
         self.query_one(Choices).set(list(self._lines(self.query_one(Input).value.strip())))
-        others = "tab hides what makes no sense now" if self._all else "tab shows all"
+        others = "tab hides the others" if self._all else "tab shows the others"
         self.query_one(".dialog").border_subtitle = Content(
             f"a key or ⏎ runs it · / finds · {others} · esc closes"
         )
@@ -95,7 +95,7 @@ class Help(Dialog[str]):
     def _group(self, action: Action) -> str:
         if action.scope != ANYWHERE:
             return f"in {self._label}"
-        return "the selected dataset" if action.id in _OF_THE_DATASET else "everywhere"
+        return "datasets" if action.id in _OF_THE_DATASET else "everywhere"
 
     def _moves(self) -> str:
         names = ("left", "down", "above", "right", "first", "last")

@@ -77,7 +77,7 @@ class Palette(Picker):
 
     def remarks(self) -> str:
         """What the keys do."""
-        return "⏎ takes it · ↑↓ move · 12, name#12 or a hash finds a block · esc closes"
+        return "12, name#12 or a hash: a block · ↑↓ move · ⏎ takes it · esc closes"
 
     def fitting(self, text: str) -> list[Choice]:
         """Blocks that were named, and what fits best; everything when nothing was typed."""

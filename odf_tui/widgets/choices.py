@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from rich.cells import cell_len
 
 from odf_tui.humane import clip, plain, shorten
 from odf_tui.widgets.lines import LineView, Span
@@ -69,8 +70,10 @@ class Choices(LineView):
     def go(self, index: int) -> None:
         """Puts the cursor on a line, or the next that can be chosen."""
         super().go(self._nearest(index, 1 if index >= self.cursor else -1))
-        if self.cursor and all(each.heading for each in self.choices[: self.cursor]):
+        if all(each.heading for each in self.choices[: self.cursor]):
             self.show(0)  # the heading above the first
+        elif all(each.heading for each in self.choices[self.cursor + 1 :]):
+            self.show(len(self.choices) - 1)  # what stands below the last
 
     def clicked(self, x: int, y: int) -> bool:
         """A click chooses."""
@@ -92,8 +95,11 @@ class Choices(LineView):
             return [(f" {clip(plain(choice.title), max(self.room.width - 2, 0))}", "head")]
         keys = f" {choice.shown:<{self._keys}}  " if self._keys else " "
         room = max(self.room.width - len(keys), 0)
-        remark = shorten(plain(choice.remark), max(room // 2, 0)) if choice.remark else ""
-        title = clip(plain(choice.title), max(room - len(remark) - 2, 0))
+        title = plain(choice.title)
+        remark = (
+            shorten(plain(choice.remark), max(room - cell_len(title) - 3, room // 2)) if choice.remark else ""
+        )
+        title = clip(title, max(room - cell_len(remark) - 2, 0))
         return [
             (keys, "muted" if choice.off else "key"),
             (title + " ", "muted" if choice.off else ""),

@@ -23,6 +23,7 @@ from odf_tui.widgets.lines import LineScroll, Span
 
 NOTICE_SECONDS: Final = 8.0
 _ALWAYS: Final = len(LAST)
+_SHORTEST_NAME: Final = 8
 _SPARK_WIDTH: Final = 100
 _WORKER_WIDTH: Final = 130
 _MASTER: Final = re.compile(r" on (\S+?),")  # as odf_engine.spark tells it
@@ -75,18 +76,21 @@ class StatusLine(LineScroll):
         room = width - sum(cell_len(text) for text, _ in tail) - 1
         head: list[Span] = [(f" {shorten(plain(self._folder.name or str(self._folder)), 24)} ", "strong")]
         room -= cell_len(head[0][0])
-        for text in self._facts():
+        for text in self._facts(room - 3):
             if cell_len(text) + 3 > room:
                 continue
             head.append((("· " if len(head) == 1 else " · ") + text, ""))
             room -= cell_len(head[-1][0])
         return [*head, (" " * max(room + 1, 1), ""), *tail]
 
-    def _facts(self) -> list[str]:
+    def _facts(self, room: int) -> list[str]:
+        """What there is to say, the most important first; that fits the room, the rest as it is."""
         facts: list[str] = []
         row = self._row
         if row is not None and self._health is not None:
-            facts.append(f"{shorten(plain(row.name), 28)} {self._health.glyph} {self._health.word}")
+            how = f" {self._health.glyph} {self._health.word}"
+            name = plain(row.name)
+            facts.append(shorten(name, max(min(28, room - cell_len(how)), _SHORTEST_NAME)) + how)
             facts.append(f"{count(row.records)} records")
             facts.append(size(row.size))
             if row.watermark:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import os
 import pkgutil
 import time
 from importlib import import_module
@@ -15,7 +16,7 @@ from textual import events
 from textual.screen import ModalScreen
 
 import odf_tui.screens
-from odf_engine.coordinator.protocol import Job, JobState, Progress, WorkerStatus
+from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
 from odf_engine.workspace.config import Config, UiConfig, load, render, set_value
 from odf_tui import announcing, keymap, remembered
 from odf_tui.actions import USUAL, Situation
@@ -312,7 +313,7 @@ async def test_panes_grow_and_shrink(source: FakeSource) -> None:
         await drive.press("4", "minus", "minus")
         assert drive.bench.front.size.width < 60
         await drive.pilot.resize_terminal(80, 24)  # two panes: they have shares of their own
-        await drive.settle()
+        await drive.until(lambda: drive.bench.front.size.width == 78)
         height = drive.bench.front.size.height
         await drive.press("plus")
         assert drive.bench.front.size.height > height
@@ -320,8 +321,7 @@ async def test_panes_grow_and_shrink(source: FakeSource) -> None:
         assert "one pane is shown alone" in drive.hint()
         await drive.press("z", "equals_sign", "1")
         await drive.pilot.resize_terminal(160, 50)
-        await drive.settle()
-        assert drive.bench.front.size == before
+        await drive.until(lambda: drive.bench.front.size == before)
 
 
 # --- What is remembered ---
@@ -536,10 +536,12 @@ async def test_long_jobs_that_end_are_announced(
 
 
 def compare(drive: Driven, name: str) -> None:
-    """Compares the screen with its golden text."""
-    import os
-
-    path, text = GOLDEN / f"shell-{name}.txt", drive.text()
+    """Compares the dialog, and the two lines below, with their golden text."""
+    box = drive.app.screen.query_one(".dialog").region
+    lines = drive.text().splitlines()
+    shown = [line[box.x : box.right] for line in lines[box.y : box.bottom]]
+    text = "\n".join([*shown, "", drive.status(), drive.hint(), ""])
+    path = GOLDEN / f"shell-{name}.txt"
     if os.environ.get("ODF_UPDATE_GOLDEN"):
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
@@ -551,6 +553,11 @@ async def test_pictures(source: FakeSource, size: tuple[int, int]) -> None:
     async with driven(source, size) as drive:
         await drive.press("colon", "=tid")
         compare(drive, f"{name}-palette")
+        running = source.job(JobState.running, "harbour.tides", started=None, ended=None)
+        source.link.tell(
+            source.changed(running), JobProgress(running.id, Progress("read", rows=4200, total_rows=9000))
+        )
+        await drive.until(lambda: drive.bench.book.open() and "46 %" in drive.status())
         await drive.press("escape", "T", "j")
         compare(drive, f"{name}-themes")
         await drive.press("escape", "4", "question_mark", "tab")
