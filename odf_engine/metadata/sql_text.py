@@ -74,8 +74,13 @@ def tokens(sql: str, *, comments: bool = False) -> list[Token]:
 
 
 def headline(sql: str, longest: int = 60) -> str:
-    """A query as one short line, to name it by."""
-    line = " ".join(sql.split())
+    """A query as one short line without comments, to name it by."""
+    parts, at = [], 0
+    for token in tokens(sql, comments=True):
+        if token.kind == "comment":
+            parts.append(sql[at : token.start])
+            at = token.end
+    line = " ".join(" ".join([*parts, sql[at:]]).split())
     return line if len(line) <= longest else line[: longest - 1] + "…"
 
 

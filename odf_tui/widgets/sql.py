@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from rich.style import Style
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -63,8 +64,16 @@ class SqlEditor(TextArea):
     def dress(self) -> None:
         """Takes the colours of the theme."""
         palette = cast("Workstation", self.app).palette
-        styles = {name: palette[name] for name in _KINDS}
-        self.register_theme(TextAreaTheme("odf", base_style=palette["base"], syntax_styles=styles))
+        self.register_theme(
+            TextAreaTheme(
+                "odf",
+                base_style=palette["base"],
+                cursor_style=palette["base"] + Style(reverse=True),
+                selection_style=palette["cursor"],
+                bracket_matching_style=Style(bold=True, underline=True),
+                syntax_styles={name: palette[name] for name in _KINDS},
+            )
+        )
         self.theme = "odf"
         self._build_highlight_map()
         self.refresh()
@@ -182,6 +191,7 @@ class SqlPanel(Vertical):
     def show_failure(self, failure: Failure | None, place: tuple[int, int] | None = None) -> None:
         """Shows an error, and goes to its line and column, from 1."""
         self.query_one(Wrong).show_failure(failure)
+        self.set_class(failure is not None, "-wrong")
         if place is not None:
             self.editor.move_cursor((place[0] - 1, place[1] - 1))
 

@@ -84,7 +84,7 @@ class SqlLine(LineScroll):
         used = sum(cell_len(text) for text, _ in self._said)
         rest = max(self.size.width - used - 8, 0)
         middle = [(" ", ""), *self._said, (" ", "")] if self._said else []
-        return [("─ SQL ", "rule"), *middle, ("─" * (rest + (2 if not middle else 0)), "rule")]
+        return [("─", "rule"), (" SQL ", "head"), *middle, ("─" * (rest + (2 if not middle else 0)), "rule")]
 
 
 class Wrong(LineScroll):

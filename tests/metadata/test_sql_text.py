@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from odf_engine.metadata.sql_text import Quoted, table_names
+from odf_engine.metadata.sql_text import Quoted, headline, table_names
 
 KNOWN = ["port-haven.air-readings", "port-haven.stations", "air.by.day", "somebody/tides", "Plain"]
 
@@ -50,3 +50,8 @@ def test_tables_of_a_query_that_is_not_finished() -> None:
     names = table_names("SELECT st FROM port-haven.stations JOIN range(3) JOIN `broken off")
     assert [each.name for each in names] == ["port-haven.stations", "broken off"]
     assert table_names("SELECT * FROM") == []
+
+
+def test_a_query_is_named_by_its_words() -> None:
+    assert headline("-- why\nSELECT 1,\n\t'--x' /* not\nthis */ FROM x") == "SELECT 1, '--x' FROM x"
+    assert headline("SELECT " + "x" * 100) == "SELECT " + "x" * 52 + "…"
