@@ -21,7 +21,7 @@ from odf_engine.errors import BadData, OdfError
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.workspace.slice_files import HINT, Bounds, DecodedColumns, SliceFile
 
-CACHE_BYTES: Final = 16 * 1024 * 1024
+CACHE_BYTES: Final = 8 * 1024 * 1024
 _OPEN_FILES: Final = 16
 _TRIM_BYTES: Final = 2 * 1024 * 1024
 
@@ -154,7 +154,7 @@ class Preview:
         gaps: list[Gap] = []
         with self._lock:
             start = max(start, 0)
-            stop = min(start + max(count, 0), self.row_count)
+            stop = min(start + max(count, 0), self.row_count) if names else start
             while start < stop:
                 try:
                     part = self._piece(start, stop, schema)

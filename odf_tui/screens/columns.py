@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from odf_tui.humane import clip
+from odf_tui.screens.dialogs import Dialog
 from odf_tui.widgets.arrangement import Arrangement
 from odf_tui.widgets.lines import LineView, Span
 
@@ -52,7 +52,7 @@ class ColumnLines(LineView):
         ]
 
 
-class ColumnsScreen(ModalScreen[int]):
+class ColumnsScreen(Dialog[int]):
     """Arranges columns; each change shows at once. Ends with the column to go to.
 
     Args:
@@ -60,19 +60,19 @@ class ColumnsScreen(ModalScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss(None)", show=False),
-        Binding("enter", "go", show=False),
+        Binding("escape,q", "dismiss(None)", "close", show=False),
+        Binding("enter", "go", "go to this column", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
         Binding("g,home", "move('first')", show=False),
         Binding("G,end", "move('last')", show=False),
         Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
-        Binding("space,H", "flip", show=False),
-        Binding("J,greater_than_sign", "shift(1)", show=False),
-        Binding("K,less_than_sign", "shift(-1)", show=False),
-        Binding("F", "freeze", show=False),
-        Binding("r", "reset", show=False),
+        Binding("space,H", "flip", "show or hide the column", show=False),
+        Binding("J,greater_than_sign", "shift(1)", "move the column on", show=False),
+        Binding("K,less_than_sign", "shift(-1)", "move the column back", show=False),
+        Binding("F", "freeze", "keep the columns up to here in sight, and back", show=False),
+        Binding("r", "reset", "all columns as they are stored", show=False),
     ]
 
     def __init__(

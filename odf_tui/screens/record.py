@@ -9,9 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from odf_tui.humane import clip, count, plain
+from odf_tui.screens.dialogs import Dialog
 from odf_tui.widgets.lines import LineView, Span, wrapped
 from odf_tui.windows import NULL
 
@@ -146,7 +146,7 @@ def _pieces(line: str, room: int) -> list[list[Span]]:
     return pieces + wrapped([(line, "")], room)
 
 
-class RecordScreen(ModalScreen[int]):
+class RecordScreen(Dialog[int]):
     """Reads a row, and those before and after it. Ends with the number of the column under the cursor.
 
     Args:
@@ -155,17 +155,17 @@ class RecordScreen(ModalScreen[int]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,enter", "leave", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
+        Binding("escape,q,enter", "leave", "back to the table, to this column", show=False),
+        Binding("j,down", "move('down')", "next column", show=False),
+        Binding("k,up", "move('above')", "column before", show=False),
+        Binding("g,home", "move('first')", "first column", show=False),
+        Binding("G,end", "move('last')", "last column", show=False),
         Binding("pagedown,space,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
-        Binding("J,right_square_bracket,l,right", "step(1)", show=False),
-        Binding("K,left_square_bracket,h,left", "step(-1)", show=False),
-        Binding("y", "copy", show=False),
-        Binding("Y", "copy_all", show=False),
+        Binding("J,right_square_bracket,l,right", "step(1)", "next row", show=False),
+        Binding("K,left_square_bracket,h,left", "step(-1)", "row before", show=False),
+        Binding("y", "copy", "copy the value", show=False),
+        Binding("Y", "copy_all", "copy all names and values", show=False),
     ]
 
     def __init__(

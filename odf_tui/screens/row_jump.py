@@ -16,12 +16,12 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Input
 from textual.worker import get_current_worker
 
 from odf_engine.errors import OdfError, UsageError
 from odf_tui.humane import count, said
+from odf_tui.screens.dialogs import Dialog
 from odf_tui.source import RowWindow
 from odf_tui.widgets.lines import Paragraphs, Span
 from odf_tui.windows import StoredWindow, read_part
@@ -124,11 +124,11 @@ def _there(row: int, rows: int) -> int:
     return row
 
 
-class RowJump(ModalScreen[int]):
+class RowJump(Dialog[int]):
     """Asks where to go, and says what there is. Ends with a row of the window."""
 
     AUTO_FOCUS = "Input"
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "close", show=False)]
 
     @dataclass
     class Found(Message):

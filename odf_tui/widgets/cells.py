@@ -176,7 +176,10 @@ def read_chunk(window: RowWindow, start: int, count: int, columns: Sequence[int]
         )
         for at, column in enumerate(columns)
     }
-    return Chunk(table.num_rows, made, [(first - start, stop - start, why) for first, stop, why in gaps])
+    chunk = Chunk(table.num_rows, made, [(first - start, stop - start, why) for first, stop, why in gaps])
+    del table
+    pa.default_memory_pool().release_unused()  # whole row groups were decoded for these few rows
+    return chunk
 
 
 class TableWindow:
@@ -210,7 +213,7 @@ class Columns:
         self.types = [plain(type_name(field.type)) for field in schema]
         self.right = [is_number(field.type) for field in schema]
         system = window.system_columns
-        self.muted = [name in system for name in schema.names]
+        self.muted = [name in system[:3] for name in schema.names]
         self.op = schema.names.index(system[1]) if system[1] in schema.names else -1
         # Offset and operation stay in sight when they come first, as the specification has them.
         self.fixed = 2 if tuple(schema.names[:2]) == system[:2] else 0

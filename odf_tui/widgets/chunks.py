@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 CHUNK: Final = 256
 KEPT: Final = 32
-_FIRST_COLUMNS: Final = 24
+_FIRST_COLUMNS: Final = 8
 
 
 class Opened(msgspec.Struct, frozen=True):
@@ -96,6 +97,19 @@ class ChunkView(LineView):
         top = int(self.scroll_offset.y)
         return range(top // CHUNK, (top + max(self.room.height - 1, 0)) // CHUNK + 1)
 
+    def go(self, index: int) -> None:
+        """Puts the cursor on a line, and reads ahead what the next page would show."""
+        ahead = index + 2 * self.room.height * (1 if index > self.cursor else -1)
+        super().go(index)
+        number = ahead // CHUNK
+        if 0 <= ahead < self.count() and number in self._near() and number not in self._chunks:
+            self.want(number)
+
+    def _near(self) -> range:
+        """The numbers of the chunks that are in the window or beside it."""
+        seen = self.chunks_seen()
+        return range(seen.start - 1, seen.stop + 1)
+
     def want(self, number: int) -> None:
         """Reads a chunk soon."""
         if number in self._wanted or number in self._bad:
@@ -107,15 +121,15 @@ class ChunkView(LineView):
 
     def _read_next(self) -> None:
         """Reads what is wanted and still in the window; what has gone by is forgotten."""
-        seen = self.chunks_seen()
-        self._wanted = [number for number in self._wanted if number in seen]
-        if not self._wanted or self._opened is None:
-            self._busy = False
-            return
-        number, window = self._wanted.pop(0), self._opened.window
-        here = self._chunks.get(number)
-        columns = [each for each in self.seen_columns() if here is None or each not in here.columns]
-        self.run_worker(lambda: self._read(window, number, columns), thread=True)
+        near, opened = self._near(), self._opened
+        while self._wanted and opened is not None:
+            number = self._wanted.pop(0)
+            here = self._chunks.get(number)
+            columns = [each for each in self.seen_columns() if here is None or each not in here.columns]
+            if number in near and columns:  # none are missing when it was asked for while it was read
+                self.run_worker(partial(self._read, opened.window, number, columns), thread=True)
+                return
+        self._wanted, self._busy = [], False
 
     def _read(self, window: RowWindow, number: int, columns: Sequence[int]) -> None:
         from odf_tui.widgets.cells import read_chunk
@@ -133,7 +147,8 @@ class ChunkView(LineView):
         if self._opened is not None and message.window is self._opened.window:
             if message.chunk is None or not message.chunk.rows:
                 self._bad.add(message.number)
-                self.post_message(self.Failed(message.error or "these rows are not there"))
+                if message.number in self.chunks_seen():
+                    self.post_message(self.Failed(message.error or "these rows are not there"))
             elif message.number in self._chunks:
                 self._chunks[message.number].merge(message.chunk)
             else:
@@ -142,5 +157,6 @@ class ChunkView(LineView):
                 self._chunks.move_to_end(message.number)
             while len(self._chunks) > KEPT:
                 self._chunks.popitem(last=False)
-            self.refresh()
+            if message.number in self.chunks_seen():
+                self.refresh()
         self._read_next()

@@ -13,6 +13,7 @@ import pyarrow as pa
 from odf_engine.data.kernels import pc
 from odf_tui.source import RowWindow
 from odf_tui.widgets.cells import scalar, texts
+from odf_tui.widgets.holding import able_to_hold, holding
 from odf_tui.windows import Gap, read_part
 
 LOADED: Final = 100_000
@@ -136,26 +137,6 @@ def _comparable(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values
 
 
-def holding(table: pa.Table, text: str) -> tuple[pa.Array | pa.ChunkedArray | None, list[Any]]:
-    """Which rows have a column whose text holds ``text``, whatever its case; and the same for each column."""
-    whole: pa.Array | pa.ChunkedArray | None = None
-    masks: list[Any] = []
-    for column in table.columns:
-        try:
-            words = column if pa.types.is_string(column.type) else column.cast(pa.string())
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
-            words = None
-        if words is None and pa.types.is_nested(column.type):
-            words = pa.chunked_array([pa.array(texts(column), pa.string())])
-        if words is None:
-            masks.append(None)
-            continue
-        hit = pc.match_substring(words, text, ignore_case=True).fill_null(False)
-        masks.append(hit)
-        whole = hit if whole is None else pc.or_(whole, hit)
-    return whole, masks
-
-
 def find(
     window: RowWindow, text: str, start: int, columns: Sequence[int], *, back: bool
 ) -> Iterator[tuple[tuple[int, int] | None, int]]:
@@ -169,6 +150,7 @@ def find(
         back: towards the first row.
     """
     looked = 0
+    columns = able_to_hold(window.columns, columns, text)
     for first, stop in _pieces(window.row_count, start, back):
         table, _ = read_part(window, first, stop - first, columns)
         looked += stop - first
@@ -178,7 +160,7 @@ def find(
             yield None, looked
             continue
         row: int = rows[len(rows) - 1 if back else 0].as_py()
-        at = next(at for at, mask in enumerate(masks) if mask is not None and mask[row].as_py())
+        at = next(at for at, mask in enumerate(masks) if mask[row].as_py())
         yield (first + row, columns[at]), looked
         return
 
@@ -206,6 +188,7 @@ def search(
     """
     found: list[pa.Array] = []
     matches = 0
+    columns = able_to_hold(window.columns, columns, text)
     for first, stop in _pieces(window.row_count, 0, back=False):
         table, _ = read_part(window, first, stop - first, columns)
         whole, _ = holding(table, text)

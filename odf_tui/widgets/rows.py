@@ -20,7 +20,7 @@ __all__ = ["CHUNK", "MAX_WIDTH", "Opened", "RowsView", "open_rows", "open_window
 
 MAX_WIDTH: Final = 36
 _SPACE: Final = 2
-_OPS: Final = {"+A": "good", "-R": "bad"}
+_OPS: Final = {"+A": "muted", "-R": "bad"}  # what is usual does not stand out
 
 
 class RowsView(ChunkView):
@@ -276,7 +276,7 @@ class RowsView(ChunkView):
             name = columns.names[column]
             fits = columns.right[column] and cell_len(name) <= width
             text = right(name, width) if fits else clip(name, width)
-            spans += [(text, "strong" if column == self.column else "head"), (" " * _SPACE, "")]
+            spans.append((text + " " * _SPACE, "strong" if column == self.column else "head"))
         shown = self.arrangement.shown
         more = bool(shown) and (not laid or laid[-1] != (shown[-1], self._widths[shown[-1]]))
         return self._filled(spans, "›" if more else "")
@@ -298,13 +298,17 @@ class RowsView(ChunkView):
         margin = self._margin(index)
         if chunk is not None and (problem := chunk.gap(row)):
             return [margin, *self._gap(index, row, problem)]
-        spans: list[Span] = [margin]
+        spans: list[Span] = [margin] if margin[0] != " " else []
         missing = chunk is None
         for column, width in self._lay():
             text = chunk.cell(row, column) if chunk is not None and row < chunk.rows else None
             missing = missing or text is None
-            spans.append(self._cell(index, column, width, text))
-            spans.append((" " * _SPACE, ""))
+            fitted, style = self._cell(index, column, width, text)
+            before = "" if spans else " "
+            if style in ("cursor", "strong"):
+                spans += [(before, ""), (fitted, style), (" " * _SPACE, "")]
+            else:  # blanks in the style of their neighbours: each change of it costs bytes
+                spans.append((before + fitted + " " * _SPACE, style))
         if missing:
             self.want(index // CHUNK)
         return spans

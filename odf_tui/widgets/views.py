@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
+from textual.content import Content
+from textual.geometry import Region
 
-from odf_tui.humane import count
+from odf_tui.humane import count, plain
 from odf_tui.source import RowWindow
 from odf_tui.widgets.lines import LineView, Span
 from odf_tui.widgets.pane import Pane
@@ -203,7 +207,20 @@ class ViewsPane(Pane):
             parts.append(f"slice {count(at + 1)} of {count(len(view.slices))} · block {block}")
         if self.front_view is not None and self.front_view.note:
             parts.append(self.front_view.note)
-        self.tell_below(self._fitting(parts))
+        self._tell_part(self._fitting(parts))
+
+    def _tell_part(self, text: str) -> None:
+        """As :meth:`tell_below`, but paints only what has changed: at most steps, a digit or two."""
+        before, after = str(self._border_subtitle or ""), plain(text)
+        wide = cell_len(before + after) != len(before + after)
+        if not before or not after or wide or max(len(before), len(after)) > self.size.width - 4:
+            self.tell_below(text)
+            return
+        changed = [at for at, letters in enumerate(zip_longest(before, after)) if letters[0] != letters[1]]
+        if changed:
+            self._border_subtitle = Content(after)
+            blanks = 2  # one before the text, one behind it
+            self.refresh(Region(changed[0], self.size.height, changed[-1] - changed[0] + 2 * blanks, 1))
 
     def _fitting(self, parts: list[str]) -> str:
         """As many of the parts as there is room for."""

@@ -385,11 +385,32 @@ def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
     assert list(find(window, "smoke", 99, [0, 1], back=False)) == [((100, 1), 65_536)]
     assert list(find(window, "smoke", 99, [0, 1], back=True)) == [((98, 1), 100)]
     assert list(find(window, "wind", 0, [0, 1], back=True))[-1][0] == (199_999, 1)
-    assert [place for place, _ in find(window, "wind", 5, [0], back=False)] == [None] * 5
+    assert [place for place, _ in find(window, "777777", 5, [0], back=False)] == [None] * 5
     *_, (found, looked) = search(window, "smoke", [0, 1], 10)
     assert (sum(len(each) for each in found), looked) == (10, 65_536)
     *_, (found, looked) = search(window, "19999", [0, 1], 100)
     assert (pa.concat_arrays(found).to_pylist()[:2], looked) == ([19_999, 119_999], 200_000)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("2024-03-02", list(range(24, 48))),
+        ("2024-03-02 05:00", [29]),
+        ("2024-03", list(range(300))),
+        ("04:00:00", [4 + 24 * day for day in range(13) if 4 + 24 * day < 300]),
+        ("FISH", list(range(3, 300, 4))),
+        ("0x0304", list(range(3, 300, 16))),
+        ('"port": 17}', [17]),
+        ("366.25", [293]),
+        ("wind", list(range(2, 300, 3))),
+        ("é", []),
+    ],
+)
+def test_finding_in_every_type(text: str, rows: list[int]) -> None:
+    window = TableWindow(typed(0, 300).drop_columns(["payload", "day"]), SYSTEM)
+    *_, (found, looked) = search(window, text, range(len(window.columns)), 1000)
+    assert looked == 300 and [row for part in found for row in part.to_pylist()] == rows
 
 
 # --- Columns ---

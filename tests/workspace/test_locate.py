@@ -94,3 +94,7 @@ def test_only_columns_that_are_asked_for_are_decoded(
     preview.window(0, 3, ["n"])
     preview.window(0, 3, ["op", "n"])
     assert read == [["n"], ["op"]]
+
+
+def test_no_columns_are_no_rows(dataset: Dataset) -> None:
+    assert Preview(dataset).part(0, 30, [])[0].num_rows == 0

@@ -70,7 +70,7 @@ def test_windows_go_across_row_groups_and_decode_only_those(
         return whole(self, group, *rest, **more)
 
     monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
-    preview = Preview(dataset)
+    preview = Preview(dataset, cache_bytes=1 << 26)
     assert read == []
     assert shown(preview, (1 << 17) - 2, 4) == list(range((1 << 17) - 2, (1 << 17) + 2))
     assert read == [0, 1]
