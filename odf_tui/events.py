@@ -15,6 +15,7 @@ from odf_tui.messages import EventsArrived, WorkerChanged
 from odf_tui.source import Link, Source
 
 BATCH_SECONDS: Final = 0.25
+ENDED: Final = "the worker has ended"
 
 
 class Follower:
@@ -90,7 +91,7 @@ class Follower:
             self._link = None
             batches.flush()
             self._ready.clear()
-        self._failure = "the worker has ended"
+        self._failure = ENDED
         self._tell(WorkerChanged("gone", self._failure))
 
 

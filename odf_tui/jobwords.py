@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui import verdict
-from odf_tui.humane import count, elapsed, plain, size
+from odf_tui.humane import count, elapsed, plain, shorten, size
 from odf_tui.pace import Pace, bar, left_words, part_done, rate_words, unit_of
 from odf_tui.state import found_invalid
 from odf_tui.widgets.lines import Span
@@ -63,10 +63,6 @@ def outcome(job: Job) -> tuple[str, str]:
         from odf_tui.looks import outcome_words
 
         return outcome_words(job.kind, result), "good"
-    if job.kind == "sql":
-        rows = result.get("rows") or 0
-        first = "the first " if result.get("truncated") else ""
-        return f"{first}{count(rows)} {'row' if rows == 1 else 'rows'}", "good"
     if result.get("status") == "updated":
         blocks = result.get("blocks")
         rows = f"+{count(result.get('records') or 0)} rows"
@@ -178,12 +174,15 @@ def progress_words(job: Job, pace: Pace, room: int) -> str:
     return percent or phase
 
 
-def waiting_words(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str]]) -> str:
+def waiting_words(
+    job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[str]], room: int = 1000
+) -> str:
     """Where a job stands in the queue, and what it waits for.
 
     Args:
         ahead: the open jobs that were made before it.
         inputs: what datasets are made from, by id.
+        room: cells for it.
     """
     place = sum(each.state is JobState.queued for each in ahead) + 1
     wanted = {job.dataset, *(inputs.get(job.dataset, ()) if job.kind == "pull" else ())}
@@ -192,7 +191,11 @@ def waiting_words(job: Job, ahead: Sequence[Job], inputs: Mapping[str, Sequence[
     if not blockers:
         return line
     more = f" and {len(blockers) - 1} more" if len(blockers) > 1 else ""
-    return f"{line}, after {blockers[0].kind} {blockers[0].target}{more}"
+    words = f"{line}, after {blockers[0].kind} {blockers[0].target}{more}"
+    if cell_len(words) <= room:
+        return words
+    line = line.removesuffix(" in line")
+    return f"{line}, after {shorten(blockers[0].target, max(room - cell_len(line) - 8, 5))}"
 
 
 def ordinal(number: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from odf_engine.coordinator.protocol import WorkerStatus
+from odf_tui.events import ENDED
 from odf_tui.humane import count, plain
 from odf_tui.messages import WorkerChanged
 from odf_tui.widgets.lines import Span
@@ -36,17 +37,21 @@ def _gone(worker: WorkerChanged) -> list[list[Span]]:
     else:
         if worker.hint:
             lines.append([("  ", ""), (plain(worker.hint), "")])
-        lines.append(
-            [
-                ("  ", ""),
-                ("R", "key"),
-                (" starts it again, ", ""),
-                (".", "key"),
-                (" a job that ended with it.", ""),
-            ]
-        )
+        lines.append(_again(worker))
     lines.append([("  ", ""), (_READS, "muted")])
     return lines
+
+
+def _again(worker: WorkerChanged) -> list[Span]:
+    if worker.detail != ENDED:
+        return [("  ", ""), ("R", "key"), (" tries again.", "")]
+    return [
+        ("  ", ""),
+        ("R", "key"),
+        (" starts it again, ", ""),
+        (".", "key"),
+        (" a job that ended with it.", ""),
+    ]
 
 
 def _wrong(text: str) -> list[list[Span]]:

@@ -103,13 +103,14 @@ class Client:
     @classmethod
     async def _attach(cls, files: Rendezvous) -> Self | None:
         """None when nobody listens, or the one who did is just leaving."""
+        files.check_owner()
         try:
             reader, writer = await asyncio.open_unix_connection(files.address())
         except PermissionError:
             raise OdfError(
-                "the worker of this workspace belongs to another user",
+                "the worker of this workspace cannot be reached: permission denied",
                 where=files.address(),
-                hint="use a workspace of your own",
+                hint=f"give it back its mode: chmod 600 {files.address()}",
             ) from None
         except OSError:
             return None

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from odf_engine.errors import NotFound
+from odf_engine.errors import NotFound, OdfError
 
 
 @cache
@@ -73,6 +73,8 @@ class Rendezvous:
             file = os.open(self._pid, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
+        except PermissionError:  # another user's; then it is not ours to judge what its jobs are
+            return True
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -94,6 +96,21 @@ class Rendezvous:
             return self._pointer.read_text(encoding="utf-8", errors="surrogateescape")
         except FileNotFoundError:
             return str(self._socket)
+
+    def check_owner(self) -> None:
+        """Looks whose worker this is: requests carry secrets, and nobody else may get them.
+
+        Raises:
+            OdfError: socket or lock belong to another user.
+        """
+        for path in (Path(self.address()), self._pid):
+            with contextlib.suppress(FileNotFoundError):
+                if (owner := path.stat().st_uid) != os.getuid():
+                    raise OdfError(
+                        f"the worker of this workspace belongs to another user ({_user(owner)})",
+                        where=str(path),
+                        hint="use a workspace of your own, or run as that user",
+                    )
 
     def log_tail(self, lines: int = 5) -> str:
         """The last lines of the worker's log, for an error message."""
@@ -147,6 +164,15 @@ class Rendezvous:
         temporary.write_bytes(os.fsencode(path))
         temporary.replace(self._pointer)
         return server, path
+
+
+def _user(number: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"number {number}"
 
 
 def _lock(file: int) -> bool:

@@ -206,6 +206,9 @@ class _Session:
             return self._do(command)
         except OdfError as error:
             return Refused(tag, Failure(error.message, error.hint, error.where, error.exit_code))
+        except sqlite3.Error as error:
+            hint = "make room on the disk of the workspace, or make it writable; reading goes on meanwhile"
+            return Refused(tag, Failure(f"the journal of jobs cannot be written: {error}", hint=hint))
         except Exception as error:
             # Not the command itself: it may carry secrets.
             _log.exception("a command failed: %s", type(command).__name__)

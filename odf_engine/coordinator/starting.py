@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import site
 import subprocess
@@ -17,6 +18,11 @@ from odf_engine.errors import OdfError
 
 _ALREADY_RUNNING: Final = 75
 _WAIT: Final = 0.02
+_HINTS: Final = {
+    errno.EROFS: "the disk can only be read, and so can what is here; a job has to write",
+    errno.ENOSPC: "make room on the disk; what is here can be read meanwhile",
+    errno.EDQUOT: "make room on the disk; what is here can be read meanwhile",
+}
 
 _children: list[subprocess.Popen[bytes]] = []
 """Workers started by this process, kept so that those that end are not left as zombies."""
@@ -42,7 +48,7 @@ class Starter:
         """
         code = None if self._child is None else self._child.poll()
         if code is not None and code != _ALREADY_RUNNING:
-            raise self._failed(f"the worker ended right after its start (exit code {code})")
+            raise self._failed("the worker ended right after its start")
         if time.monotonic() > self._deadline:
             raise self._failed("the worker does not answer")
         if (self._child is None or code == _ALREADY_RUNNING) and not self._files.worker_alive():
@@ -54,7 +60,14 @@ class Starter:
             *(sys.executable, "-P", "-m", "odf_engine.coordinator.worker"),
             str(self._files.workspace),
         ]
-        with self._files.log.open("ab") as log:
+        try:
+            log = self._files.log.open("ab")
+        except OSError as error:
+            raise OdfError(
+                f"no worker can be started here: {(error.strerror or str(error)).lower()}",
+                hint=_HINTS.get(error.errno or 0, f"look who owns {self._files.log}, and its mode"),
+            ) from None
+        with log:
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -69,11 +82,14 @@ class Starter:
         return child
 
     def _failed(self, message: str) -> OdfError:
-        tail = self._files.log_tail()
+        hint, reason = f"its log is {self._files.log}", ""
+        for line in self._files.log_tail().splitlines():
+            if line.startswith("hint: "):  # what it said for people, before it ended
+                hint = line.removeprefix("hint: ")
+            elif line.strip():
+                reason = line.strip()
         return OdfError(
-            message + (f":\n{tail}" if tail else ""),
-            where=str(self._files.workspace),
-            hint=f"its log is {self._files.log}",
+            f"{message}: {reason}" if reason else message, where=str(self._files.workspace), hint=hint
         )
 
 

@@ -14,6 +14,7 @@ import logging.handlers
 import os
 import signal
 import socket
+import sqlite3
 import sys
 import threading
 import time
@@ -338,6 +339,13 @@ def main(arguments: list[str] | None = None) -> int:
     except OdfError as error:
         sys.stderr.write(f"{error}\n" + (f"hint: {error.hint}\n" if error.hint else ""))
         return error.exit_code
+    except (OSError, sqlite3.Error) as error:  # a disk that is full or read-only, mostly
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        sys.stderr.write(
+            f"the worker cannot write in {files.odf}: {reason}\n"
+            "hint: it needs some room on a disk that can be written to; reading goes on without it\n"
+        )
+        return OdfError.exit_code
 
 
 if __name__ == "__main__":

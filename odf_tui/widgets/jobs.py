@@ -125,7 +125,7 @@ class JobsView(LineView):
             return progress_words(job, self.pace, room), "busy"
         if job.state is JobState.queued:
             ahead = [each for each in self.book.open() if int(each.id) < int(job.id)]
-            return waiting_words(job, ahead, self.inputs()), "muted"
+            return waiting_words(job, ahead, self.inputs(), room), "muted"
         return outcome(job)
 
     def empty(self) -> Sequence[Sequence[Span]]:

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.coordinator.client import Client, WorkerGone
+from odf_engine.coordinator.connection import OtherVersion
 from odf_engine.coordinator.protocol import (
     Committed,
     JobChanged,
@@ -377,6 +378,7 @@ async def test_a_worker_of_another_version(home):
     with pytest.raises(OdfError, match=r"version 0\.0\.1 is busy") as caught:
         await home.connect()
     assert "odf worker stop" in caught.value.hint
+    assert isinstance(caught.value, OtherVersion) and caught.value.jobs == 1
     await old.cancel(job)
     await home.job(job)
     new = await home.connect()

@@ -14,6 +14,7 @@ class FakeLogs:
     """Logs of jobs. ``pages`` remembers what was read of them, ``stopped`` how often the worker was."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.pages: list[tuple[int | None, int | None]] = []
         self.blocks_of: dict[str, list[Written]] = {}
         self.requests: dict[str, Request] = {}
