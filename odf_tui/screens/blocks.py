@@ -205,7 +205,7 @@ def _yaml_page(block: BlockText) -> _Page:
         link = next((link for link in block.links if link.text == value), None)
         if link is not None:
             links[at] = link
-            text[at] = [*line[:-1], (" → ", "key"), (value, "name")]
+            text[at] = [*line[:-1], (" → ", "key"), (value, "title")]
     return text, links
 
 
@@ -302,5 +302,5 @@ def _link(name: str, text: str) -> list[Span]:
 
 def marked(line: list[Span]) -> list[Span]:
     """A line with a link, under the cursor."""
-    at = max((at for at, (_, style) in enumerate(line) if style == "name"), default=0)
+    at = max((at for at, (_, style) in enumerate(line) if style in ("name", "title")), default=0)
     return [(text, "cursor") if place == at else (text, style) for place, (text, style) in enumerate(line)]

@@ -14,7 +14,8 @@ from odf_tui.screens.dialogs import Lines, Reader
 from odf_tui.widgets.blocks import WRONG
 from odf_tui.widgets.lines import Span
 
-_NARROW: Final = 100
+_NARROW: Final = 120
+_MOST_COPIED: Final = 20_000
 _HIDDEN: Final = "content."
 
 
@@ -93,7 +94,9 @@ class HexLines(Lines):
         return [*spans, (plain(piece.text), "strong" if piece.value else "muted")]
 
     def text(self) -> str:
-        """All of it."""
+        """All of it; of very many bytes only the hex."""
+        if self.count() > _MOST_COPIED:
+            return self._block.data.hex()
         return "\n".join(
             "".join(text for text, _ in self.spans(index)).rstrip() for index in range(self.count())
         )
