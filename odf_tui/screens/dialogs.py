@@ -10,6 +10,7 @@ from typing import ClassVar, Final, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
@@ -66,6 +67,10 @@ class Dialog(ModalScreen[Result]):
     """A screen above the workbench. ``?`` lists and runs its keys: those bindings that have a description."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "show_keys", show=False)]
+
+    def dismiss(self, result: Result | None = None) -> AwaitComplete:
+        """Closes it, once: of two keys in a row the second must not close what lies below."""
+        return super().dismiss(result) if self.is_active else AwaitComplete()
 
     def key_list(self) -> list[Choice]:
         """What its keys do, each with the action that it runs."""

@@ -64,7 +64,7 @@ def session(folder: Path, seed: int, keys: int) -> bool:
             terminal.rest(chance.choice([0.0, 0.01, 0.05]))
             if number % 25 == 0 and not answers(terminal):
                 print(f"seed {seed}: after {number} keys, the last {' '.join(pressed[-60:])}")
-                print(terminal.screen())
+                print(terminal.screen(above=300))
                 return False
         return True
     finally:

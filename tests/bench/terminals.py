@@ -27,7 +27,7 @@ ODF = (sys.executable, "-c", "from odf_tui.cli.main import main; main()")
 
 QUIET: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
-_SETTINGS = "set -g default-terminal screen-256color\nset -s escape-time 25\n"
+_SETTINGS = "set -g default-terminal screen-256color\nset -s escape-time 25\nset -g remain-on-exit on\n"
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _numbers = itertools.count()
@@ -122,11 +122,10 @@ class Terminal:
                 raise TimeoutError(f"never saw {marks}; the last was {self.output[-600:]!r}")
         return time.perf_counter() - self.started
 
-    def screen(self) -> str:
-        """What is on the screen, as text."""
-        return subprocess.run(
-            ["tmux", "-L", self._socket, "capture-pane", "-p"], capture_output=True, text=True, check=True
-        ).stdout
+    def screen(self, above: int = 0) -> str:
+        """What is on the screen, as text, and so many lines of what was above it."""
+        command = ["tmux", "-L", self._socket, "capture-pane", "-p", "-S", str(-above)]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     def cpu(self) -> float:
         """CPU seconds that the program has taken."""
