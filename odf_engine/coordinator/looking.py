@@ -14,7 +14,7 @@ from odf_engine.progress import Reporter
 if TYPE_CHECKING:
     from odf_engine.coordinator.operations import Context
     from odf_engine.workspace.stored import StoredRows
-    from odf_engine.workspace.workspace import DatasetEntry, Workspace
+    from odf_engine.workspace.workspace import Workspace
 
 
 def describe(request: Describe, context: Context, reporter: Reporter) -> dict[str, Any]:
@@ -25,11 +25,11 @@ def describe(request: Describe, context: Context, reporter: Reporter) -> dict[st
     """
     from odf_engine.workspace.statistics import describe
 
-    workspace, entry = _found(request.dataset, context)
-    rows = _rows(entry, request.file)
+    rows, name = _rows(request.dataset, request.file, context)
+    odf = _workspace(context).odf
     with _memory_given_back():
-        found = describe(workspace.odf, rows, reporter, None if request.file else request.dataset)
-    return {"name": str(entry.alias), "rows": found.rows}
+        found = describe(odf, rows, reporter, None if request.file else request.dataset)
+    return {"name": name, "rows": found.rows}
 
 
 def project(request: Project, context: Context, reporter: Reporter) -> dict[str, Any]:
@@ -40,7 +40,8 @@ def project(request: Project, context: Context, reporter: Reporter) -> dict[str,
     """
     from odf_engine.workspace.projecting import project
 
-    workspace, entry = _found(request.dataset, context)
+    workspace = _workspace(context)
+    entry = workspace.resolve(request.dataset)
     with _memory_given_back():
         found = project(workspace.odf, entry.dataset, request.key, reporter)
     return {
@@ -59,15 +60,8 @@ def export(request: Export, context: Context, reporter: Reporter) -> dict[str, A
         OdfError: rows that cannot be read, or a file that cannot be written.
     """
     from odf_engine.workspace.exporting import export
-    from odf_engine.workspace.stored import StoredRows
 
-    entry = _found(request.dataset, context)[1] if request.dataset else None
-    if entry is not None:
-        rows = _rows(entry, request.file)
-    elif request.file is not None:
-        rows = StoredRows.of_file(Path(request.file))
-    else:
-        raise UsageError("neither a dataset nor a file says which rows")
+    rows, name = _rows(request.dataset, request.file, context)
     with _memory_given_back():
         found = export(
             rows,
@@ -79,7 +73,6 @@ def export(request: Export, context: Context, reporter: Reporter) -> dict[str, A
             replace=request.replace,
         )
     reporter.line(f"wrote {found.path}")
-    name = "" if entry is None else str(entry.alias)
     return {"name": name, "rows": found.rows, "size": found.size, "path": str(found.path)}
 
 
@@ -94,16 +87,21 @@ def _memory_given_back() -> Iterator[None]:
         pa.default_memory_pool().release_unused()
 
 
-def _found(dataset: str, context: Context) -> tuple[Workspace, DatasetEntry]:
+def _workspace(context: Context) -> Workspace:
     from odf_engine.workspace.workspace import Workspace
 
-    workspace = Workspace.find(explicit=context.host.folder)
-    return workspace, workspace.resolve(dataset)
+    return Workspace.find(explicit=context.host.folder)
 
 
-def _rows(entry: DatasetEntry, file: str | None) -> StoredRows:
+def _rows(dataset: str, file: str | None, context: Context) -> tuple[StoredRows, str]:
+    """The rows that a request is about, and the name of their dataset, if they are of one."""
     from odf_engine.workspace.stored import StoredRows
 
+    if not dataset:
+        if file is None:
+            raise UsageError("neither a dataset nor a file says which rows")
+        return StoredRows.of_file(Path(file)), ""
+    entry = _workspace(context).resolve(dataset)
     if file is None:
-        return StoredRows.of_dataset(entry.dataset)
-    return StoredRows.of_file(Path(file), entry.dataset.state().vocabulary)
+        return StoredRows.of_dataset(entry.dataset), str(entry.alias)
+    return StoredRows.of_file(Path(file), entry.dataset.state().vocabulary), str(entry.alias)

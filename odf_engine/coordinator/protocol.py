@@ -127,8 +127,8 @@ class Update(msgspec.Struct, frozen=True, tag="update"):
 class Describe(msgspec.Struct, frozen=True, tag="describe"):
     """Computes statistics of all columns; what is found is kept in the workspace's cache.
 
-    They are of all rows of a dataset, or of those in ``file``, a Parquet file that a projection made.
-    The result is JSON: name, rows.
+    They are of all rows of a dataset, or of those in ``file``, a Parquet file that a projection or a query
+    made; ``dataset`` is empty when these are of none. The result is JSON: name, rows.
     """
 
     dataset: str
@@ -154,11 +154,11 @@ class Project(msgspec.Struct, frozen=True, tag="project"):
 class Export(msgspec.Struct, frozen=True, tag="export"):
     """Writes rows to a file for other programs.
 
-    They are the rows of the dataset, or those in ``file``, a Parquet file: all of them, or those of
-    ``ranges``, pairs of the number of a row from 0 and that after the last one. With ``file`` the dataset
-    may be empty, when the rows are of no dataset. ``path`` is absolute;
-    with ``replace`` a file that is there already goes away. Without ``system`` the columns that the
-    system made are left out. The result is JSON: name, rows, size (in bytes), path.
+    They are the rows of the dataset, or those in ``file``, a Parquet file; ``dataset`` is empty when these
+    are of none. ``ranges`` says which of them, in pairs of the number of a row from 0 and that after the
+    last one; by default it is all. ``path`` is absolute; with ``replace`` a file that is there already goes
+    away. Without ``system`` the columns that the system made are left out. The result is JSON: name, rows,
+    size (in bytes), path.
     """
 
     dataset: str

@@ -68,14 +68,13 @@ def export(
     schema = pa.schema([rows.columns.field(name) for name in names])
     total = sum(stop - start for start, stop in ranges) if ranges else rows.row_count
     done = 0
-    with begun(path) as temporary:
+    with begun(path, 0o666) as temporary:
         with _WRITERS[form](temporary, schema) as write:
             for batch in rows.batches(names, ranges or None):
                 write(batch)
                 done += batch.num_rows
                 reporter.amount(rows=done, total_rows=total)
                 reporter.check()
-        _readable(temporary)
         size = temporary.stat().st_size
         _check(path, replace)
     return Exported(path, done, size)
@@ -90,15 +89,6 @@ def _check(path: Path, replace: bool) -> None:
         raise UsageError("the folder is not there", where=str(path.parent), hint="make it, or choose another")
     if path.exists() and not replace:
         raise AlreadyExists("the file is there already", where=str(path), hint="choose another name")
-
-
-def _readable(path: Path) -> None:
-    """Temporary files are for their owner alone; what people asked for is as readable as other files."""
-    import os
-
-    mask = os.umask(0)
-    os.umask(mask)
-    path.chmod(0o666 & ~mask)
 
 
 # --- Formats -----------------------------------------------------------------------------------------

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from odf_engine.errors import OdfError
 
@@ -27,8 +26,12 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 @contextmanager
-def begun(path: Path) -> Iterator[Path]:
+def begun(path: Path, mode: int = 0o600) -> Iterator[Path]:
     """A file beside ``path``, which takes its place when the block ends well, and goes away else.
+
+    Args:
+        path: the file to be.
+        mode: who may do what with it, as far as the process allows it.
 
     Raises:
         OdfError: the file cannot be written: no space, no permission.
@@ -37,9 +40,8 @@ def begun(path: Path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         # What a killed worker leaves says of itself what it is.
-        handle, name = tempfile.mkstemp(".part", f".{path.name[:100]}-", path.parent)
-        os.close(handle)
-        temporary = Path(name)
+        temporary = path.with_name(f".{path.name[:100]}-{uuid4().hex[:8]}.part")
+        temporary.touch(mode, exist_ok=False)
         yield temporary
         temporary.replace(path)
     except OSError as error:

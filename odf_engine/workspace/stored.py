@@ -87,7 +87,9 @@ class StoredRows:
         part = Part(path, 0, path.stem, path.name)
         file = _opened(part)
         part = msgspec.structs.replace(part, rows=file.metadata.num_rows)
-        return cls(file.schema_arrow, vocabulary, [part], path.stem)
+        about = path.stat()
+        mark = f"{path.stem}-{about.st_size:x}-{about.st_mtime_ns:x}"
+        return cls(file.schema_arrow, vocabulary, [part], mark)
 
     @property
     def row_count(self) -> int:

@@ -40,16 +40,17 @@ class LookReads(Entries):
         from odf_tui.looks import Known
         from odf_tui.widgets.cells import type_name
 
-        chain = self.entry(dataset).dataset
-        state = chain.state()
-        rows = (
-            StoredRows.of_dataset(chain) if file is None else StoredRows.of_file(Path(file), state.vocabulary)
-        )
+        state = self.entry(dataset).dataset.state() if dataset else None
+        if file is None:
+            rows = StoredRows.of_dataset(self.entry(dataset).dataset)
+        else:
+            rows = StoredRows.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
         types = {field.name: type_name(field.type) for field in rows.columns}
         found = known_statistics(self.workspace.odf, rows.mark)
         whole = found is not None
-        required = () if file is not None else _required(state)
-        return Known(found or told_by_files(rows), whole, types, required, comments(state))
+        required = _required(state) if state is not None and file is None else ()
+        told = comments(state) if state is not None else {}
+        return Known(found or told_by_files(rows), whole, types, required, told)
 
     def primary_key(self, dataset: str) -> list[str]:
         """The key of a dataset's sources; empty when there is none."""

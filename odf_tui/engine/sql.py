@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from odf_engine.coordinator.client import read_journal
@@ -32,7 +33,7 @@ class SqlReads(Entries):
         """The rows of a result, by its path within the workspace."""
         from odf_engine.workspace.results import ResultRows
 
-        return _Result(ResultRows(self.folder / path))
+        return _Result(ResultRows(self.folder / path), str(self.folder / path))
 
     def question(self, job: Job) -> str:
         """The query that a job was asked.
@@ -57,7 +58,8 @@ class SqlReads(Entries):
 class _Result:
     """The rows of a result, with the names that the system's columns have in most datasets."""
 
-    def __init__(self, rows: ResultRows) -> None:
+    def __init__(self, rows: ResultRows, file: str) -> None:
+        self.file = file  # from where rows can be exported, and statistics computed
         self.columns = rows.columns
         self.row_count = rows.row_count
         self.window = rows.window

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from odf_tui.source import RowWindow
 
 STATE = "state"
-"""The kind of the view that shows the current state."""
+QUERY = "sql"
+"""Kinds of the views that show the current state, and what a query gave."""
+_WORDS = {STATE: "current state", QUERY: "result of the query"}
 
 
 class Rows(msgspec.Struct, frozen=True):
@@ -54,24 +56,30 @@ class LookingPart(Waiting, Places):
 
         file = _file_of(self.data_pane.window)
         view = self.data_pane.front_view
-        title, of = f"Statistics of {row.name}", "the whole changelog, retractions too"
+        dataset, name = self._subject(row)
+        title, of = f"Statistics of {name}", "the whole changelog, retractions too"
         if file is not None and view is not None:
             title, of = f"{title}: {view.title}", "what pane 3 shows"
         screen = StatisticsScreen(
             title,
             of,
-            Describe(row.id, file=file),
-            lambda: asyncio.to_thread(self.source.described, row.id, file),
-            partial(self._ask_for, row),
+            Describe(dataset, file=file),
+            lambda: asyncio.to_thread(self.source.described, dataset, file),
+            partial(self._ask_for, name),
             self._stop_job,
             self.book,
             self.copy_text,
         )
         self.app.push_screen(screen)
 
-    async def _ask_for(self, row: DatasetRow, request: Describe) -> str:
+    def _subject(self, row: DatasetRow) -> tuple[str, str]:
+        """Id and name of the dataset whose rows are shown; those of a query are of none."""
+        view = self.data_pane.front_view
+        return ("", "a query") if view is not None and view.kind == QUERY else (row.id, row.name)
+
+    async def _ask_for(self, name: str, request: Describe) -> str:
         link = await self.follower.link()
-        return await link.submit(request, row.name)
+        return await link.submit(request, name)
 
     async def _stop_job(self, job: str) -> None:
         with suppress(OdfError):  # it may have ended meanwhile
@@ -110,7 +118,7 @@ class LookingPart(Waiting, Places):
         system = () if window is None else window.system_columns[:3]
         columns = [each for each in columns if each[0] not in system]
         if not columns:
-            raise OdfError(f"the columns of {row.name} are not known")
+            raise OdfError(f"{row.name} has no rows yet", hint="p brings some in")
         before = [name for name in self._keys().get(row.id, []) if name in dict(columns)]
         title = f"Current state of {row.name}: by which key?"
         key = await self.app.push_screen_wait(KeyChoice(title, columns, before))
@@ -151,12 +159,13 @@ class LookingPart(Waiting, Places):
         from odf_tui.screens.exporting import ExportDialog
 
         choices = self._exportable(row)
-        name = row.name.rpartition("/")[2].rpartition(".")[2] or row.name
-        dialog = ExportDialog(f"Export {row.name}", [each.words for each in choices], name)
+        dataset, name = self._subject(row)
+        short = name.rpartition("/")[2].rpartition(".")[2] if dataset else "result"
+        dialog = ExportDialog(f"Export {name}", [each.words for each in choices], short)
 
         def decided(order: Order | None) -> None:
             if order is not None:
-                self.start(self._export(row, choices[order.rows], order))
+                self.start(self._export(dataset, name, choices[order.rows], order))
 
         self.app.push_screen(dialog, decided)
 
@@ -170,27 +179,28 @@ class LookingPart(Waiting, Places):
             of = window if view is not None else None
             found.append(Rows(f"{count(rows)} marked", of, marked))
         if view is not None and window is not None:
-            words = {STATE: "current state"}.get(view.kind, "what is shown")
+            words = _WORDS.get(view.kind, "what is shown")
             found.append(Rows(f"{words}: {count(window.row_count)}", window))
-        found.append(Rows(f"all {count(row.records)} rows", None))
+        if view is None or view.kind != QUERY:
+            found.append(Rows(f"all {count(row.records)} rows", None))
         return found
 
-    async def _export(self, row: DatasetRow, rows: Rows, order: Order) -> None:
+    async def _export(self, dataset: str, name: str, rows: Rows, order: Order) -> None:
         file = _file_of(rows.window)
         spooled = ""
         if rows.window is not None and file is None:
             file = spooled = await asyncio.to_thread(self.source.spool, rows.window)
         request = Export(
-            row.id,
+            dataset,
             str(order.path),
             format=order.format,
             file=file,
-            ranges=_ranges(rows.ranges),
+            ranges=sorted(rows.ranges),
             system=order.system,
             replace=order.replace,
         )
         try:
-            result = await self.result_of(request, row.name, f"Exporting {row.name}", leaves=True)
+            result = await self.result_of(request, name, f"Exporting {name}", leaves=True)
         except Left:
             self.notify_line(f"{order.path.name} is being written: pane 4 says when it is there")
             return
@@ -204,7 +214,3 @@ class LookingPart(Waiting, Places):
 def _file_of(window: RowWindow | None) -> str | None:
     """The Parquet file that has all rows of a window, if there is one."""
     return getattr(window, "file", None)
-
-
-def _ranges(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    return sorted(ranges)

@@ -18,6 +18,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.workspace.described import known_statistics
+from odf_engine.workspace.stored import StoredRows
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 MANIFEST = """
@@ -77,7 +78,8 @@ def test_the_current_state_and_its_statistics_and_a_file_of_it(entry, context, t
     file = found.pop("file")
     assert found == {"name": "port/ships", "key": ["name"], "rows": 2, "of": 3}
     execute(Describe(str(entry.id), file=file), context, Reporter())
-    state = known_statistics(context.host.folder / ".odf", Path(file).stem)
+    mark = StoredRows.of_file(Path(file)).mark
+    state = known_statistics(context.host.folder / ".odf", mark)
     assert state is not None and state.rows == 2
     path = tmp_path / "now.csv"
     done = execute(Export(str(entry.id), str(path), file=file, system=False), context, Reporter())
@@ -87,6 +89,7 @@ def test_the_current_state_and_its_statistics_and_a_file_of_it(entry, context, t
     # Rows that are of no dataset, such as the result of a query.
     done = execute(Export("", str(tmp_path / "result.csv"), file=file), context, Reporter())
     assert (done["name"], done["rows"]) == ("", 2)
+    assert execute(Describe("", file=file), context, Reporter()) == {"name": "", "rows": 2}
 
 
 def test_what_cannot_be_done(entry, context, tmp_path):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Describe, Export, Failure, Job, JobState, Progress, Project
 from odf_tui.state import Health
+from odf_tui.widgets.rows import open_window
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -212,6 +213,23 @@ async def test_rows_that_no_file_has_are_written_for_the_worker_first(source: Fa
         await ends(drive, job, state=JobState.failed, error=Failure("the folder is not there"))
         await drive.until(lambda: "the folder is not there" in drive.hint())
         await drive.until(lambda: source.unspooled == ["spool-1"])
+
+
+async def test_the_result_of_a_query(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("3")
+        pane, rows = drive.bench.data_pane, source.file_rows(AIR, "/cache/result.parquet")
+        pane.show_view(AIR, open_window(rows), "SQL", "by a query", "sql")
+        await drive.press("E")
+        assert "[result of the query: 31]" in drive.text()
+        assert "all 7 200 rows" not in drive.text().split("result of the query")[1].split("\n")[0]
+        await drive.press("enter")
+        await job_of(drive)
+        (request,) = drive.source.link.submitted
+        assert request == Export("", "/home/ada/work/result.csv", file="/cache/result.parquet")
+        await drive.press("escape", "i")
+        await drive.until(lambda: len(drive.source.link.submitted) == 2)
+        assert drive.source.link.submitted[1] == Describe("", file="/cache/result.parquet")
 
 
 async def test_while_a_job_goes_on_the_person_goes_on_too(source: FakeSource) -> None:
