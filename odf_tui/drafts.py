@@ -38,22 +38,30 @@ class Draft(msgspec.Struct, frozen=True):
         return next((at + 1 for at, line in enumerate(lines) if line.strip().startswith(f"{field}:")), None)
 
 
-def create(folder: Path, template: str, taken: Collection[str]) -> Draft:
-    """A new manifest in a folder, or in its ``manifests`` if it has that.
+def free_name(taken: Collection[str]) -> str:
+    """A name that no dataset has."""
+    names = {name.lower() for name in taken}
+    return next(name for name in _numbered(_NAME) if name not in names)
 
-    Args:
-        template: a name of :data:`TEMPLATES`.
-        taken: names of datasets, which the new one must not have.
+
+def create(folder: Path, template: str, name: str) -> Draft:
+    """A new manifest from a template, a name of :data:`TEMPLATES`, in a folder; see :func:`write`.
 
     Raises:
         OdfError: the folder cannot be written to.
     """
-    names = {name.lower() for name in taken}
-    free = (name for name in _numbered(_NAME) if name not in names)
-    text = TEMPLATES[template].replace("NAME", next(free))
+    return write(folder, f"new-{template}", TEMPLATES[template].replace("NAME", name))
+
+
+def write(folder: Path, stem: str, text: str) -> Draft:
+    """A new manifest in a folder, or in its ``manifests`` if it has that; ``stem`` is its file's name.
+
+    Raises:
+        OdfError: the folder cannot be written to.
+    """
     home = folder / "manifests" if (folder / "manifests").is_dir() else folder
     try:
-        return Draft(_write(home, f"new-{template}", text), text)
+        return Draft(_write(home, _stem(stem), text), text)
     except OSError as error:
         raise OdfError(f"no manifest can be written: {error.strerror}", where=str(home)) from None
 

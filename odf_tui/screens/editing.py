@@ -7,7 +7,7 @@ worker. Nothing that somebody wrote goes without being asked for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,10 +24,11 @@ if TYPE_CHECKING:
     from odf_tui.screens.problems import Place
 
 _KINDS: Final = (
+    ("data", "f", "from a data file: CSV, JSON, Parquet, here or at a URL"),
     ("root", "r", "a root dataset: polls files, URLs or a container"),
     ("push", "p", "a root dataset that data is pushed into"),
     ("derivative", "d", "a derivative dataset: a query over others"),
-    ("file", "f", "from a manifest file that is there already"),
+    ("manifest", "m", "from a manifest file that is there already"),
 )
 _NEXT: Final = {"root": ": p pulls it", "push": ": p says how to push into it"}
 
@@ -39,6 +40,9 @@ _EDIT: Final[Answer] = ("edit", ("e", "enter"), "edits again")
 _DISCARD: Final[Answer] = ("discard", ("d",), "discards")
 _LATER: Final[Answer] = ("leave", ("escape", "q"), "leaves it for later")
 _APPEND: Final[Answer] = ("append", ("enter",), "appends")
+_ADD: Final[Answer] = ("add", ("enter",), "adds it")
+_TO_EDITOR: Final[Answer] = ("edit", ("e",), "opens it in your editor")
+_DROP: Final[Answer] = ("discard", ("escape", "q"), "discards")
 _CHANGE: Final[Answer] = ("edit", ("e",), "edits again")
 _UNCHECKED: Final[Answer] = ("unchecked", ("a",), "adds it unchecked")
 _FLUSH: Final[Answer] = ("flush", ("f",), "flushes")
@@ -61,10 +65,12 @@ class Editing(Beginning):
         self.app.push_screen(Picker("Add a dataset", choices, typing=False), self._add_picked)
 
     def _add_picked(self, picked: str | None) -> None:
-        if picked == "file":
+        if picked == "manifest":
             self.do_add_file()
+        elif picked == "data":
+            self.start(self._new_of_file())
         elif picked:
-            self.start(self._write_new(picked))
+            self.start(self._new_of_template(picked))
 
     def do_add_file(self) -> None:
         """Adds datasets from a manifest file that is there."""
@@ -80,18 +86,72 @@ class Editing(Beginning):
         self.notify_line(f"added {what}{remark}")
         self.reads.datasets()
 
-    async def _write_new(self, template: str) -> None:
-        taken = [row.name for row in self.rows]
-        draft = await asyncio.to_thread(drafts.create, self.source.folder, template, taken)
+    async def _new_of_template(self, template: str) -> None:
+        """Writes a dataset from a template in the person's editor."""
+        name = await self._ask_name(drafts.free_name(self._taken()))
+        if name:
+            draft = await asyncio.to_thread(drafts.create, self.source.folder, template, name)
+            await self._write_new(draft, template)
+
+    async def _new_of_file(self) -> None:
+        """Makes a dataset of a data file; its first rows say what the manifest should be."""
+        from odf_tui.datafiles import data_files, name_for
+        from odf_tui.file_manifest import manifest_for
+        from odf_tui.screens.dialogs import Decision
+        from odf_tui.screens.naming import PlacePicker, manifest_lines
+
+        folder = self.source.folder
+        files = await asyncio.to_thread(data_files, folder)
+        place = await self.app.push_screen_wait(PlacePicker(folder, files))
+        name = await self._ask_name(name_for(place, self._taken())) if place else None
+        if not place or not name:
+            return
+        text = await asyncio.to_thread(manifest_for, place, folder, name)
+        draft = await asyncio.to_thread(drafts.write, folder, name, text)
+
+        async def look() -> str:
+            answers = (_ADD, _TO_EDITOR, _DROP)
+            dialog = Decision(f"{name}, of {place}", manifest_lines(text), answers)
+            return await self.app.push_screen_wait(dialog)
+
+        await self._write_new(draft, "root", await look(), look)
+
+    def _taken(self) -> list[str]:
+        return [row.name for row in self.rows]
+
+    async def _ask_name(self, proposed: str) -> str | None:
+        from odf_tui.screens.naming import Ask, name_check
+
+        remark = "letters, digits, - and . make a name"
+        return await self.app.push_screen_wait(
+            Ask("The name of the dataset", proposed, remark, name_check(self._taken()))
+        )
+
+    async def _write_new(
+        self,
+        draft: Draft,
+        template: str,
+        answer: str = "edit",
+        look: Callable[[], Coroutine[None, None, str]] | None = None,
+    ) -> None:
+        """Edits a new manifest, or does what ``answer`` says, until it is added or not wanted any more.
+
+        Args:
+            look: asks about a manifest that is right as it is; without, one that is not changed is not added.
+        """
         line: int | None = draft.line_of("name")
-        answer = "edit"
-        while answer in ("edit", "unchecked"):
+        touched = False
+        while answer in ("edit", "unchecked", "add"):
             if answer == "edit":
                 await self._edit(draft, line)
-            if not await asyncio.to_thread(draft.changed):
-                await asyncio.to_thread(drafts.discard, draft.path)
-                self.notify_line("the manifest was left as it was: nothing is added", "warn")
-                return
+                touched = touched or await asyncio.to_thread(draft.changed)
+                if not touched:
+                    if look is not None:
+                        answer = await look()
+                        continue
+                    await asyncio.to_thread(drafts.discard, draft.path)
+                    self.notify_line("the manifest was left as it was: nothing is added", "warn")
+                    return
             looking, plan = False, None
             try:
                 derivative = await asyncio.to_thread(self.source.query_in, draft.path)

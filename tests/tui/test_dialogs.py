@@ -43,7 +43,7 @@ async def test_adding_the_manifest_of_a_file(source: FakeSource) -> None:
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
         assert "added boats: p pulls" in drive.hint()
         source.rows_.pop()
-        await drive.press("a", "f", *"boat", "enter")
+        await drive.press("a", "m", *"boat", "enter")
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
 
 

@@ -24,6 +24,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui import drafts, editor
 from odf_tui.editor import Editor
 from odf_tui.screens.dialogs import Decision
+from odf_tui.screens.naming import Ask
 from odf_tui.screens.problems import Place, excerpt, place_of
 from odf_tui.screens.workbench import Workbench
 from odf_tui.workstation import Workstation
@@ -93,6 +94,14 @@ def manifests(workspace: Workspace) -> list[str]:
     return sorted(path.name for path in workspace.folder.glob("*.yaml"))
 
 
+async def named(drive: Driven, template: str) -> None:
+    """A new dataset from a template, with the name that is proposed."""
+    await drive.press("n", template)
+    await drive.until(lambda: isinstance(drive.app.screen, Ask))
+    await drive.settle()
+    await drive.pilot.press("enter")
+
+
 def hinted(drive: Driven, text: str) -> Callable[[], bool]:
     """Whether the last line says something."""
     return lambda: text in drive.hint()
@@ -102,12 +111,17 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
     async with opened(workspace) as drive:
         # A mistake, whose line the second opening is told; then corrected.
         typist.next(
-            'sed -i "s/my.dataset/boats/; s/keywords:/kywords:/; s/header: true/header: perhaps/" "$file"',
+            'sed -i "s/keywords:/kywords:/; s/header: true/header: perhaps/" "$file"',
             'sed -i "s/kywords:/keywords:/; s/perhaps/true/" "$file"',
         )
         await drive.press("a")
         assert "a query over others" in drive.text()
-        await drive.pilot.press("r")
+        await drive.press("r")
+        await drive.until(lambda: "my.dataset" in drive.text())
+        await drive.press("=no name", "enter")
+        assert "'no name' is not a dataset alias" in drive.text()
+        await drive.press("=boats")
+        await drive.pilot.press("enter")
         await drive.until(lambda: isinstance(drive.app.screen, Decision))
         await drive.settle()
         text = drive.text()
@@ -131,8 +145,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
 
         # The same name again is an error without a line of its own; esc keeps the text.
         typist.next('sed -i "s/my.dataset/boats/" "$file"')
-        await drive.press("a")
-        await drive.pilot.press("p")
+        await named(drive, "p")
         await drive.until(lambda: isinstance(drive.app.screen, Decision))
         await drive.settle()
         assert "a dataset named boats exists already" in drive.text()
@@ -140,8 +153,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         assert "nothing was added; the manifest is kept: new-push.yaml" in drive.hint()
         # What is kept is never written over, and d discards.
         typist.next('echo "nonsense" >"$file"')
-        await drive.press("a")
-        await drive.pilot.press("p")
+        await named(drive, "p")
         await drive.until(lambda: isinstance(drive.app.screen, Decision))
         assert manifests(workspace) == ["boats.yaml", "new-push-2.yaml", "new-push.yaml"]
         await drive.press("d")
@@ -151,7 +163,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         (workspace.folder / "new-push.yaml").write_text(
             (workspace.folder / "new-push.yaml").read_text().replace("boats", "gauges")
         )
-        await drive.press("a", "f", "=new-push.yaml", "enter")
+        await drive.press("a", "m", "=new-push.yaml", "enter")
         await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "gauges")
 
 
@@ -162,8 +174,7 @@ async def test_editors_that_do_not_do_their_work(
         typist.next("true", 'false "$file"', 'echo x >>"$file"; kill -TERM $$', "true")
 
         async def add(key: str, said: str) -> None:
-            await drive.press("a")
-            await drive.pilot.press(key)
+            await named(drive, key)
             await drive.until(hinted(drive, said))
             assert drive.app.screen is drive.bench
 
@@ -232,6 +243,8 @@ def test_the_editor_gets_the_whole_terminal_and_gives_it_back(source: FakeSource
         terminal.type("a")
         terminal.until("a query over others")
         terminal.type("r")
+        terminal.until("The name of the dataset")
+        terminal.type("\r")
         left = terminal.until("COOKED")
         assert b"\x1b[?1049l" in left  # the other screen
         terminal.type("q\n")
@@ -273,10 +286,10 @@ def test_which_editor_and_how_it_is_told_of_a_line(tmp_path: Path) -> None:
 
 
 def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
-    first = drafts.create(tmp_path, "root", ["My.Dataset"])
+    first = drafts.create(tmp_path, "root", drafts.free_name(["My.Dataset"]))
     assert "name: my.dataset-2" in first.text
     assert not first.changed()
-    second = drafts.create(tmp_path, "root", [])
+    second = drafts.create(tmp_path, "root", "x")
     assert (first.path.name, second.path.name) == ("new-root.yaml", "new-root-2.yaml")
     second.path.write_text("mine")
     assert second.changed()
@@ -285,9 +298,9 @@ def test_drafts_are_valid_and_never_write_over_anything(tmp_path: Path) -> None:
     assert drafts.name_after(first.path, "org/../x").name == "org-..-x.yaml"
     assert {path.name for path in tmp_path.iterdir()} == {"boats.yaml", "boats-2.yaml", "org-..-x.yaml"}
     (tmp_path / "manifests").mkdir()
-    assert drafts.create(tmp_path, "push", []).path.parent.name == "manifests"
+    assert drafts.create(tmp_path, "push", "x").path.parent.name == "manifests"
     with pytest.raises(OdfError, match="no manifest can be written"):
-        drafts.create(tmp_path / "nowhere", "push", [])
+        drafts.create(tmp_path / "nowhere", "push", "x")
 
 
 async def test_a_definition_is_edited_and_only_what_differs_is_appended(

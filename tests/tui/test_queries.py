@@ -17,7 +17,7 @@ from odf_tui.screens.progress import JobDialog
 from odf_tui.widgets.jobs import outcome
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
-from tests.tui.test_editing import Typist, hinted, typist
+from tests.tui.test_editing import Typist, hinted, named, typist
 
 __all__ = ["typist"]
 
@@ -71,7 +71,7 @@ async def test_a_wrong_query_is_shown_in_the_manifest_and_mended(source: FakeSou
         path = drive.source.folder / "manifests" / "new-derivative.yaml"
         body = MANIFEST.replace("\n", "\\n")
         typist.next(f"printf '{body}' > \"$file\"", 'sed -i s/cuont/count/ "$file"', "true")
-        await drive.pilot.press("a", "d")
+        await named(drive, "d")
         await drive.until(lambda: source.link.submitted)
         await drive.until(lambda: "Looking at the query" in drive.text())
         (request,) = source.link.submitted
@@ -105,7 +105,7 @@ async def test_a_wrong_query_is_shown_in_the_manifest_and_mended(source: FakeSou
 async def test_a_query_that_nobody_can_look_at_can_be_added(source: FakeSource, typist: Typist) -> None:
     async with driven(source, (80, 24)) as drive:
         typist.next('echo query: SELECT 1 > "$file"')
-        await drive.pilot.press("a", "d")
+        await named(drive, "d")
         await ends(drive, JobState.failed, error=Failure("the engine flink does not answer"))
         await drive.until(lambda: isinstance(drive.app.screen, Decision))
         await drive.pilot.press("a")
