@@ -6,7 +6,6 @@ from textual import on
 
 from odf_engine.coordinator.protocol import Job
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.announcing import sequences
 from odf_tui.humane import elapsed
 from odf_tui.jobwords import outcome, seconds_of
 from odf_tui.messages import JobsRead
@@ -38,6 +37,8 @@ class Announcing(JobsPart):
         text = f"odf: {job.kind} {job.target}: {outcome(job)[0]}, after {elapsed(seconds)}"
 
         def tell() -> None:
+            from odf_tui.announcing import sequences
+
             sequence = sequences(text, ui.notify_by)
             self.app.call_from_thread(self.station._write, sequence)
 

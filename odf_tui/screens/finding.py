@@ -166,8 +166,8 @@ class Finding(Places):
         if self._theme_before is None:
             self._theme_before = self.app.theme
         name = name or self._theme_before
-        if name != self.app.theme and self.station.use_theme(name):
-            self.dress_panes()
+        if name != self.app.theme:
+            self._take_theme(name)
         if name == self._theme_before:
             self._theme_before = None
 
@@ -175,7 +175,12 @@ class Finding(Places):
 
     def choose_theme(self, name: str) -> None:
         """Takes a theme, and remembers it."""
-        if self.station.use_theme(name):
-            self.dress_panes()
+        if self._take_theme(name):
             self.notify_line(f"theme {name}")
             self.remembered.theme, self.remembered.theme_setting = name, self.source.ui.theme
+
+    def _take_theme(self, name: str) -> bool:
+        taken = self.station.use_theme(name)
+        if taken:
+            self.app.call_next(self.dress_panes)  # when the style sheet has the theme's colours
+        return taken

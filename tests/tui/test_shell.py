@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 from textual import events
+from textual.color import Color
 from textual.screen import ModalScreen
 
 import odf_tui.screens
@@ -222,6 +223,8 @@ async def test_themes_are_shown_while_the_cursor_is_on_them(source: FakeSource) 
         await drive.press("T", "j", "j")
         assert drive.app.theme == names[2]
         assert drive.bench.remembered.theme == ""
+        primary = drive.app.current_theme.primary
+        assert drive.bench.front.styles.border.top[1] == Color.parse(primary)
         await drive.press("escape")
         assert drive.app.theme == "tide"
         await drive.press("T", "j", "enter")
