@@ -139,6 +139,7 @@ class Workstation(App[None], inherit_bindings=False):
         self.register_theme(theme)
         self.palette = themes.palette(theme)
         self.theme = theme.name
+        self.get_css_variables()  # which sets `theme_variables` now: panes are dressed in them
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """What happens to colours on their way out."""

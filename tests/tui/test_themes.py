@@ -235,6 +235,20 @@ async def test_ones_own_theme_is_shown(source: FakeSource, own: Path) -> None:
         assert "night" in drive.app.theme_names
 
 
+@pytest.mark.usefixtures("many_colours")
+async def test_panes_wear_the_colours_of_the_theme_at_once(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        for name in ("ember", "paper", "contrast"):
+            assert drive.app.use_theme(name)
+            drive.bench.dress_panes()
+            theme = themes.load(name)
+            primary = Color.parse(theme.to_color_system().generate()["primary"])
+            front = drive.bench.front.styles
+            assert front.border_top[1] == primary
+            assert front.border_title_color == primary
+            assert drive.bench.jobs_pane.styles.border_top[1] == Color.parse(theme.variables["rule"])
+
+
 @pytest.mark.parametrize("name", ["mine", "tide"])
 async def test_a_theme_that_cannot_be_read_falls_back_and_says_so(
     source: FakeSource, own: Path, name: str
