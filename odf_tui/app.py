@@ -62,9 +62,11 @@ class LateSource:
     """
 
     def __init__(self, folder: Path, ui: UiConfig) -> None:
+        from odf_tui import remembered
+
         self.folder = folder
         self.ui = ui
-        self.theme = ui.theme
+        self.theme = remembered.theme(remembered.load(folder), ui.theme)
         self.settings_problem = ""
         self._lock = threading.Lock()
         self._found: Source | None = None

@@ -21,6 +21,7 @@ from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress
 from odf_engine.workspace.config import Config, UiConfig, load, render, set_value
 from odf_tui import announcing, keymap, remembered
 from odf_tui.actions import USUAL, Situation
+from odf_tui.app import LateSource
 from odf_tui.remembered import Remembered, Shares
 from odf_tui.screens.dialogs import Choices, Reader
 from odf_tui.screens.palette import named_block
@@ -416,6 +417,12 @@ def test_a_theme_of_the_settings_wins_when_it_was_set_later() -> None:
     assert remembered.theme(chosen, "auto") == "paper"
     assert remembered.theme(chosen, "ember") == "ember"
     assert remembered.theme(Remembered(), "auto") == "auto"
+
+
+def test_the_theme_is_remembered_before_the_engine_is_there(tmp_path: Path) -> None:
+    remembered.save(tmp_path, remembered.encode(Remembered(theme="paper", theme_setting="auto")))
+    assert LateSource(tmp_path, UiConfig()).theme == "paper"
+    assert LateSource(tmp_path, UiConfig(theme="ember")).theme == "ember"
 
 
 # --- The status line ---
