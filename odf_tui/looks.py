@@ -13,6 +13,7 @@ from odf_tui.humane import clip, count, plain, short_count, size
 from odf_tui.widgets.lines import Span, right
 
 BLOCKS: Final = "▁▂▃▄▅▆▇█"
+_BAR: Final = "▆"  # with some air above, so that bars do not run into each other
 _HEIGHT: Final = 4
 _BIN_CELLS: Final = 2
 _NAMES: Final = 10
@@ -104,9 +105,12 @@ def value(text: str | None, column_type: str = "") -> str:
 
 
 def number(found: float) -> str:
-    """A mean, with some digits."""
-    text = f"{found:.6g}"
-    return text if "e" in text else f"{found:,.4f}".rstrip("0").rstrip(".").replace(",", " ")
+    """A mean, with as many digits as tell something."""
+    if found and not 1e-4 <= abs(found) < 1e15:
+        return f"{found:.4g}"
+    digits = max(6 - len(str(int(abs(found)))), 0)
+    text = f"{found:,.{digits}f}".replace(",", " ")
+    return text.rstrip("0").rstrip(".") if digits else text
 
 
 # --- A column in full --------------------------------------------------------------------------------
@@ -192,7 +196,7 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> Lines:
     name = max(min(max(map(cell_len, texts)), width - numbers - shares - bar - 5), 6)
     lines: Lines = [[(f" {title}", "title")]]
     for text, each in zip(texts, shown, strict=True):
-        drawn = "█" * _level(each.count, shown[0].count, bar)
+        drawn = _BAR * _level(each.count, shown[0].count, bar)
         lines.append(
             [
                 (f" {clip(text, name)} ", ""),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from odf_engine.chain.state import ChainState
     from odf_engine.workspace.results import ResultRows
     from odf_tui.looks import Known
+    from odf_tui.windows import Gap
 
 _SPOOL_ROWS: Final = 1 << 14
 _SPOOLS: Final = 8
@@ -131,6 +133,7 @@ class _FileRows:
 
     def __init__(self, rows: ResultRows, file: str, vocabulary: model.DatasetVocabulary) -> None:
         self.file = file
+        self._rows = rows
         self.columns: pa.Schema = rows.columns
         self.row_count = rows.row_count
         self.window = rows.window
@@ -140,3 +143,7 @@ class _FileRows:
             vocabulary.system_time_column,
             vocabulary.event_time_column,
         )
+
+    def part(self, start: int, count: int, columns: Sequence[int]) -> tuple[pa.Table, Sequence[Gap]]:
+        """Some columns of some rows."""
+        return self._rows.window(start, count, [self.columns.names[column] for column in columns]), ()

@@ -22,6 +22,7 @@ from odf_engine.workspace.stored import StoredRows
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.widgets.cells import TableWindow
+from odf_tui.windows import read_part
 
 MANIFEST = """
 kind: DatasetSnapshot
@@ -91,6 +92,8 @@ def test_the_rows_of_a_projection(source: WorkspaceSource, entry: DatasetEntry) 
     window = source.file_rows(str(entry.id), str(found.file))
     assert window.row_count == 2
     assert window.window(0, 9).column("berth no").to_pylist() == [8, 9]
+    part, gaps = read_part(window, 1, 5, [5])
+    assert (part.to_pydict(), list(gaps)) == ({"berth no": [9]}, [])
     assert window.system_columns == ("offset", "op", "system_time", "event_time")
     told = source.described(str(entry.id), str(found.file))
     assert (told.statistics.rows, told.whole, told.required) == (2, False, ())

@@ -7,9 +7,12 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Describe, Export, Failure, Job, JobState, Progress, Project
+from odf_engine.workspace.described import ColumnStatistics, Frequent
+from odf_tui.looks import chart, distinct, number, share, short_distinct
 from odf_tui.state import Health
 from odf_tui.widgets.rows import open_window
 from tests.tui.conftest import Driven, driven
@@ -37,6 +40,29 @@ def _started_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the program was started."""
     monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: cls("/home/ada/work")))
     monkeypatch.setattr(Path, "absolute", lambda path: Path("/home/ada/work") / path)
+
+
+def test_numbers_as_people_read_them() -> None:
+    assert [share(part, 10_000) for part in (0, 3, 10, 1430, 9999, 10_000)] == [
+        "0 %", "< 0.1 %", "0.1 %", "14.3 %", "> 99.9 %", "100 %",
+    ]  # fmt: skip
+    exact = ColumnStatistics(name="a", type="int64", distinct=123_456)
+    assert (distinct(exact), short_distinct(exact)) == ("123 456", "123k")
+    estimate = structs.replace(exact, exact=False)
+    assert (distinct(estimate), short_distinct(estimate)) == ("≈ 120 000", "≈123k")
+    assert [number(each) for each in (3.0, -0.5, 22.7512345, 1234567.125)] == [
+        "3",
+        "-0.5",
+        "22.7512",
+        "1.23457e+06",
+    ]
+
+
+def test_drawings_in_less_room() -> None:
+    column = ColumnStatistics(name="a", type="double", bins=[1, 0, 7, 8])
+    assert chart(column, 4) == "▁ ▇█"
+    assert chart(column, 3) == "▁█"
+    assert chart(ColumnStatistics(name="a", type="string", frequent=[Frequent("x", 1)]), 3) == ""
 
 
 async def job_of(drive: Driven) -> Job:
