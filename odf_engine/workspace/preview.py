@@ -1,7 +1,8 @@
 """A window over all rows of a dataset, read from its slices as it moves.
 
 Opening costs the same for ten rows and ten million: only the row groups that a window touches are
-decoded, of these only the columns that are asked for, and the newest of them are kept.
+decoded, of these only the columns that are asked for, and the newest of them are kept: of a large group
+that a small window touches, the rows around it.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from odf_engine.workspace.slice_files import HINT, Bounds, DecodedColumns, Slice
 
 CACHE_BYTES: Final = 8 * 1024 * 1024
 _OPEN_FILES: Final = 16
+_BLOCK: Final = 1 << 15
+_SMALL: Final = 1 << 12
 _TRIM_BYTES: Final = 2 * 1024 * 1024
 
 
@@ -181,28 +184,42 @@ class Preview:
                 hint=HINT,
             )
         group, begin, end = file.group_of(row)
-        arrays = self._decode(self._slices[at], file, group, end - begin, schema)
+        stop = min(stop, self._ends[at]) - first
+        block = _block(row - begin, stop - row, end - begin)
+        arrays = self._decode(self._slices[at], file, group, block, schema)
         table = pa.Table.from_arrays(arrays, schema=schema)
-        return table.slice(row - begin, min(stop, self._ends[at], first + end) - start)
+        return table.slice(row - begin - block.start, min(stop, end) - row)
 
     def _decode(
-        self, row: SliceRow, file: SliceFile, group: int, rows: int, schema: pa.Schema
+        self, row: SliceRow, file: SliceFile, group: int, block: range, schema: pa.Schema
     ) -> list[pa.ChunkedArray]:
-        """Columns of a row group, from those that are kept or from the file."""
-        keys = {field.name: (row.physical_hash, group, field.name) for field in schema}
-        found = {name: column for name, key in keys.items() if (column := self._decoded.get(key)) is not None}
+        """Rows of columns of a row group, from those that are kept or from the file."""
+        file_hash = row.physical_hash
+        found: dict[str, pa.ChunkedArray] = {}
+        for name in schema.names:
+            for start in {block.start, 0}:  # all rows of the group may be here
+                kept = self._decoded.get((file_hash, group, start, name))
+                if kept is not None and start + len(kept) >= block.stop:
+                    found[name] = kept.slice(block.start - start, len(block))
         missing = [field for field in schema if field.name not in found]
         if missing:
-            table = file.read(group, [field.name for field in missing])
-            fresh = {field.name: _unified(table, field, rows, file.where) for field in missing}
-            self._decoded.put({keys[name]: column for name, column in fresh.items()})
+            fresh: dict[str, pa.ChunkedArray] = {}
+            whole = len(block) > _BLOCK
+            for fields in [missing] if whole else [[field] for field in missing]:
+                table = file.read(group, [field.name for field in fields])
+                for field in fields:
+                    column = _unified(table, field, file.group_rows(group), file.where)
+                    fresh[field.name] = column if whole else _copied(column, block)
+                self._untrimmed += table.nbytes
+            self._decoded.put(
+                {(file_hash, group, block.start, name): column for name, column in fresh.items()}
+            )
             found |= fresh
-            self._trim(table.nbytes)
+            self._trim()
         return [found[field.name] for field in schema]
 
-    def _trim(self, decoded: int) -> None:
+    def _trim(self) -> None:
         """Gives back to the system what decoding needed: the pool would keep several times the cache."""
-        self._untrimmed += decoded
         if self._untrimmed > _TRIM_BYTES:
             self._untrimmed = 0
             pa.default_memory_pool().release_unused()
@@ -216,6 +233,19 @@ class Preview:
                 self._files.popitem(last=False)[1].close()
         self._files.move_to_end(at)
         return file
+
+
+def _block(row: int, count: int, rows: int) -> range:
+    """Which rows of a group to keep for a window: a block of them for a small one, else all."""
+    start = row - row % _BLOCK
+    return range(start, min(start + _BLOCK, rows)) if count <= _SMALL else range(rows)
+
+
+def _copied(column: pa.ChunkedArray, block: range) -> pa.ChunkedArray:
+    """Rows by themselves: a slice would hold all the others in memory."""
+    if len(block) == len(column):
+        return column
+    return column.take(pa.array(block, pa.int64()))
 
 
 def _nulls(schema: pa.Schema, rows: int) -> pa.Table:

@@ -62,6 +62,10 @@ class SliceFile:
         group = bisect_right(self.group_ends, row)
         return group, self.group_ends[group - 1] if group else 0, self.group_ends[group]
 
+    def group_rows(self, group: int) -> int:
+        """How many rows a row group has."""
+        return self.group_ends[group] - (self.group_ends[group - 1] if group else 0)
+
     def read(self, group: int, columns: Sequence[str]) -> pa.Table:
         """Some columns of a row group; those that the slice does not have are left out.
 
@@ -96,7 +100,7 @@ class SliceFile:
         return BadData(f"the slice cannot be read: {error}", where=self.where, hint=HINT)
 
 
-ColumnKey = tuple[Multihash, int, str]
+ColumnKey = tuple[Multihash, int, int, str]
 
 
 class DecodedColumns:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from odf_tui.widgets.cells import Chunk, Columns
 
 CHUNK: Final = 256
-KEPT: Final = 32
+KEPT: Final = 12
 _FIRST_COLUMNS: Final = 8
 
 
