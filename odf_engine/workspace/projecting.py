@@ -35,7 +35,7 @@ _ROW_BYTES: Final = 40
 _MOST_SHARES: Final = 64
 _FILES: Final = 40
 _BYTES: Final = 1_000_000_000
-_GROUP_ROWS: Final = 1 << 16
+_GROUP_ROWS: Final = 1 << 15  # a screen decodes a whole group to show some rows
 _ABOUT: Final = b"odf.projection"
 
 SHARE_BYTES: Final = 24 << 20

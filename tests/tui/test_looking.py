@@ -50,12 +50,8 @@ def test_numbers_as_people_read_them() -> None:
     assert (distinct(exact), short_distinct(exact)) == ("123 456", "123k")
     estimate = structs.replace(exact, exact=False)
     assert (distinct(estimate), short_distinct(estimate)) == ("≈ 120 000", "≈123k")
-    assert [number(each) for each in (3.0, -0.5, 22.7512345, 1234567.125)] == [
-        "3",
-        "-0.5",
-        "22.7512",
-        "1.23457e+06",
-    ]
+    means = [number(each) for each in (0.0, 3.0, -0.5, 22.7512345, 1234567.125, 1e-9, 1.5e18)]
+    assert means == ["0", "3", "-0.5", "22.7512", "1 234 567", "1e-09", "1.5e+18"]
 
 
 def test_drawings_in_less_room() -> None:
