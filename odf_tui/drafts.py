@@ -82,6 +82,8 @@ def copy(folder: Path, dataset: str, text: str) -> Draft:
 
 def name_after(path: Path, dataset: str) -> Path:
     """Calls a manifest like its dataset, if it can be; where it is now."""
+    if path.stem == _stem(dataset):
+        return path
     for stem in _numbered(_stem(dataset)):
         target = path.with_name(f"{stem}.yaml")
         try:

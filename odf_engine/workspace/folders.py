@@ -6,6 +6,7 @@ one rename: others see it whole or not at all.
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ class DatasetFolders:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self._ids: dict[str, DatasetId] = {}
 
     def path(self, dataset_id: DatasetId) -> Path:
         """The folder of a dataset, whether or not it is there."""
@@ -35,17 +37,18 @@ class DatasetFolders:
     def aliases(self) -> Iterator[tuple[DatasetId, DatasetAlias]]:
         """The datasets that are there, and how they are called."""
         try:
-            folders = list(self.home.iterdir())
+            names = os.listdir(self.home)  # noqa: PTH208 (a path object for each costs more than the rest)
         except FileNotFoundError:
             return
-        for folder in folders:
-            if folder.name.startswith("."):
+        for name in names:
+            if name.startswith("."):
                 continue
             try:
-                dataset_id = DatasetId.parse(DID_PREFIX + folder.name)
+                dataset_id = self._ids.get(name) or DatasetId.parse(DID_PREFIX + name)
             except InvalidIdentity:
                 continue
-            yield dataset_id, _read_alias(folder)
+            self._ids[name] = dataset_id
+            yield dataset_id, _read_alias(self.home, name)
 
     def name(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         """Calls a dataset something else."""
@@ -95,10 +98,11 @@ class DatasetFolders:
         return self.home / f".new-{dataset_id.multibase}"
 
 
-def _read_alias(folder: Path) -> DatasetAlias:
+def _read_alias(home: Path, name: str) -> DatasetAlias:
+    # Every listing does this for every dataset: joining texts is a tenth of the work of joining paths.
     try:
-        with (folder / ALIAS_FILE).open(encoding="utf-8") as file:
+        with open(f"{home}/{name}/{ALIAS_FILE}", encoding="utf-8") as file:  # noqa: PTH123
             return DatasetAlias.parse(file.read(1024).strip())
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
         # A lost name must not hide a dataset: until it is renamed it goes by its id.
-        return DatasetAlias(None, folder.name)
+        return DatasetAlias(None, name)

@@ -153,9 +153,13 @@ class Workspace:
             found.update((entry.id, entry) for entry in matches)
         return list(found.values())
 
-    def summaries(self) -> list[Summary]:
-        """What lists show of every dataset, by name; one query to the index, however many."""
-        return summarise(self.datasets(), self.index, self._summaries)
+    def summaries(self, entries: Sequence[DatasetEntry] | None = None) -> list[Summary]:
+        """What lists show of every dataset, by name; one query to the index, however many.
+
+        Args:
+            entries: what :meth:`datasets` has just given, to save looking again.
+        """
+        return summarise(self.datasets() if entries is None else entries, self.index, self._summaries)
 
     # --- Changing datasets --------------------------------------------------------------------
 

@@ -23,10 +23,9 @@ class DatasetReads(Entries):
 
     def datasets(self) -> list[DatasetRow]:
         """Every dataset, and inputs that are not here."""
-        summaries = self.workspace.summaries()
-        known = {dataset: str(entry.alias) for dataset, entry in self._entries.items()}
-        if any(known.get(str(summary.id)) != summary.name for summary in summaries):
-            self._entries = {}  # there are new ones, or other names
+        entries = self.workspace.datasets()
+        self._entries = {str(entry.id): entry for entry in entries}
+        summaries = self.workspace.summaries(entries)
         rows = [
             replace(row, standing=self._standing(summary))
             for row, summary in zip(dataset_rows(summaries), summaries, strict=True)
@@ -38,7 +37,7 @@ class DatasetReads(Entries):
         if not (summary.polls or summary.push_sources):
             return "own"  # nothing of it runs
         try:
-            return self.trusts.standing(self.entry(str(summary.id)))
+            return self.trusts.standing(self._entries[str(summary.id)])
         except OdfError:
             return "not trusted"
 

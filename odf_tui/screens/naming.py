@@ -105,5 +105,5 @@ def manifest_lines(text: str) -> list[list[Span]]:
     """What matters of a manifest that was made for a file: its source, without what explains the choices."""
     body = text.partition("  metadata:\n")[2].partition("    - kind: SetInfo")[0]
     lines = [line.removeprefix("    ") for line in body.splitlines()]
-    kept = [line for line in lines if not line.strip().startswith(("#   ", "# How "))]
+    kept = [line for line in lines if not line.strip().startswith(("#   ", "# How ", "# Every "))]
     return [[], *([(" ", ""), *spans] for spans in yaml_spans("\n".join(kept))), []]

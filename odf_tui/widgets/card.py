@@ -6,9 +6,9 @@ import msgspec
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_tui.humane import moment, plain
+from odf_tui.jobwords import amounts
 from odf_tui.state import INTAKES, DatasetRow, Detail, Health, JobBook, found_invalid, verified_head
 from odf_tui.widgets.drawing import UNTRUSTED
-from odf_tui.widgets.jobs import amounts
 from odf_tui.widgets.lines import Paragraphs, Span
 
 _CARD_KEYS = 11

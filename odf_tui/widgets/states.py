@@ -7,6 +7,7 @@ from typing import Final
 
 from odf_engine.coordinator.protocol import Job, Progress
 from odf_tui.humane import short_count
+from odf_tui.pace import part_done
 from odf_tui.state import Health
 
 _MOST: Final = 99  # what still runs is not complete
@@ -14,14 +15,8 @@ _MOST: Final = 99  # what still runs is not complete
 
 def percent(progress: Progress) -> int | None:
     """How far a job is, from 0 to 99; None where the whole is not known."""
-    for done, total in (
-        (progress.rows, progress.total_rows),
-        (progress.bytes, progress.total_bytes),
-        (progress.files, progress.total_files),
-    ):
-        if done is not None and total:
-            return min(max(100 * done // total, 0), _MOST)
-    return None
+    part = part_done(progress)
+    return None if part is None else min(int(part * 100), _MOST)
 
 
 def marks(health: Health, job: Job | None) -> tuple[str, ...]:
