@@ -79,7 +79,7 @@ class StoredRows:
 
     @classmethod
     def of_file(cls, path: Path, vocabulary: DatasetVocabulary = DEFAULT_VOCABULARY) -> Self:
-        """All rows of a Parquet file.
+        """All rows of a Parquet file, whose name and size tell them apart from those of others.
 
         Raises:
             NotFound, BadData: it cannot be read.
@@ -87,9 +87,7 @@ class StoredRows:
         part = Part(path, 0, path.stem, path.name)
         file = _opened(part)
         part = msgspec.structs.replace(part, rows=file.metadata.num_rows)
-        about = path.stat()
-        mark = f"{path.stem}-{about.st_size:x}-{about.st_mtime_ns:x}"
-        return cls(file.schema_arrow, vocabulary, [part], mark)
+        return cls(file.schema_arrow, vocabulary, [part], f"{path.stem}-{path.stat().st_size}")
 
     @property
     def row_count(self) -> int:
