@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -12,7 +13,7 @@ from odf_engine.errors import ChainRuleViolated, OdfError
 def main() -> NoReturn:
     """Entry point of the ``odf`` command."""
     try:
-        if len(sys.argv) > 1:
+        if len(sys.argv) > 1 or "_ODF_COMPLETE" in os.environ:  # the latter: a shell completes
             _run_verb()
         else:
             open_workstation(None)
@@ -44,10 +45,10 @@ def _run_verb() -> None:
     # Not at the top: the workstation should not wait for a library that only verbs need.
     import click
 
-    from odf_tui.cli.verbs import cli
+    from odf_tui.cli.verbs import COMPLETION, cli
 
     try:
-        cli.main(standalone_mode=False)
+        cli.main(standalone_mode=False, complete_var=COMPLETION)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.exceptions.Abort:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from typing import Final
 
 import click
@@ -37,9 +38,14 @@ VERBS: Final = {
     "worker": "jobs",
     "engine": "engine",
     "config": "config",
+    "completions": "completions",
     "block": "plumbing",
     "digest": "plumbing",
 }
+
+
+COMPLETION: Final = "_ODF_COMPLETE"
+"""The variable of the environment by which a shell asks for completions."""
 
 
 class _Verbs(click.Group):
@@ -50,7 +56,12 @@ class _Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         module = importlib.import_module(f"odf_tui.cli.{VERBS[cmd_name]}")
-        return getattr(module, cmd_name + "_verb")
+        command = getattr(module, cmd_name + "_verb")
+        if COMPLETION in os.environ:
+            from odf_tui.cli.completions import complete_datasets
+
+            complete_datasets(command)
+        return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
