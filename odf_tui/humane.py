@@ -95,6 +95,8 @@ def shorten(text: str, width: int) -> str:
 
 def said(error: Exception) -> str:
     """An error in one line; one that is not for people has its kind before it."""
+    if isinstance(error, OSError) and error.strerror:  # what the system says is
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
 
 

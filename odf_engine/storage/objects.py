@@ -77,7 +77,7 @@ class LocalObjects:
         """The names of all objects; files in the making are left out."""
         try:
             entries = os.scandir(self.folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return
         with entries:
             for entry in entries:

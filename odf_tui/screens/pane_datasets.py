@@ -47,8 +47,10 @@ class DatasetsPart(Resetting, Verbs):
 
     @on(DatasetsRead)
     def _datasets_read(self, message: DatasetsRead) -> None:
+        self.graph.problem = message.error
         if message.error:
             self.notify_line(message.error, "bad")
+            self.graph.refresh()
         else:
             self.show_datasets(message.rows)
 

@@ -39,6 +39,7 @@ class GraphView(LineView):
         self.healths: Mapping[str, Health] = {}
         self.selected: str | None = None
         self.filter = ""
+        self.problem = ""  # why the datasets cannot be read
         self._board = Board()
         self._graph, self._table = GraphDrawing(self._board), TableDrawing(self._board)
         self._drawing: GraphDrawing | TableDrawing = self._graph
@@ -216,6 +217,8 @@ class GraphView(LineView):
 
     def empty(self) -> Sequence[Sequence[Span]]:
         """What to do when nothing is here."""
+        if self.problem:
+            return [[(f" {self.problem}", "bad")], [], [(" r  ", "key"), ("read them again", "")]]
         if self.filter:
             return [
                 [(" No dataset matches ", ""), (self.filter, "strong")],

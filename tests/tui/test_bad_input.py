@@ -263,6 +263,30 @@ async def test_a_dataset_whose_name_is_lost(workspace: Workspace) -> None:
         assert names == ["boats", entry.dataset.folder.name]
 
 
+async def test_datasets_that_cannot_be_read(workspace: Workspace) -> None:
+    home = workspace.odf / "datasets"
+    home.rename(workspace.odf / "away")
+    home.write_text("in the way")
+    async with opened(workspace, (160, 36)) as drive:
+        assert "There are no datasets yet" not in drive.text()
+        assert "ot a directory" in words(drive)
+        home.unlink()
+        (workspace.odf / "away").rename(home)
+        await drive.press("r")
+        assert "wrecks ✓" in drive.text()
+
+
+async def test_a_file_in_the_place_of_a_dataset(workspace: Workspace) -> None:
+    folder = workspace.resolve("wrecks").dataset.folder
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+    async with opened(workspace) as drive:
+        assert "boats" in drive.text()
+        await drive.press("j")
+        assert "! damaged" in drive.text()
+        assert "the dataset is empty" in words(drive)
+
+
 # --- The disk ---
 
 READ_ONLY = """
