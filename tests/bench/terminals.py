@@ -28,6 +28,7 @@ ODF = (sys.executable, "-c", "from odf_tui.cli.main import main; main()")
 QUIET: dict[str, Any] = {"cwd": ROOT, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 
 _SETTINGS = "set -g default-terminal screen-256color\nset -s escape-time 25\nset -g remain-on-exit on\n"
+_WITHOUT = "-u COLORTERM -u NO_COLOR -u PYTHONDONTWRITEBYTECODE"  # what is installed has its byte code
 _OCTAL = re.compile(rb"\\([0-7]{3})")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _numbers = itertools.count()
@@ -56,7 +57,7 @@ class Terminal:
         words = " ".join(f"{name}={shlex.quote(value)}" for name, value in settings.items())
         pid_file = self._scratch / "pid"
         # It waits for enter, so that the time until tmux itself is there does not count.
-        inner = f"stty -echo; echo $$ > {pid_file}; read go; stty echo; exec env -u COLORTERM {words} "
+        inner = f"stty -echo; echo $$ > {pid_file}; read go; stty echo; exec env {_WITHOUT} {words} "
         self._tmux = subprocess.Popen(
             [
                 "tmux", "-L", self._socket, "-f", str(self._scratch / "tmux.conf"), "-C", "new-session",
