@@ -19,7 +19,7 @@ from odf_tui import themes
 from odf_tui.colours import NearestColours, nearest
 from odf_tui.screens.workbench import Workbench
 from odf_tui.workstation import Workstation
-from tests.tui.conftest import driven
+from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
 
@@ -247,6 +247,45 @@ async def test_panes_wear_the_colours_of_the_theme_at_once(source: FakeSource) -
             assert front.border_top[1] == primary
             assert front.border_title_color == primary
             assert drive.bench.jobs_pane.styles.border_top[1] == Color.parse(theme.variables["rule"])
+
+
+DRAWN = frozenset("▁▂▃▄▅▆▇█▐▌◇◆·┌└├│─╭╮╰╯━┃›‹") | frozenset(map(chr, range(0x2500, 0x2580)))
+
+
+def hard_to_read(drive: Driven, colours: int) -> list[str]:
+    """Everything on the screen that has too little contrast: text under 4.5, lines and bars under 3."""
+    found: list[str] = []
+    for y, strip in enumerate(drive.app.screen._compositor.render_strips()):
+        for text, style, _ in strip:
+            if not text.strip() or style is None or style.color is None or style.bgcolor is None:
+                continue
+            value = contrast(as_drawn(style.color, colours), as_drawn(style.bgcolor, colours))
+            if value < (3 if DRAWN.issuperset(text.replace(" ", "")) else 4.5):
+                found.append(f"line {y}: {text.strip()!r} {value:.2f}")
+    return found
+
+
+@pytest.mark.parametrize(("name", "colours"), [("ember", 2**24), ("paper", 256), ("tide", 16)])
+async def test_everything_on_the_screen_is_readable(
+    source: FakeSource, name: str, colours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("COLORTERM", "truecolor" if colours > 256 else "")
+    monkeypatch.setenv("TERM", "xterm" if colours == 16 else "xterm-256color")
+    source.theme = name  # type: ignore[misc]
+    async with driven(source, (120, 36)) as drive:
+        for keys in (
+            ["l"],
+            ["2", "enter"],
+            ["escape", "3", "j", "l"],
+            ["question_mark"],
+            ["escape", "slash", "=air"],
+            ["escape", "colon", "=pul"],
+            ["escape", "4", "enter"],
+            ["escape", "s"],
+        ):
+            await drive.press(*keys)
+            assert hard_to_read(drive, colours) == [], keys
 
 
 @pytest.mark.parametrize("name", ["mine", "tide"])
