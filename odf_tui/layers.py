@@ -7,7 +7,9 @@ earlier layer: a place that only a line goes through.
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from itertools import accumulate
 from math import floor
 
 import msgspec
@@ -184,31 +186,45 @@ def _crossings(part: Component) -> int:
 
 def _rows(part: Component) -> None:
     """Gives every place a row: near its neighbours, in the column's order, one row each."""
-    rows = {key: float(at) for column in part.columns for at, key in enumerate(column)}
-    near = {key: [*part.feeds.get(key, ()), *part.fed.get(key, ())] for key in rows}
-    passes = [part.columns, part.columns[::-1]]
-    for columns in passes * 3:
-        for column in columns:
+    keys = [key for column in part.columns for key in column]
+    number = {key: at for at, key in enumerate(keys)}
+    near = tuple(
+        tuple(number[each] for each in (*part.feeds.get(key, ()), *part.fed.get(key, ()))) for key in keys
+    )
+    rows = _rows_of(tuple(map(len, part.columns)), near)
+    part.rows = dict(zip(keys, rows, strict=True))
+
+
+@lru_cache(maxsize=512)
+def _rows_of(sizes: tuple[int, ...], near: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    """The row of each key, for columns of these sizes; keys are numbered through all columns.
+
+    A workspace of a thousand datasets has few shapes of components: each is thought about once.
+    """
+    ends = list(accumulate(sizes))
+    columns = [range(end - size, end) for size, end in zip(sizes, ends, strict=True)]
+    rows = [float(key - column.start) for column in columns for key in column]
+    passes = [columns, columns[::-1]]
+    for ordered in passes * 3:
+        for column in ordered:
             wishes = [_mean(rows, near[key], rows[key]) for key in column]
-            rows.update(zip(column, _spread(wishes), strict=True))
+            rows[column.start : column.stop] = _spread(wishes)
     # In whole rows the median serves better than the mean: it keeps lines straight.
-    whole: dict[Key, int] = {}
-    for column in part.columns:
-        whole.update(zip(column, _whole([rows[key] for key in column]), strict=True))
-    for columns in passes * 2:
-        for column in columns:
+    whole = [row for column in columns for row in _whole([rows[key] for key in column])]
+    for ordered in passes * 2:
+        for column in ordered:
             wishes = [_median(whole, near[key], whole[key]) for key in column]
-            whole.update(zip(column, _whole(wishes), strict=True))
+            whole[column.start : column.stop] = _whole(wishes)
     # Rows that hold nothing but verticals are not needed.
-    used = {row: index for index, row in enumerate(sorted(set(whole.values())))}
-    part.rows = {key: used[row] for key, row in whole.items()}
+    used = {row: index for index, row in enumerate(sorted(set(whole)))}
+    return tuple(used[row] for row in whole)
 
 
-def _mean(rows: Mapping[Key, float], near: Sequence[Key], default: float) -> float:
+def _mean(rows: Sequence[float], near: Sequence[int], default: float) -> float:
     return sum(rows[key] for key in near) / len(near) if near else default
 
 
-def _median(rows: Mapping[Key, int], near: Sequence[Key], default: int) -> float:
+def _median(rows: Sequence[int], near: Sequence[int], default: int) -> float:
     return float(sorted(rows[key] for key in near)[(len(near) - 1) // 2]) if near else float(default)
 
 
