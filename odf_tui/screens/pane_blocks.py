@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
 
 from textual import on
 
-from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.coordinator.protocol import Job, JobChanged, JobState
 from odf_tui.chain_messages import BlocksRead, BlocksWanted
 from odf_tui.chain_state import Finding, Verdict
 from odf_tui.messages import EventsArrived, JobsRead
@@ -41,15 +40,21 @@ class BlocksPart(BlockReading):
             self.arrive()
 
     @on(JobsRead)
-    @on(EventsArrived)
-    def _jobs_changed(self) -> None:
+    def _jobs_known(self) -> None:
         self.call_next(self._show_findings)  # once the book knows of it
+
+    @on(EventsArrived)
+    def _jobs_changed(self, message: EventsArrived) -> None:
+        dataset = self.blocks_pane.view.dataset
+        jobs = (event.job for event in message.events if isinstance(event, JobChanged))
+        if any(job.kind == "verify" and job.dataset == dataset for job in jobs):
+            self.call_next(self._show_findings)
 
     def _show_findings(self) -> None:
         """What the newest verification of the dataset says."""
         view = self.blocks_pane.view
         job = self._verification(view.dataset)
-        findings = () if job is None else findings_of(job)
+        findings = () if job is None else findings_in(job.result or "")
         verdict: Verdict = "findings" if findings else ""
         head = next((row.head for row in self.rows if row.id == view.dataset), "")
         if job is not None and head and verified_head(job) == head:
@@ -161,11 +166,11 @@ JUMPS: Sequence[tuple[str, str]] = (
 )
 
 
-def findings_of(job: Job) -> tuple[Finding, ...]:
-    """What a verification found."""
+@lru_cache(maxsize=64)
+def findings_in(report: str) -> tuple[Finding, ...]:
+    """What a verification found, from the result of its job; that may be long, and is asked for often."""
     try:
-        result: Any = json.loads(job.result or "")
-        found = result.get("findings") or ()
+        found = json.loads(report).get("findings") or ()
         return tuple(Finding(str(each["block"]), str(each["kind"]), str(each["message"])) for each in found)
     except (ValueError, AttributeError, TypeError, KeyError):  # a report of another version
         return ()

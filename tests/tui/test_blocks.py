@@ -16,7 +16,13 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import UsageError
-from odf_engine.metadata.model import SetDataSchema, SetInfo, SetLicense
+from odf_engine.metadata.model import (
+    ExecuteTransform,
+    ExecuteTransformInput,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import Workspace
@@ -34,6 +40,7 @@ from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 from tests.tui.fake_blocks import fake_line, hash_of
 from tests.tui.test_engine import MANIFEST, LonelySource, add_rows
+from tests.tui.test_transforms import transact
 
 GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 AIR = "did:odf:port-haven.air-readings"
@@ -173,7 +180,7 @@ async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSo
     async with driven(source) as drive:
         view = drive.bench.blocks_pane.view
         await drive.press("2")
-        for _ in range(3 * KEPT):
+        for _ in range(2 * KEPT):
             view.go(view.cursor + PAGE)
             await drive.settle()
         assert len(view._pages) == KEPT
@@ -364,6 +371,33 @@ def test_links_bytes_and_checkpoints_of_a_real_chain(workspace: Workspace) -> No
     long = workspace.resolve("long-boats")
     inputs = [link.target for link in source.block(str(long.id), 1).links]
     assert inputs[-1] == Target(name, "datasets")
+
+
+def test_a_checkpoint_says_which_block_made_it_first(workspace: Workspace) -> None:
+    long, boats = workspace.resolve("long-boats"), workspace.resolve("boats")
+    transact(long, boats)
+    first = long.dataset.state()
+    made = first.last_checkpoint
+    assert made is not None
+    read = (first.last_inputs or [])[0]
+    again = ExecuteTransformInput(read.dataset_id, read.new_block_hash, None, read.new_offset)
+    kept = ExecuteTransform(
+        query_inputs=[again],
+        prev_checkpoint=made.physical_hash,
+        new_checkpoint=made,
+        new_watermark=Timestamp.parse("2024-03-11T00:00:00Z"),
+    )
+    long.dataset.commit([kept], system_time=Timestamp.now(), expected_head=first.head)
+    source, name, number = WorkspaceSource(workspace), str(long.id), first.sequence_number
+    checkpoint = str(made.physical_hash)
+    for at in (number, number + 1):
+        assert Link(checkpoint, None) in source.block(name, at).links
+        facts = source.checkpoint(name, checkpoint, at)
+        assert (facts.made_by, facts.sure) == (number, True)
+        assert facts.size == facts.on_disk == made.size
+    long.dataset.checkpoint_path(made.physical_hash).unlink()
+    assert source.checkpoint(name, checkpoint, number).on_disk is None
+    assert source.blocks(name, None, 1, Want()).lines[0].summary == "watermark → 2024-03-11, state kept"
 
 
 async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:

@@ -234,11 +234,12 @@ def workspace(tmp_path: Path) -> Workspace:
     made.add(read_manifests(MANIFEST, "test"))
     boats, long = made.resolve("boats"), made.resolve("long-boats")
     add_rows(boats, batches=2, rows=3)
-    _transact(long, boats)
+    transact(long, boats)
     return made
 
 
-def _transact(long: DatasetEntry, boats: DatasetEntry) -> None:
+def transact(long: DatasetEntry, boats: DatasetEntry) -> None:
+    """A transaction that read the first slice of boats, and keeps a state."""
     state, staged = long.dataset.state(), long.dataset.staging_path("checkpoints")
     staged.write_bytes(b"what a query keeps" * 100)
     first = boats.dataset.slices()[0]
