@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from odf_engine.errors import NotFound
 from odf_tui.source import RowWindow
-from odf_tui.widgets.cells import as_json, is_bytes, texts, type_name
+from odf_tui.widgets.cells import as_json, is_bytes, texts, trim, type_name
 from odf_tui.windows import read_part
 
 _DUMP_LINE: Final = 16
@@ -61,6 +61,8 @@ def read_record(window: RowWindow, row: int, columns: Sequence[int]) -> Record:
         raise NotFound(gaps[0][2] if gaps else "this row is not there any more")
     schema = window.columns
     values = [_value(column, schema.field(column), table.column(at)) for at, column in enumerate(columns)]
+    del table
+    trim()
     return Record(row, window.row_count, values)
 
 

@@ -22,9 +22,9 @@ from odf_engine.errors import BadData, OdfError
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
 from odf_engine.workspace.slice_files import HINT, Bounds, DecodedColumns, SliceFile
 
-CACHE_BYTES: Final = 8 * 1024 * 1024
+CACHE_BYTES: Final = 4 * 1024 * 1024
 _OPEN_FILES: Final = 16
-_BLOCK: Final = 1 << 15
+_BLOCK: Final = 1 << 14
 _SMALL: Final = 1 << 12
 _TRIM_BYTES: Final = 2 * 1024 * 1024
 

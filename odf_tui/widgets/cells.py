@@ -178,8 +178,13 @@ def read_chunk(window: RowWindow, start: int, count: int, columns: Sequence[int]
     }
     chunk = Chunk(table.num_rows, made, [(first - start, stop - start, why) for first, stop, why in gaps])
     del table
-    pa.default_memory_pool().release_unused()  # whole row groups were decoded for these few rows
+    trim()
     return chunk
+
+
+def trim() -> None:
+    """Gives back what was read and is not needed any more: whole row groups, for a few of their rows."""
+    pa.default_memory_pool().release_unused()
 
 
 class TableWindow:

@@ -76,6 +76,7 @@ class FindingPane(ViewsPane):
         self._looking, self._left_from, self._back = True, left, back
 
         def look() -> None:
+            from odf_tui.widgets.cells import trim
             from odf_tui.widgets.derived import find
 
             worker, told = get_current_worker(), time.monotonic()
@@ -91,6 +92,7 @@ class FindingPane(ViewsPane):
                         self.post_message(self.Looked(serial, looked, None, False))
             except Exception as error:  # whatever it is, it is shown, and the screen lives on
                 self.post_message(Notice(said(error), "bad"))
+            trim()
             self.post_message(self.Looked(serial, looked, place, True))
 
         self.run_worker(look, thread=True, exclusive=True, group="find", name="find")

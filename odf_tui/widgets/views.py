@@ -187,6 +187,11 @@ class ViewsPane(Pane):
 
     # --- Where the cursor is ---
 
+    def on_resize(self) -> None:
+        """There is room for more, or less."""
+        if self.view.opened is not None and self.border_subtitle:
+            self.tell_place()
+
     @on(LineView.Moved)
     def tell_place(self) -> None:
         """Says in the lower border which row, column and slice the cursor is on."""

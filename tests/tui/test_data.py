@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -26,8 +27,9 @@ from odf_tui.screens.row_jump import Spot, parse
 from odf_tui.widgets.arrangement import Arrangement
 from odf_tui.widgets.cells import TableWindow, read_chunk, texts
 from odf_tui.widgets.derived import PickedWindow, find, kept_rows, loaded, search, sorted_rows
+from odf_tui.widgets.lines import Span
 from odf_tui.widgets.marks import Marks
-from odf_tui.widgets.rows import open_window
+from odf_tui.widgets.rows import RowsView, open_window
 from odf_tui.windows import StoredWindow
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import SYSTEM, FakeSource, Rows
@@ -135,6 +137,23 @@ async def test_the_preview_reads_only_what_it_shows(source: FakeSource) -> None:
         assert view.cursor == 0
 
 
+async def test_a_step_paints_two_lines(source: FakeSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with driven(source) as drive:
+        await drive.press("3", "j")
+        drawn: list[int] = []
+        spans = RowsView.spans
+
+        def watched(self: RowsView, index: int) -> Sequence[Span]:
+            drawn.append(index)
+            return spans(self, index)
+
+        monkeypatch.setattr(RowsView, "spans", watched)
+        await drive.press("j")
+        assert sorted(drawn) == [1, 2]
+        await drive.press("l")
+        assert sorted(drawn) == [1, 2, 2]
+
+
 async def test_slices_are_marked_and_reached(source: FakeSource, dataset: Dataset) -> None:
     source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
     async with driven(source, (160, 50)) as drive:
@@ -205,6 +224,11 @@ async def test_more_at_the_sides_is_shown(source: FakeSource) -> None:
         header = drive.text().splitlines()[1]
         assert header.startswith("│‹offset") and "›" not in header
         assert "remark" in header
+        assert "row 1 of 7 200 · remark string" in border(drive)
+        await drive.pilot.resize_terminal(40, 24)
+        await drive.until(lambda: border(drive).endswith("\nrow 1 of 7 200 · remark string"))
+        await drive.pilot.resize_terminal(30, 24)
+        await drive.until(lambda: border(drive).endswith("\nrow 1 of 7 200"))
 
 
 async def test_cells_are_exact_safe_and_in_order_of_their_kind(source: FakeSource) -> None:
