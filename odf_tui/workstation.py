@@ -20,6 +20,7 @@ from textual.theme import Theme
 from odf_engine.errors import OdfError
 from odf_tui import ascii, terminal, themes
 from odf_tui.colours import NearestColours
+from odf_tui.messages import Notice
 from odf_tui.screens.base import Early
 from odf_tui.screens.workbench import Workbench
 from odf_tui.source import Source
@@ -99,7 +100,7 @@ class Workstation(App[None], inherit_bindings=False):
             told.insert(0, self.source.settings_problem)
         if told:
             more = f" (and {len(told) - 1} more)" if len(told) > 1 else ""
-            self.call_from_thread(self.bench.notify_line, told[0] + more, "warn")
+            self.bench.post_message(Notice(told[0] + more, "warn"))
 
     def on_resize(self, event: events.Resize) -> None:
         """The screens below a dialog have other sizes too: Textual tells only the one on top."""
