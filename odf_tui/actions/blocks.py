@@ -15,6 +15,8 @@ _TRAIL: Final = need("trail", "no link was followed yet")
 def _revised(situation: Situation) -> str | None:
     if (block := situation.block) is None or block.event in REVISED:
         return _BLOCK(situation)
+    if block.broken:
+        return "this block cannot be read: b shows its bytes"
     what = f"block {block.sequence_number} is {block.event}"
     return f"{what}: only queries, sources, schemas and descriptions change"
 

@@ -47,10 +47,13 @@ class BlockReads(RevisionReads):
                 for line in lines
                 if text in f"{line.event} {line.summary} {line.sequence_number}".lower()
             ]
+        number = -1 if walked.number is None else walked.number
         if walked.error is not None:
-            number = -1 if walked.number is None else walked.number
-            broken = BlockLine(number, walked.block, "", "not readable", None, walked.error.message, True)
-            lines.insert(0, broken)
+            what = walked.error.message
+            lines.insert(0, BlockLine(number, walked.block, "", "not readable", None, what, True))
+        elif walked.block:
+            what = "this and older blocks were not looked at: somewhere there the chain breaks"
+            lines.insert(0, BlockLine(number, walked.block, "", "not read", None, what, True))
         return BlockPage(len(lines), 0, tuple(lines), True)
 
     def block_kinds(self, dataset: str) -> dict[str, int]:

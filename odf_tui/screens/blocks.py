@@ -71,7 +71,7 @@ class BlockReader(Reader):
         self.show(title, self._page())
 
     def _take(self, title: str, dataset: str, block: BlockText, wrong: str) -> None:
-        self._title = title
+        self._title, self._text = title, block.yaml
         self.dataset, self.number = dataset, block.number
         self.which: Which = block.hash if block.number is None or block.problem else block.number
         self._revised = block.kind in REVISED
@@ -174,6 +174,13 @@ class BlockReader(Reader):
         self.show(self._title, self._page())
 
     # --- More of the block ---
+
+    def action_copy(self) -> None:
+        """Copies the page; YAML as it is, without arrows."""
+        if self._shown is self._yaml and self._text:
+            self._copy(self._text)
+        else:
+            super().action_copy()
 
     def action_diff(self) -> None:
         """What it changed."""

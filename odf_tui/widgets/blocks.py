@@ -305,7 +305,7 @@ class BlocksPane(Pane):
             parts.append(
                 "the chain breaks here: ⏎ says what to do"
                 if block and block.broken
-                else "the chain breaks: G"
+                else "the chain breaks: G goes there"
             )
         elif self.verdict == "verified":
             parts.append("✓ verified")

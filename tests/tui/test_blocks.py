@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
     ExecuteTransform,
     ExecuteTransformInput,
@@ -192,7 +193,9 @@ async def test_a_long_chain_takes_no_more_memory_than_a_few_pages(source: FakeSo
 
 
 @SIZES
-async def test_links_are_walked_and_come_back(source: FakeSource, size: tuple[int, int]) -> None:
+async def test_links_are_walked_and_come_back(
+    source: FakeSource, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
     tides = "did:odf:harbour.tides"
     yaml = (
         f"# {hash_of(11)}\n# 504 bytes\nkind: MetadataBlock\nversion: 3\ncontent:\n  sequenceNumber: 11\n"
@@ -212,6 +215,10 @@ async def test_links_are_walked_and_come_back(source: FakeSource, size: tuple[in
     async with driven(source, size) as drive:
         bench = drive.bench
         await drive.press("2", "enter")
+        copied: list[str] = []
+        monkeypatch.setattr(drive.app, "copy", lambda text: copied.append(text) or "copied")
+        await drive.press("y")
+        assert copied == [yaml]  # without the arrows
         await drive.press("tab", "tab")
         compare(drive, size, "links")
         await drive.press("enter")  # a block of another dataset
@@ -398,6 +405,25 @@ def test_a_checkpoint_says_which_block_made_it_first(workspace: Workspace) -> No
     long.dataset.checkpoint_path(made.physical_hash).unlink()
     assert source.checkpoint(name, checkpoint, number).on_disk is None
     assert source.blocks(name, None, 1, Want()).lines[0].summary == "watermark → 2024-03-11, state kept"
+
+
+def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
+    boats = workspace.resolve("boats")
+    source, name, chain = WorkspaceSource(workspace), str(boats.id), boats.dataset
+    head = chain.head()
+    assert head is not None
+    data = chain.block_bytes(head)
+    at = next(piece for piece in source.block_bytes(name, str(head)).pieces if piece.path == "version")
+    newer = data[: at.start] + b"\x09" + data[at.start + 1 :]
+    block = str(Multihash.sha3_256(newer))
+    (chain.folder / "blocks" / block).write_bytes(newer)
+    (chain.folder / "refs" / "head").write_text(block)
+    (line,) = source.blocks(name, None, PAGE, Want()).lines
+    assert (line.hash, line.broken) == (block, True)
+    assert "block version 9" in line.summary
+    shown = source.block(name, block)
+    assert shown.problem.endswith("\na newer version of this program may read it")
+    assert source.block_bytes(name, block).problem == ""
 
 
 async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
