@@ -1,4 +1,4 @@
-"""Long jobs that end are announced, for somebody who looks elsewhere."""
+"""Long jobs that end are announced, for somebody who looks elsewhere; and how the worker is."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from odf_tui.humane import elapsed
 from odf_tui.jobwords import outcome, seconds_of
 from odf_tui.messages import JobsRead
 from odf_tui.screens.pane_jobs import JobsPart
+from odf_tui.widgets.status import OTHER_VERSION, StatusLine
 
 
 class Announcing(JobsPart):
-    """The part of the workbench that announces the end of long jobs."""
+    """The part of the workbench that announces the end of long jobs, and how the worker is."""
 
     def _ended(self, job: Job) -> None:
         """Tells of a job that ended while it was looked at, and announces it if it took long."""
@@ -27,6 +28,12 @@ class Announcing(JobsPart):
         for job in message.jobs:
             if job.id in open_before and job.state.final:
                 self._announce(job)
+
+    def show_worker(self) -> None:
+        """Shows how the worker is; one of another version is another thing than none."""
+        super().show_worker()
+        if self.worker_state == "gone" and self._worker_news is not None and self._worker_news.busy:
+            self.query_one(StatusLine).show_worker(OTHER_VERSION, None)
 
     def _announce(self, job: Job) -> None:
         ui, seconds = self.source.ui, seconds_of(job, Timestamp.now())

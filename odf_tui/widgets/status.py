@@ -22,8 +22,12 @@ from odf_tui.widgets.jobs import amounts, seconds_of
 from odf_tui.widgets.lines import LineScroll, Span
 
 NOTICE_SECONDS: Final = 8.0
+OTHER_VERSION: Final = "other version"
+"""The state of a worker that works here, and does not understand us."""
+
 _ALWAYS: Final = len(LAST)
 _SHORTEST_NAME: Final = 8
+_WIDE_NAME: Final = 24
 _SPARK_WIDTH: Final = 100
 _WORKER_WIDTH: Final = 130
 _MASTER: Final = re.compile(r" on (\S+?),")  # as odf_engine.spark tells it
@@ -68,7 +72,8 @@ class StatusLine(LineScroll):
             words = words.partition(" on ")[0]
         tail: list[Span] = []
         if self._jobs:
-            tail.append((f"{running_words(self._jobs, max(width // 2 - 8, 10))}   ", "strong"))
+            selected = self._row.id if self._row is not None else ""
+            tail.append((f"{running_words(self._jobs, width // 2, selected)}   ", "strong"))
         tail.append((words, "strong" if matters else ""))
         if number and width >= _WORKER_WIDTH:
             tail.append((f" · {number}", ""))
@@ -106,8 +111,12 @@ def _short_path(folder: Path) -> str:
         return str(folder)
 
 
-def running_words(jobs: Sequence[Job], width: int) -> str:
-    """What runs, in at most ``width`` cells: one job with what it does; of several the slowest."""
+def running_words(jobs: Sequence[Job], width: int, selected: str = "") -> str:
+    """What runs, in at most ``width`` cells: one job with what it does; of several the slowest.
+
+    Args:
+        selected: the id of a dataset whose name can be read beside this.
+    """
     running = [job for job in jobs if job.state is JobState.running]
     waiting = len(jobs) - len(running)
     waits = f", {count(waiting)} wait{'s' if waiting == 1 else ''}" if waiting else ""
@@ -116,7 +125,7 @@ def running_words(jobs: Sequence[Job], width: int) -> str:
     now = Timestamp.now()
     slowest = max(running, key=lambda job: seconds_of(job, now) or 0.0)
     if len(running) == 1:
-        return _one(slowest, now, waits, width)
+        return _one(slowest, now, waits, width, named=slowest.dataset != selected)
     known = f"▸ {count(len(running))} jobs run{waits}"
     took = _took(slowest, now)
     room = width - cell_len(known) - cell_len(took) - 12
@@ -125,17 +134,21 @@ def running_words(jobs: Sequence[Job], width: int) -> str:
     return f"{known}, slowest {shorten(plain(slowest.target), room)}{took}"
 
 
-def _one(job: Job, now: Timestamp, waits: str, width: int) -> str:
+def _one(job: Job, now: Timestamp, waits: str, width: int, *, named: bool) -> str:
     amount = amounts(job).split(" · ") if amounts(job) else ["running"]
     done, took = _done(job), _took(job, now)
     fixed = cell_len(f"▸ {job.kind} {done}{took}{waits}")
-    name = shorten(plain(job.target), max(min(width - fixed - cell_len(amount[0]) - 3, 28), 5))
-    room = width - fixed - cell_len(name)
+    name = ""
+    if named:
+        room = width - fixed
+        room = room - cell_len(amount[0]) - 3 if room > _WIDE_NAME else room
+        name = " " + shorten(plain(job.target), max(min(room, 28), 5))
+    room = width - fixed - cell_len(name) + 1
     parts = ""
     for part in amount:
         if cell_len(parts) + cell_len(part) + 3 <= room:
             parts += f" · {part}"
-    return f"▸ {job.kind} {name}{done}{parts}{took}{waits}"
+    return f"▸ {job.kind}{name}{done}{parts}{took}{waits}"
 
 
 def _took(job: Job, now: Timestamp) -> str:
@@ -162,8 +175,8 @@ def worker_words(state: str, status: WorkerStatus | None) -> tuple[str, str]:
         return "✗ worker gone, R restarts it", "bad"
     if state == "starting":
         return "◦ starting the worker…", ""
-    if state != "connected":
-        return f"! worker: {shorten(plain(state), 30)}", "warn"
+    if state == OTHER_VERSION:
+        return "! worker of another version, R stops it", "warn"
     if status is None:
         return "◦ starting the worker…", ""
     if status.spark == "starting":

@@ -22,6 +22,7 @@ from odf_engine.workspace.config import Config, UiConfig, load, render, set_valu
 from odf_tui import announcing, keymap, remembered
 from odf_tui.actions import USUAL, Situation
 from odf_tui.app import LateSource
+from odf_tui.messages import WorkerChanged
 from odf_tui.remembered import Remembered, Shares
 from odf_tui.screens.dialogs import Choices, Reader
 from odf_tui.screens.palette import named_block
@@ -454,7 +455,8 @@ def test_what_runs_in_few_words(monkeypatch: pytest.MonkeyPatch) -> None:
         running_words([one], 90)
         == "▸ pull port-haven.air-readings 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
     )
-    assert running_words([one], 40) == "▸ pull port-…ings 42 % · read · 2 m 05 s"
+    assert running_words([one], 40) == "▸ pull port-hav…readings 42 % · 2 m 05 s"
+    assert running_words([one], 60, selected="d") == "▸ pull 42 % · read · 4 200 of 10 000 rows · 2 m 05 s"
     other = job(id="2", target="tides", started="2024-03-11T09:01:00Z")
     waits = job(id="3", state=JobState.queued, started=None)
     assert running_words([other, one, waits], 80) == (
@@ -472,7 +474,15 @@ def test_the_worker_and_spark_in_words() -> None:
     assert worker_words("connected", ready) == ("● ready on local[2]", "")
     cluster = replace(ready, spark_detail="Spark 4.3.0 on spark://cluster.example:7077, Java 21")
     assert worker_words("connected", cluster)[0] == "● ready on spark://cluster.example:7077"
-    assert worker_words("other version", ready) == ("! worker: other version", "warn")
+    assert worker_words("other version", None) == ("! worker of another version, R stops it", "warn")
+
+
+async def test_a_worker_of_another_version_is_not_the_same_as_none(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        drive.bench.post_message(WorkerChanged("gone", "a worker of version 9 works here", busy=2))
+        await drive.until(lambda: "worker of another version, R stops it" in drive.status())
+        drive.bench.post_message(WorkerChanged("gone", "the worker has ended"))
+        await drive.until(lambda: "worker gone, R restarts it" in drive.status())
 
 
 async def test_hints_are_never_cut_and_lead_to_all_others(source: FakeSource) -> None:
