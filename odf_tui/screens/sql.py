@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import re
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from textual import on
 from textual.css.query import NoMatches
@@ -15,14 +14,16 @@ from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions import PANES
 from odf_tui.actions.keymap import Hint
-from odf_tui.humane import count, elapsed
+from odf_tui.humane import elapsed
+from odf_tui.jobwords import result_of, seconds_of
 from odf_tui.messages import EventsArrived, JobsRead, Notice
 from odf_tui.screens.pane_jobs import JobsPart
-from odf_tui.widgets.jobs import amounts, seconds_of
 from odf_tui.widgets.rows import open_window
 from odf_tui.widgets.status import HintLine
 
 if TYPE_CHECKING:
+    from textual.await_remove import AwaitRemove
+
     from odf_tui import sql_messages as told
     from odf_tui.widgets.sql import SqlPanel
 
@@ -45,11 +46,14 @@ class SqlPart(JobsPart):
     _query_job = ""  # the job of the newest query; "?" while it is being handed to the worker
     _sql_history: tuple[str, ...] = ()
     _sql_at = 0
-    _zoomed_for_sql = False
+    _sql_open = _sql_opening = False
+    _sql_leaving: AwaitRemove | None = None
 
     @property
     def sql_panel(self) -> SqlPanel | None:
         """The editor, while it is open."""
+        if not self._sql_open:
+            return None  # or it is just being opened or closed
         try:
             return self.query_one("#sql-panel")  # type: ignore[return-value]
         except NoMatches:
@@ -76,7 +80,7 @@ class SqlPart(JobsPart):
             self._open_query(job)
             return
         self.go_to(PANES[2])
-        self.run_worker(self._enter_editor(), group="sql", exclusive=True, name="editor")
+        self.run_worker(self._enter_editor(), group="sql", name="editor")
 
     def _first_query(self) -> str:
         row = self.graph.row
@@ -91,16 +95,25 @@ class SqlPart(JobsPart):
         panel = SqlPanel(text)
         panel.datasets = [row.name for row in self.rows if not row.missing]
         await self.data_pane.mount(panel, before=0)
-        self._zoomed_for_sql = any(map(self.has_class, ("-narrow", "-low"))) and not self.has_class("-zoomed")
-        if self._zoomed_for_sql:
-            self.add_class("-zoomed")
+        self._sql_open = True
+        self.go_to(PANES[2])
         self._sql_at = len(self._sql_history)
         self.reads.start("queries", self.source.queries, lambda found, _: told.HistoryRead(found or []))
         return panel
 
     async def _enter_editor(self) -> None:
         """Gives the keys to the editor, once it is there."""
-        panel = self.sql_panel or await self._open_panel(self._query_text or self._first_query())
+        if self._sql_opening:
+            return
+        panel = self.sql_panel
+        if panel is None:
+            self._sql_opening = True
+            try:
+                if self._sql_leaving is not None:
+                    await self._sql_leaving
+                panel = await self._open_panel(self._query_text or self._first_query())
+            finally:
+                self._sql_opening = False
         self.set_focus(panel.editor)
         self.data_pane.view.set_active(False)
         self._say_state()
@@ -111,11 +124,14 @@ class SqlPart(JobsPart):
         if panel is None:
             return
         self._query_text = panel.editor.text
-        panel.remove()
-        if self._zoomed_for_sql:
-            self.remove_class("-zoomed")
-            self._zoomed_for_sql = False
+        self._sql_leaving = panel.remove()
+        self._sql_open = False
         self.go_to(PANES[2])
+
+    def go_to(self, name: str) -> None:
+        """In a small window pane 3 is alone while there is a query above its rows: see the style sheet."""
+        self.set_class(self._sql_open and name == PANES[2], "-asking")
+        super().go_to(name)
 
     def do_up(self) -> None:
         """From the rows: closes the editor first."""
@@ -152,7 +168,7 @@ class SqlPart(JobsPart):
                 self.go_to(PANES[2])
             case "edit":
                 self.go_to(PANES[2])
-                self.run_worker(self._enter_editor(), group="sql", exclusive=True, name="editor")
+                self.run_worker(self._enter_editor(), group="sql", name="editor")
             case "stop":
                 self._stop_query()
             case "older":
@@ -314,14 +330,16 @@ class SqlPart(JobsPart):
             or (job.state.final and job.id == self._answered)
         ):
             return
-        panel.line.tell(*_state(job))
+        from odf_tui.widgets.sql_parts import state_spans
+
+        panel.line.tell(*state_spans(job))
 
     # --- Results ---
 
     def _open_result(self, job: Job) -> None:
         from odf_tui import sql_messages as told
 
-        path = str(_result(job).get("path", ""))
+        path = str(result_of(job).get("path", ""))
         self.reads.start(
             "result",
             lambda: open_window(self.source.result(path)),
@@ -338,7 +356,7 @@ class SqlPart(JobsPart):
         while pane.front_view is not None and pane.front_view.kind == "sql":
             pane.leave()
         took = seconds_of(job, Timestamp.now())
-        note = "there are more, which are not kept" if _result(job).get("truncated") else elapsed(took or 0)
+        note = "there are more, which are not kept" if result_of(job).get("truncated") else elapsed(took or 0)
         pane.show_view(pane.dataset, opened, "SQL", note, "sql")
         if self._editing:
             pane.view.set_active(False)
@@ -367,32 +385,3 @@ class SqlPart(JobsPart):
         self.go_to(PANES[2])
         self.do_sql()
         self.call_after_refresh(self._look_at_answer)
-
-
-def _state(job: Job) -> list[tuple[str, str]]:
-    """A job of a query in a few words, for the line below it."""
-    took = seconds_of(job, Timestamp.now())
-    time = elapsed(took) if took is not None else ""
-    match job.state:
-        case JobState.queued:
-            return [("waits for its turn", "muted")]
-        case JobState.running:
-            parts = [f"running {int(took or 0)} s", amounts(job)]
-            return [(" · ".join(part for part in parts if part), "busy")]
-        case JobState.done:
-            found = _result(job)
-            rows = int(found.get("rows", 0))
-            first = "the first " if found.get("truncated") else ""
-            return [(f"{first}{count(rows)} {'row' if rows == 1 else 'rows'} · {time}", "good")]
-        case JobState.failed:
-            place = _PLACE.search((job.error.where or "") if job.error else "")
-            return [("not answered" + (f": line {place[1]}, column {place[2]}" if place else ""), "bad")]
-    return [(f"{job.state.value} after {time}" if time else job.state.value, "warn")]
-
-
-def _result(job: Job) -> dict[str, Any]:
-    try:
-        found = json.loads(job.result or "{}")
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final
 
 from rich.cells import cell_len
 from textual.geometry import Offset
 
-from odf_engine.coordinator.protocol import Failure
-from odf_tui.humane import clip, plain, shorten
+from odf_engine.coordinator.protocol import Failure, Job, JobState
+from odf_engine.metadata.timestamp import Timestamp
+from odf_tui.humane import clip, count, elapsed, plain, shorten
+from odf_tui.jobwords import amounts, result_of, seconds_of
 from odf_tui.sql_words import Proposals
 from odf_tui.widgets.lines import LineScroll, LineView, Span, wrapped
 
@@ -17,6 +20,7 @@ _SHOWN: Final = 8
 _WIDEST: Final = 44
 _ABOUT: Final = 16
 _ERROR_LINES: Final = 6
+_PLACE: Final = re.compile(r"line (\d+), column (\d+)")
 
 
 class WordList(LineView):
@@ -127,3 +131,24 @@ class Wrong(LineScroll):
     def spans(self, index: int) -> Sequence[Span]:
         """A line."""
         return self._lines[index]
+
+
+def state_spans(job: Job) -> list[tuple[str, str]]:
+    """A job of a query in a few words, for the line below it."""
+    took = seconds_of(job, Timestamp.now())
+    time = elapsed(took) if took is not None else ""
+    match job.state:
+        case JobState.queued:
+            return [("waits for its turn", "muted")]
+        case JobState.running:
+            parts = [f"running {int(took or 0)} s", amounts(job)]
+            return [(" · ".join(part for part in parts if part), "busy")]
+        case JobState.done:
+            found = result_of(job)
+            rows = int(found.get("rows", 0))
+            first = "the first " if found.get("truncated") else ""
+            return [(f"{first}{count(rows)} {'row' if rows == 1 else 'rows'} · {time}", "good")]
+        case JobState.failed:
+            place = _PLACE.search((job.error.where or "") if job.error else "")
+            return [("not answered" + (f": line {place[1]}, column {place[2]}" if place else ""), "bad")]
+    return [(f"{job.state.value} after {time}" if time else job.state.value, "warn")]

@@ -140,7 +140,7 @@ async def test_words_are_offered_and_taken(source: FakeSource, size: tuple[int, 
         assert not panel(drive).words.display
         await drive.press("escape")
         assert drive.bench.sql_panel is None
-        assert not drive.bench.has_class("-zoomed")
+        assert not drive.bench.has_class("-asking")
         await drive.press("s")
         assert panel(drive).editor.text.endswith("`wind speed`")  # what was written stays
 
