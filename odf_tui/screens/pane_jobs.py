@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Final
 
 from textual import on
 from textual.timer import Timer
@@ -18,6 +19,9 @@ from odf_tui.widgets.jobs import JobsView, outcome
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.status import StatusLine
 
+LOG_SECONDS: Final = 0.4
+"""How often a log that grows is painted: less often than it is told of, so that keys come first."""
+
 
 class JobsPart(JobVerbs):
     """The part of the workbench about jobs.
@@ -28,6 +32,7 @@ class JobsPart(JobVerbs):
 
     tick: Timer
     _worker_news: WorkerChanged | None = None
+    _log_due: Timer | None = None
 
     # --- What is learnt ---
 
@@ -52,8 +57,10 @@ class JobsPart(JobVerbs):
             view.load()
         else:
             view.update(changes.jobs)  # amounts are painted once a second
-        if self._open_log is None and view.job is not None and view.job.id in changes.logs | changes.jobs:
-            self.jobs_pane.show_log()
+        if view.job is not None and view.job.id in changes.jobs:
+            self._show_log()
+        elif view.job is not None and view.job.id in changes.logs and self._log_due is None:
+            self._log_due = self.set_timer(LOG_SECONDS, self._show_log)
         self._tell_open_log(message.events)
         if changes.jobs:
             self._news_of_jobs()
@@ -61,6 +68,14 @@ class JobsPart(JobVerbs):
             self._read_soon()
         for job in changes.ended:
             self._ended(job)
+
+    def _show_log(self) -> None:
+        """Shows the log below the list, unless one has the whole screen."""
+        if self._log_due is not None:
+            self._log_due.stop()
+            self._log_due = None
+        if self._open_log is None:
+            self.jobs_pane.show_log()
 
     def _ended(self, job: Job) -> None:
         words, style = outcome(job)

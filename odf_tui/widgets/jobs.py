@@ -35,7 +35,7 @@ __all__ = [
     "seconds_of", "verdict_spans",
 ]  # fmt: skip
 
-_SHOWN: Final = 300
+_SHOWN: Final = 120
 _KINDS: Final = {"validate": "check", "describe": "count", "project": "state"}  # there are six cells for it
 _GAUGED: Final = 18
 """Rows from which on the pane has some for speed and memory."""

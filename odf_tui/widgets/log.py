@@ -19,6 +19,7 @@ from odf_tui.widgets.lines import LineScroll, Span, wrapped
 _INDENT: Final = 11  # time and sign
 _LEAST: Final = 8
 _SIDEWAYS: Final = 8
+_SPARE: Final = 1000
 _SIGNS: Final = {"debug": ("· ", "muted"), "warning": ("! ", "warn"), "error": ("✗ ", "bad")}
 _STYLES: Final = {"debug": "muted", "warning": "warn", "error": "bad"}
 
@@ -42,6 +43,7 @@ class LogLines(LineScroll):
         self._left = 0
         self._width = _LEAST  # for what lines say, when they were measured
         self._starts: list[int] = []
+        self._heights: dict[int, int] = {}
         self._end: list[list[Span]] = []
         self._follows = True
 
@@ -84,9 +86,17 @@ class LogLines(LineScroll):
     def _measure(self) -> None:
         width = max(self.room.width, _INDENT + _LEAST)
         self._end = [part for line in self.end for part in wrapped(line, width)]
-        self._width = room = width - _INDENT
-        heights = (_height(shown_text(line), room) for line in self.lines) if self.wrap else ()
-        self._starts = list(accumulate(heights, initial=0))
+        if width - _INDENT != self._width or len(self._heights) > 2 * len(self.lines) + _SPARE:
+            self._heights = {}
+        self._width = width - _INDENT
+        self._starts = list(accumulate(map(self._height, self.lines), initial=0)) if self.wrap else [0]
+
+    def _height(self, line: Entry) -> int:
+        """The rows of a line; known ones are not measured again, since lines come by the thousand."""
+        height = self._heights.get(line.seq)
+        if height is None:
+            height = self._heights[line.seq] = _rows_of(shown_text(line), self._width)
+        return height
 
     def _row(self, line: int) -> int:
         """The first row of a line."""
@@ -199,7 +209,7 @@ def _seq(entry: Entry) -> int:
     return entry.seq
 
 
-def _height(text: str, room: int) -> int:
+def _rows_of(text: str, room: int) -> int:
     if text.isascii() and len(text) <= room:
         return 1
     return len(_pieces(plain(text), room))

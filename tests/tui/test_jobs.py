@@ -274,20 +274,22 @@ async def test_a_log_is_saved(source: FakeSource, tmp_path: Path, monkeypatch: p
         await drive.press("4", "S")
         assert str(tmp_path)[:30] in drive.text()
         await drive.press("enter")
-        assert "2 lines saved to" in drive.hint()
+        await drive.until(lambda: "2 lines saved to" in drive.hint())
         saved = tmp_path / "pull-port-haven.clinics-3.log"
         text = saved.read_text()
         assert "error   reading stopped at row 212" in text
         assert "# try: correct the file, or declare the column STRING" in text
         saved.write_text("mine")
         await drive.press("enter", "S", "enter")  # from the log itself
-        assert "is there already" in drive.text()
+        await drive.until(lambda: "is there already" in drive.text())
         await drive.press("n")
         assert saved.read_text() == "mine"
-        await drive.press("S", "enter", "y")
-        assert saved.read_text() == text
+        await drive.press("S", "enter")
+        await drive.until(lambda: "is there already" in drive.text())
+        await drive.press("y")
+        await drive.until(lambda: saved.read_text() == text)
         await drive.press("S", "=/nowhere/else.log", "enter")
-        assert "is not saved" in drive.text()
+        await drive.until(lambda: "is not saved" in drive.text())
     assert file_name(replace(source.known[-1], target="a/../b c")) == "pull-a-..-b-c-3.log"
 
 

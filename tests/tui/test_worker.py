@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from odf_engine.coordinator.client import Client, WorkerGone, read_journal
-from odf_engine.coordinator.protocol import Job, JobState, JournalEvent
+from odf_engine.coordinator.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
+from odf_tui.engine.jobs import JobReads
 from odf_tui.source import Link
+from odf_tui.state import DatasetRow
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven
 from tests.tui.fake import FakeSource, dataset
@@ -28,15 +30,11 @@ SLOW, FOREVER, BAD = (dataset(name, id=name) for name in ("count:300/slow", "wai
 class PretendedSource(FakeSource):
     """Datasets from memory; worker and journal are real."""
 
-    def jobs(self) -> tuple[list[Job], int]:
-        """The journal's jobs."""
-        journal = read_journal(self.folder)
-        last = journal.last_seq()
-        return journal.jobs(50), last
-
-    def log(self, job: str) -> Sequence[JournalEvent]:  # type: ignore[override]
-        """The journal of a job."""
-        return read_journal(self.folder).tail(5000, job=job)
+    def __init__(self, folder: Path, rows: Sequence[DatasetRow]) -> None:
+        super().__init__(folder, rows)
+        real = JobReads(Workspace.find(explicit=folder))
+        for name in ("jobs", "log", "log_page", "find_in_log", "save_log", "written", "request"):
+            setattr(self, name, getattr(real, name))
 
     async def connect(self) -> Link:  # type: ignore[override]
         """The worker, started if there is none."""
@@ -128,3 +126,33 @@ async def test_a_crash_of_the_worker(source: PretendedSource) -> None:
         assert len(source.links) == 2
         await drive.press("colon", "=slow", "enter", "p")
         await drive.until(lambda: "2" in drive.bench.book.jobs)
+
+
+async def test_two_terminals_follow_and_one_that_is_lost_finds_everything_again(
+    source: PretendedSource,
+) -> None:
+    other = PretendedSource(source.folder, source.rows_)
+    async with opened(source) as drive:
+        async with opened(other) as second:
+            await second.press("colon", "=slow", "enter", "p")
+            for each in (drive, second):
+                await each.until(lambda each=each: "1" in each.bench.book.jobs)
+                await each.until(lambda each=each: len(each.bench.book.logs.get("1", ())) >= 20)
+        # One terminal is gone; what comes meanwhile is in the journal.
+        await drive.until(lambda: drive.bench.book.jobs["1"].state is JobState.done)
+        assert len(drive.bench.book.logs["1"]) == 300
+    async with opened(other) as again:
+        await again.press("4", "enter")
+        await again.until(lambda: "row 300" in again.text())
+        await again.press("g")
+        assert "row 1\n" in "".join(line.rstrip(" │▐") + "\n" for line in again.text().splitlines())
+
+
+async def test_a_failed_job_is_done_again_with_what_was_asked_at_first(source: PretendedSource) -> None:
+    async with opened(source) as drive:
+        await drive.press("colon", "=broken", "enter", "p")
+        await drive.until(lambda: "1" in drive.bench.book.jobs and drive.bench.book.jobs["1"].state.final)
+        await drive.press("4", "full_stop")
+        await drive.until(lambda: "2" in drive.bench.book.jobs and drive.bench.book.jobs["2"].state.final)
+        journal = read_journal(source.folder)
+        assert journal.request("2") == journal.request("1")
