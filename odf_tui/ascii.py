@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from rich.cells import cell_len
@@ -51,45 +50,6 @@ _FILLING: Final = re.compile(r"[ \-─]{6,}")
 _MORE: Final = len("enter") - 1
 
 
-def wanted(setting: str, environ: Mapping[str, str]) -> str:
-    """Which characters a terminal has: ``all``, ``console`` or ``ascii``.
-
-    Args:
-        setting: ``always`` and ``never`` say whether it is ASCII; ``auto`` asks the environment.
-        environ: what it is asked for: the locale, and the kind of terminal.
-    """
-    if setting != "auto":
-        return "ascii" if setting == "always" else "all"
-    if not _utf8(environ):
-        return "ascii"
-    return "console" if environ.get("TERM") == "linux" else "all"
-
-
-def _utf8(environ: Mapping[str, str]) -> bool:
-    """Whether the locale's characters are UTF-8; where none is set, most terminals are."""
-    names = [environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
-    locale = next(filter(None, names), "")
-    if not names[0] and locale in _COERCED and names[2] in ("C", "POSIX"):
-        locale = _at_start("LC_CTYPE") or names[2]  # Python has put its own there, see PEP 538
-    if not locale:
-        return True
-    charset = locale.partition(".")[2] or locale
-    return charset.partition("@")[0].casefold().replace("-", "") == "utf8"
-
-
-_COERCED: Final = ("C.UTF-8", "C.utf8", "UTF-8")
-
-
-def _at_start(name: str) -> str:
-    """A variable as it was when the program started; empty where the system does not say it."""
-    try:
-        lines = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:
-        return ""
-    found = (line for line in lines if line.startswith(name.encode() + b"="))
-    return next(found, b"").partition(b"=")[2].decode(errors="replace")
-
-
 class _Table(dict[int, str]):
     """For ``str.translate``; what is not in it is worked out once."""
 
@@ -126,7 +86,7 @@ class FewCharacters(LineFilter):
     """Maps characters to those that the terminal has."""
 
     def __init__(self, characters: str) -> None:
-        super().__init__(enabled=characters != "all")
+        super().__init__()
         self._characters = characters
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:

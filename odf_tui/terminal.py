@@ -15,6 +15,7 @@ from odf_engine.errors import UsageError
 _OSC52_LIMIT: Final = 70_000  # of base64; more is dropped by terminals and multiplexers
 _TMUX_SECONDS: Final = 0.5  # the screen waits for it
 _DCS_LIMIT: Final = 250  # of bytes that GNU screen passes on at a time
+_COERCED: Final = ("C.UTF-8", "C.utf8", "UTF-8")  # what Python makes of the locale C
 
 
 def check(environ: Mapping[str, str] = os.environ, *, tty: bool | None = None) -> None:
@@ -60,6 +61,42 @@ def is_remote(environ: Mapping[str, str] = os.environ) -> bool:
 def _in_screen(environ: Mapping[str, str]) -> bool:
     """Whether GNU screen is between us and the terminal."""
     return bool(environ.get("STY")) and environ.get("TERM", "").startswith("screen")
+
+
+def characters(setting: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Which characters a terminal has: ``all``, ``console`` or ``ascii``.
+
+    Args:
+        setting: ``always`` and ``never`` say whether it is ASCII; ``auto`` asks the environment.
+        environ: what it is asked for: the locale, and the kind of terminal.
+    """
+    if setting != "auto":
+        return "ascii" if setting == "always" else "all"
+    if not _utf8(environ):
+        return "ascii"
+    return "console" if environ.get("TERM") == "linux" else "all"
+
+
+def _utf8(environ: Mapping[str, str]) -> bool:
+    """Whether the locale's characters are UTF-8; where none is set, most terminals are."""
+    names = [environ.get(name, "") for name in ("LC_ALL", "LC_CTYPE", "LANG")]
+    locale = next(filter(None, names), "")
+    if not names[0] and locale in _COERCED and names[2] in ("C", "POSIX"):
+        locale = _at_start("LC_CTYPE") or names[2]  # Python has put its own there, see PEP 538
+    if not locale:
+        return True
+    charset = locale.partition(".")[2] or locale
+    return charset.partition("@")[0].casefold().replace("-", "") == "utf8"
+
+
+def _at_start(name: str) -> str:
+    """A variable as it was when the program started; empty where the system does not say it."""
+    try:
+        lines = Path("/proc/self/environ").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    found = (line for line in lines if line.startswith(name.encode() + b"="))
+    return next(found, b"").partition(b"=")[2].decode(errors="replace")
 
 
 def copy(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -18,7 +17,7 @@ from textual.scrollbar import ScrollBar
 from textual.theme import Theme
 
 from odf_engine.errors import OdfError
-from odf_tui import ascii, terminal, themes
+from odf_tui import terminal, themes
 from odf_tui.colours import NearestColours
 from odf_tui.messages import Notice
 from odf_tui.screens.base import Early
@@ -62,7 +61,10 @@ class Workstation(App[None], inherit_bindings=False):
         if self.no_color:  # no colours at all, where Textual would show greys
             self._filters = [each for each in self._filters if not isinstance(each, Monochrome)]
             self._filters.append(NoColor())
-        self._filters.append(ascii.FewCharacters(ascii.wanted(source.ui.ascii, os.environ)))
+        if (characters := terminal.characters(source.ui.ascii)) != "all":
+            from odf_tui.ascii import FewCharacters  # most terminals do not need it
+
+            self._filters.append(FewCharacters(characters))
         self._complaint = ""
         if not self.use_theme(self._wanted_theme()):
             self._take(themes.load(themes.DEFAULT, few=self._few_colours, own=False))

@@ -17,7 +17,7 @@ from textual.color import Color
 import odf_tui
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.workspace.config import UiConfig
-from odf_tui import ascii
+from odf_tui import ascii, terminal
 from odf_tui.state import Health
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
@@ -116,9 +116,9 @@ def test_enter_is_a_word_where_there_is_room() -> None:
     ],
 )
 def test_the_locale_says_what_there_is(environ: dict[str, str], characters: str) -> None:
-    assert ascii.wanted("auto", environ) == characters
-    assert ascii.wanted("always", environ) == "ascii"
-    assert ascii.wanted("never", environ) == "all"
+    assert terminal.characters("auto", environ) == characters
+    assert terminal.characters("always", environ) == "ascii"
+    assert terminal.characters("never", environ) == "all"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_the_locale_says_what_there_is(environ: dict[str, str], characters: str)
     [({"LANG": "C"}, "ascii"), ({"LC_ALL": "C"}, "ascii"), ({"LANG": "C.UTF-8"}, "all"), ({}, "all")],
 )
 def test_what_python_makes_of_the_locale_does_not_mislead(locale: dict[str, str], characters: str) -> None:
-    program = "import os; from odf_tui import ascii; print(ascii.wanted('auto', os.environ))"
+    program = "import os; from odf_tui import terminal; print(terminal.characters('auto', os.environ))"
     kept = {
         name: value for name, value in os.environ.items() if name != "LANG" and not name.startswith("LC_")
     }
