@@ -16,7 +16,7 @@ from odf_tui.state import Target
 from odf_tui.widgets.status import HintLine
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from odf_tui.widgets.choices import Choice
 
@@ -71,7 +71,9 @@ class Finding(Places):
         """Finds an action, a dataset, a block, a column, a job or a theme."""
         from odf_tui.screens.palette import Palette
 
-        palette = Palette(list(self._everything()), self.remembered.recent, self._named_blocks, self._preview)
+        lately = self.remembered.recent
+        everything = [*self._everything(), *self._blocks_among(lately)]
+        palette = Palette(everything, lately, self._named_blocks, self._preview)
         self.app.push_screen(palette, self._found_in_palette)
 
     def _everything(self) -> Iterator[Choice]:
@@ -91,6 +93,17 @@ class Finding(Places):
             yield Choice(f"job {job.id}", f"{job.kind} {job.target}: {words}", remark=f"job {job.id}")
         for name in self.station.theme_names:
             yield Choice(f"theme {name}", name, remark="theme")
+
+    def _blocks_among(self, chosen: Sequence[str]) -> Iterator[Choice]:
+        """The blocks that were chosen once, and are still there."""
+        from odf_tui.screens.palette import block_choice
+
+        for each in chosen:
+            kind, _, rest = each.partition(" ")
+            dataset, _, number = rest.rpartition(" ")
+            row = self.row_of(dataset) if kind == "block" and number.isdecimal() else None
+            if row is not None and int(number) < row.blocks:
+                yield block_choice(row, int(number))
 
     def _named_blocks(self, text: str) -> list[Choice]:
         """Blocks by number; those by hash are looked for, and told by :class:`BlockFound`."""

@@ -184,9 +184,17 @@ async def test_the_palette_finds_a_block_by_its_hash(
 
 async def test_what_was_chosen_last_comes_first(source: FakeSource) -> None:
     async with driven(source) as drive:
-        await drive.press("colon", "=tides", "enter", "colon", "=zoom", "enter", "colon")
+        await drive.press("colon", "=tides#1", "enter", "colon", "=tides", "enter", "colon", "=zoom", "enter")
+        await drive.press("colon")
         choices = drive.app.screen.query_one(Choices).choices
-        assert [choice.id for choice in choices[:4]] == ["", "zoom", "dataset did:odf:harbour.tides", ""]
+        tides = "did:odf:harbour.tides"
+        assert [choice.id for choice in choices[:5]] == [
+            "",
+            "zoom",
+            f"dataset {tides}",
+            f"block {tides} 1",
+            "",
+        ]
         assert sum(choice.id == "zoom" for choice in choices) == 1
         await drive.press("enter")
         assert not drive.bench.has_class("-zoomed")  # it was, and is back
