@@ -26,6 +26,7 @@ from odf_engine.coordinator.protocol import (
     Stop,
     Submit,
     Subscribe,
+    Touched,
     WorkerStatus,
     decode_event,
     encode_line,
@@ -219,7 +220,7 @@ class Client:
                 while (event := await lines.event()) is not None:
                     if isinstance(event, WorkerStatus):
                         cursor = event.last_seq if cursor is None else cursor
-                    elif not isinstance(event, Accepted | Refused | JobProgress | Samples):
+                    elif not isinstance(event, Accepted | Refused | JobProgress | Samples | Touched):
                         cursor = event.seq
                     yield event
             finally:

@@ -281,11 +281,15 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
     """Asks for a :class:`WorkerStatus`."""
 
 
+class Touch(msgspec.Struct, frozen=True, tag="touch"):
+    """Says that datasets were changed without a job; whoever subscribed hears :class:`Touched`."""
+
+
 class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """Ends the worker: running jobs are cancelled first."""
 
 
-Command = Submit | Cancel | Subscribe | Ping | Stop
+Command = Submit | Cancel | Subscribe | Ping | Touch | Stop
 
 
 # --- Events -------------------------------------------------------------------------------------
@@ -334,6 +338,10 @@ class Samples(msgspec.Struct, frozen=True, tag="samples"):
     """One a second while jobs run, none while they do not; all of the last minutes for who subscribes."""
 
     samples: list[Sample]
+
+
+class Touched(msgspec.Struct, frozen=True, tag="touched"):
+    """Somebody changed datasets without a job: they were added, renamed, deleted."""
 
 
 class Accepted(msgspec.Struct, frozen=True, tag="accepted"):
@@ -386,7 +394,7 @@ class Committed(msgspec.Struct, frozen=True, tag="committed"):
 
 
 JournalEvent = JobChanged | LogLine | Committed
-Event = WorkerStatus | Accepted | Refused | JobProgress | Samples | JournalEvent
+Event = WorkerStatus | Accepted | Refused | JobProgress | Samples | Touched | JournalEvent
 
 MAX_COMMAND_BYTES: Final = 8 * 1024 * 1024
 MAX_EVENT_BYTES: Final = 64 * 1024 * 1024

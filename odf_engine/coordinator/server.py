@@ -11,7 +11,7 @@ import contextlib
 import logging
 import sqlite3
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -36,6 +36,8 @@ from odf_engine.coordinator.protocol import (
     Stop,
     Submit,
     Subscribe,
+    Touch,
+    Touched,
     WorkerStatus,
     decode_command,
     encode_line,
@@ -89,7 +91,7 @@ class Sessions:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serves one connection until it ends."""
-        session = _Session(self._host, reader, writer, self._patience)
+        session = _Session(self._host, reader, writer, self._patience, self.touched)
         self._sessions[session] = asyncio.current_task()
         try:
             await session.run()
@@ -111,6 +113,12 @@ class Sessions:
         """There is a new sample; a slow client gets the newest ones of those that it missed."""
         for session in self._sessions:
             session.samples.append(sample)
+            session.wake.set()
+
+    def touched(self) -> None:
+        """Somebody changed datasets."""
+        for session in self._sessions:
+            session.touched = True
             session.wake.set()
 
     def status_changed(self) -> None:
@@ -135,12 +143,19 @@ class Sessions:
 
 class _Session:
     def __init__(
-        self, host: Host, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, patience: float
+        self,
+        host: Host,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        patience: float,
+        touched: Callable[[], None],
     ) -> None:
         self._host = host
         self._reader = reader
         self._writer = writer
         self._patience = patience
+        self._touched = touched
+        self.touched = False
         self._cursor: int | None = None
         self._sending = asyncio.Lock()
         self.wake = asyncio.Event()
@@ -231,6 +246,9 @@ class _Session:
                 return status
             case Ping():
                 return self._host.status()
+            case Touch():
+                self._touched()
+                return None
             case Stop():
                 self._host.stop()
                 return None
@@ -248,12 +266,16 @@ class _Session:
             if self._cursor is None:
                 self.amounts.clear()
                 self.samples.clear()
+                self.touched = False
                 return
             # Taken before the journal is read: a job whose end is read below gets no amounts after it.
             amounts, self.amounts = self.amounts, {}
             if self.status_due:
                 self.status_due = False
                 await self._write([self._host.status()])
+            if self.touched:
+                self.touched = False
+                await self._write([Touched()])
             if self.samples:
                 samples = list(self.samples)
                 self.samples.clear()

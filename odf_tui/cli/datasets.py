@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import InvalidManifest, NotFound, UsageError
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
@@ -107,6 +108,7 @@ def add_verb(
             print_json([{"name": name, "status": "added"} for name in changed])
         for name in changed:
             say(f"added {name}")
+    tell_changed(workspace.folder)
     for snapshot in snapshots:
         foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root
         if foreign and snapshot.name.lower() in map(str.lower, changed):
@@ -199,6 +201,7 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
         entry = by_id[dataset]
         workspace.delete(entry)
         say(f"deleted {entry.alias}")
+    tell_changed(workspace.folder)
 
 
 @verb("rename", example="odf rename cases com.example.cases")
@@ -209,6 +212,7 @@ def rename_verb(old: str, new: str) -> None:
     workspace = open_workspace()
     entry = workspace.resolve(old)
     workspace.rename(entry, DatasetAlias.parse(new))
+    tell_changed(workspace.folder)
     say(f"{entry.alias} is now {new}")
 
 

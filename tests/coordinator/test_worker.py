@@ -28,10 +28,12 @@ from odf_engine.coordinator.protocol import (
     LogLine,
     Pull,
     Subscribe,
+    Touched,
     Verify,
     WorkerStatus,
     encode_line,
 )
+from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import NotFound, OdfError
 
 QUEUED, RUNNING, DONE = JobState.queued, JobState.running, JobState.done
@@ -405,3 +407,15 @@ async def test_variables_go_along_and_are_written_down_nowhere(home, follow, mon
     await client.stop()
     for path in home.odf.rglob("*"):
         assert not path.is_file() or secret.encode() not in path.read_bytes(), path
+
+
+async def test_screens_hear_of_datasets_that_were_changed_without_a_job(home, follow):
+    tell_changed(home.folder)  # nobody is there
+    client = await home.connect()
+    heard = asyncio.create_task(follow(client, None, lambda event: isinstance(event, Touched)))
+    while not heard.done():
+        await asyncio.to_thread(tell_changed, home.folder)
+        await asyncio.sleep(0.02)
+    assert isinstance((await heard)[-1], Touched)
+    assert home.journal.last_seq() == 0
+    await client.stop()
