@@ -14,7 +14,7 @@ from odf_tui.messages import RowsOpened
 from odf_tui.screens.verbs import Verbs
 from odf_tui.source import RowWindow
 from odf_tui.state import DatasetRow, Health, Target
-from odf_tui.widgets.data import TESTS
+from odf_tui.widgets.data import TESTS, condition
 from odf_tui.widgets.rows import RowsView
 from odf_tui.windows import NULL
 
@@ -271,11 +271,13 @@ class DataPart(Verbs):
             return
         name, value = view.opened.columns.names[view.column], view.value(view.cursor, view.column)
         keys = {"equal": "f", "other": "x", "less": "l", "greater": "g", "null": "0", "filled": "v"}
-        tests = ("null", "filled") if value is NULL else tuple(TESTS)
-        choices = [Choice(test, f"{name} {TESTS[test]}", (keys[test],), keys[test]) for test in tests]
+        tests = ("null", "filled") if value is NULL else TESTS
+        choices = [
+            Choice(test, condition(test, name, value or ""), (keys[test],), keys[test]) for test in tests
+        ]
         if pane.filter:
-            choices.append(Choice("found", f"rows that hold {pane.filter}, of all rows", ("m",), "m"))
-        self.app.push_screen(Picker("Keep the rows with", choices, typing=False), self._keep)
+            choices.append(Choice("found", f"any column holds {pane.filter}, of all rows", ("m",), "m"))
+        self.app.push_screen(Picker("Keep the rows where", choices, typing=False), self._keep)
 
     def _keep(self, test: str | None) -> None:
         if test == "found":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from textual.message import Message
 
-from odf_tui.humane import said
+from odf_tui.humane import remedy, said
 from odf_tui.source import RowWindow, Source
 from odf_tui.widgets.lines import LineView
 from odf_tui.windows import goes_on
@@ -137,7 +137,7 @@ class ChunkView(LineView):
         try:
             chunk = read_chunk(window, number * CHUNK, CHUNK, columns)
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            self.post_message(self.ChunkRead(window, number, None, said(error)))
+            self.post_message(self.ChunkRead(window, number, None, said(error) + remedy(error)))
         else:
             self.post_message(self.ChunkRead(window, number, chunk))
 

@@ -12,7 +12,7 @@ from textual import on
 from textual.message import Message
 from textual.worker import get_current_worker
 
-from odf_tui.humane import count, plain, said
+from odf_tui.humane import count, plain, said, shorten
 from odf_tui.messages import Notice
 from odf_tui.widgets.finding import TELL_SECONDS, FindingPane
 from odf_tui.widgets.rows import open_window
@@ -20,10 +20,15 @@ from odf_tui.widgets.views import View
 
 MATCHES: Final = 5000
 
-TESTS: Final = {
-    "equal": "like this one", "other": "unlike this one", "less": "less than this one",
-    "greater": "greater than this one", "null": "without a value", "filled": "with a value",
-}  # fmt: skip
+TESTS: Final = ("equal", "other", "less", "greater", "null", "filled")
+
+
+def condition(test: str, name: str, value: str) -> str:
+    """One of :data:`TESTS` in words."""
+    value = shorten(value, 24)
+    words = {"equal": f"is {value}", "other": f"is not {value}", "less": f"< {value}",
+             "greater": f"> {value}", "null": "has no value", "filled": "has a value"}  # fmt: skip
+    return f"{name} {words[test]}"
 
 
 class DataPane(FindingPane):
@@ -95,7 +100,8 @@ class DataPane(FindingPane):
         opened, row, column = self.view.opened, self.view.cursor, self.view.column
         if opened is None:
             return
-        of, rows, name = self._of(), opened.window.row_count, opened.columns.names[column]
+        of, rows = self._of(), opened.window.row_count
+        note = condition(test, opened.columns.names[column], self.view.value(row, column) or "")
 
         def make(serial: int) -> View:
             from odf_tui.widgets.derived import PickedWindow, kept_rows, loaded
@@ -104,7 +110,7 @@ class DataPane(FindingPane):
             numbers = kept_rows(opened.window, start, stop, column, test, row)
             shown = open_window(PickedWindow(opened.window, numbers))
             words = f"{count(len(numbers))} of {of or _range(start, stop, rows)}"
-            return View(shown, f"kept: {words}", f"{name} {TESTS[test]}", "kept", (row, column), words)
+            return View(shown, f"kept: {words}", note, "kept", (row, column), words)
 
         self.tell_below("looking …")
         self._make(make, None)

@@ -131,6 +131,8 @@ class RowsView(ChunkView):
             super().move(move)
             return
         shown = self.arrangement.shown
+        if not shown:
+            return
         at = shown.index(self.column) if self.column in shown else 0
         self._stand(shown[max(0, min(at + (1 if move == "right" else -1), len(shown) - 1))])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from rich.cells import cell_len
@@ -13,11 +13,14 @@ from textual.app import ComposeResult
 from textual.content import Content
 from textual.geometry import Region
 
-from odf_tui.humane import count, plain
+from odf_tui.humane import count, plain, shorten
 from odf_tui.source import RowWindow
 from odf_tui.widgets.lines import LineView, Span
 from odf_tui.widgets.pane import Pane
 from odf_tui.widgets.rows import Opened, RowsView
+
+_WIDEST_NAME: Final = 32
+_WIDEST_TYPE: Final = 20
 
 
 class View(msgspec.Struct, frozen=True):
@@ -206,7 +209,8 @@ class ViewsPane(Pane):
             parts.append("not here: v looks at the dataset")
         else:
             columns = view.opened.columns
-            parts.append(f"{columns.names[view.column]} {columns.types[view.column]}")
+            kind = shorten(columns.types[view.column], _WIDEST_TYPE)
+            parts.append(f"{shorten(columns.names[view.column], _WIDEST_NAME)} {kind}")
         if (at := view.slice) >= 0:
             block = count(view.slices[at].block)
             parts.append(f"slice {count(at + 1)} of {count(len(view.slices))} · block {block}")

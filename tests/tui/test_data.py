@@ -301,7 +301,8 @@ async def test_a_row_in_full(source: FakeSource, dataset: Dataset, monkeypatch: 
         assert "Row 2 of 300" in drive.text()
         await drive.press("j", "j", "j", "y")
         assert copied[0] == ("day", "2024-01-02")
-        await drive.press("J", "y", "j", "j", "j", "y", "enter")
+        await drive.press("J")
+        await drive.press("y", "j", "j", "j", "y", "enter")
         assert copied[1] == ("day", "2024-01-03") and copied[2] == (
             "sensor",
             '{"maker": "Harbour", "port": 2}',
@@ -592,9 +593,11 @@ async def test_pictures(source: FakeSource, dataset: Dataset, size: tuple[int, i
     async with driven(source, size) as drive:
         await drive.press("3", "z", *"jjjllll")
         compare(drive, f"{name}-table")
-        await drive.press("enter", "G", "k")
+        await drive.press("enter")
+        await drive.press("G", "k")
         compare(drive, f"{name}-record")
         await drive.press("escape", "c")
         compare(drive, f"{name}-columns")
-        await drive.press("escape", "h", "h", "h", "h", "f", "f", "less_than_sign")
+        await drive.press("escape", "h", "h", "h", "h", "f", "f")
+        await drive.press("less_than_sign")
         compare(drive, f"{name}-sorted")
