@@ -19,12 +19,15 @@ from odf_tui.screens.verbs import Verbs
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow, Detail, Health, healths, inputs_first
 from odf_tui.widgets.card import jobs_of
+from odf_tui.widgets.graph import DatasetsPane
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.table import SORTS
 
 LOOK_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
 READ_SECONDS: Final = 1.0
+_CARD_HEIGHT: Final = 13
+_LEAST_CARD: Final = 8
 
 
 class DatasetsPart(Resetting, Verbs):
@@ -108,14 +111,22 @@ class DatasetsPart(Resetting, Verbs):
         self.datasets_pane.card.load(row, health, detail, jobs_of(self.book, dataset))
         self.make_room_for_card()
 
+    @on(DatasetsPane.Resized)
+    def _pane_resized(self) -> None:
+        self.make_room_for_card()
+
     def make_room_for_card(self) -> None:
-        """In the list the columns go before the card."""
+        """The card leaves the rows their room; in the list the columns go before it."""
         super().make_room_for_card()
-        pane = self.datasets_pane
-        cramped = pane.size.width - self.graph.size_needed.width < CARD_SIZE.width
-        if pane.mode == "list" and cramped and not self.query_one("#home").has_class("-below"):
-            pane.card.display = False
-            pane.tell_below(shorten(pane.card.why, max(pane.size.width - 4, 0)))
+        pane, need, card = self.datasets_pane, self.graph.size_needed, self.datasets_pane.card
+        below = self.query_one("#home").has_class("-below")
+        if self.graph.row is None:  # nothing fits the filter
+            card.display = False
+        elif pane.mode == "list" and not below and pane.size.width - need.width < CARD_SIZE.width:
+            card.display = False
+            pane.tell_below(shorten(card.why, max(pane.size.width - 4, 0)))
+        room = min(_CARD_HEIGHT, pane.size.height - need.height - 1)
+        card.styles.height = max(room, _LEAST_CARD) if below and card.display else None
 
     def _show_status(self) -> None:
         """What is selected, and what runs; graph and card say how far it is."""

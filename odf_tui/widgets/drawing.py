@@ -302,10 +302,12 @@ def _mark(found: Sequence[str], line: str, end: int, limit: int | None) -> str:
         blanks = len(line[end:stop]) - len(line[end:stop].lstrip())
         last = limit is None and end + blanks == stop
         return fitting(found, len(found[0]) if last else max(blanks, 1))
-    for mark in found:
+    for at, mark in enumerate(found):
         more = len(mark) - 1
         if not more:
             return mark
         if more < strokes:  # there is room for a blank, and some of the line is left
             return mark + " "
-    return next(mark for mark in found[1:] or found if len(mark) - 1 <= strokes + 1)
+        if (at or len(found) == 1) and more <= strokes + 1:  # short ones may stand close
+            return mark
+    return found[-1][:1]

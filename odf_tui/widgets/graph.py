@@ -8,6 +8,7 @@ from typing import Final, Literal
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 from textual.geometry import Size
+from textual.message import Message
 
 from odf_engine.coordinator.protocol import Job
 from odf_tui.narrowing import by_state, visible_graph
@@ -122,7 +123,8 @@ class GraphView(LineView):
     def size_needed(self) -> Size:
         """Cells that the whole takes."""
         least = self._drawing.least
-        return Size(least.width, least.height + self._drawing.headed)
+        bar = self.mode == "list" and least.width > self.size.width  # which scrolls sideways
+        return Size(least.width, least.height + self._drawing.headed + bar)
 
     @property
     def _window(self) -> int:
@@ -256,6 +258,9 @@ class DatasetsPane(Pane):
     number = 1
     label = "Datasets"
 
+    class Resized(Message):
+        """There is more or less room than before."""
+
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
         self._view = GraphView()
@@ -265,6 +270,10 @@ class DatasetsPane(Pane):
         with Horizontal(id="home"):
             yield self._view
             yield Card()
+
+    def on_resize(self) -> None:
+        """The card may fit now, or not any more."""
+        self.post_message(self.Resized())
 
     @property
     def view(self) -> GraphView:

@@ -72,11 +72,10 @@ class TableDrawing:
 
     def load(self) -> None:
         """The board, or the order, has changed."""
-        rows, board = list(self.board.rows.values()), self.board
+        rows, board = sorted(self.board.rows.values(), key=lambda row: row.name.lower()), self.board
         name, reverse = self.sort
         column = next(each for each in _COLUMNS if each.name == name)
         known = [(value, row) for row in rows if (value := column.value(row, board)) is not None]
-        known.sort(key=lambda each: each[1].name.lower())
         known.sort(key=lambda each: each[0], reverse=reverse)  # type: ignore[arg-type, return-value]
         there = {row.id for _, row in known}
         self._order = [row.id for _, row in known] + [row.id for row in rows if row.id not in there]
