@@ -9,7 +9,8 @@ from odf_engine.errors import InvalidIdentity
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata import model
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
-from odf_tui.state import Link, Target
+from odf_tui.chain_state import Link
+from odf_tui.state import Target
 from odf_tui.transactions import number_of
 
 _Entries = Mapping[DatasetId, DatasetEntry]

@@ -96,72 +96,12 @@ class Detail(msgspec.Struct, frozen=True):
     text: str
 
 
-class Part(msgspec.Struct, frozen=True):
-    """What an input brought to a transaction.
-
-    ``rows`` are offsets, both inclusive, or None when there were no new ones; ``block`` is the number of the
-    block up to which the input was read, ``after`` that of the one before the first that was new. A
-    block that the input's chain does not hold (any more) has the number None. ``here``: the input is in this
-    workspace.
-    """
-
-    dataset: str
-    name: str
-    alias: str
-    rows: tuple[int, int] | None
-    block: int | None
-    after: int | None
-    here: bool = True
-
-
-class Transaction(msgspec.Struct, frozen=True):
-    """A transaction of a derivative dataset.
-
-    ``rows`` are the offsets that it made, both inclusive, ``size`` their bytes;
-    ``state`` is the size of the query's state after it in bytes, None when there is none, and ``kept``
-    whether that is the state from before. ``query`` is what was in force. ``standing``: no input moved,
-    because one query took the place of another: the state of the old one was flushed, or that of the new
-    one rebuilt.
-    """
-
-    parts: tuple[Part, ...]
-    rows: tuple[int, int] | None
-    size: int
-    watermark: str | None
-    state: int | None
-    kept: bool
-    query: tuple[Fact, ...]
-    standing: Literal["", "flushed", "rebuilt"] = ""
-
-
 class Target(msgspec.Struct, frozen=True):
     """A place to go to: a block by its number, a row by its number from 0, or a dataset."""
 
     dataset: str
     pane: Literal["blocks", "data", "datasets"]
     at: int = 0
-
-
-class Link(msgspec.Struct, frozen=True):
-    """A text in a block that leads somewhere; or names a checkpoint, when it has no target."""
-
-    text: str
-    target: Target | None
-
-
-class BlockText(msgspec.Struct, frozen=True):
-    """A block as YAML, with what leads on from it; one that is a transaction also in words.
-
-    ``problem``: it cannot be read, for this reason, and there is no YAML. Its number may not be known then.
-    """
-
-    yaml: str
-    transaction: Transaction | None = None
-    kind: str = ""
-    number: int | None = None
-    hash: str = ""
-    links: tuple[Link, ...] = ()
-    problem: str = ""
 
 
 class Change(msgspec.Struct, frozen=True):

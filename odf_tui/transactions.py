@@ -11,8 +11,8 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui.chain_state import Part, Transaction
 from odf_tui.definition import query_facts
-from odf_tui.state import Part, Transaction
 
 
 def transaction_of(workspace: Workspace, entry: DatasetEntry, stored: StoredBlock) -> Transaction | None:

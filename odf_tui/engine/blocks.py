@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from odf_engine.chain.rows import BlockRow
 from odf_engine.errors import OdfError
-from odf_tui.chain_state import BlockPage, Want, Which
+from odf_tui.chain_state import BlockPage, BlockText, Want, Which
 from odf_tui.engine.revisions import RevisionReads
 from odf_tui.humane import count
-from odf_tui.state import BlockLine, BlockText
+from odf_tui.state import BlockLine
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _COMMA: Final = re.compile(r"(?<=\d),(?=\d{3})")  # the screen separates thousands by a space

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from textual.binding import Binding, BindingType
 
-from odf_tui.chain_state import REVISED, CheckpointFacts, Which
+from odf_tui.chain_state import REVISED, BlockText, CheckpointFacts, Link, Part, Transaction, Which
 from odf_tui.humane import count, moment, plain, size
 from odf_tui.screens.details import Text, fact_lines
 from odf_tui.screens.dialogs import Reader
 from odf_tui.screens.texts import yaml_spans
-from odf_tui.state import BlockText, Link, Part, Section, Target, Transaction
+from odf_tui.state import Section, Target
 from odf_tui.widgets.blocks import WRONG
 from odf_tui.widgets.lines import Span
 

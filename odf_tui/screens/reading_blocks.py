@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from textual import on
 
 from odf_tui.chain_messages import BlockAnswer
-from odf_tui.chain_state import BlockBytes, CheckpointFacts, Revision, Which
+from odf_tui.chain_state import BlockBytes, BlockText, CheckpointFacts, Link, Revision, Which
 from odf_tui.humane import count
 from odf_tui.screens.places import Spot
 from odf_tui.screens.verbs import Verbs
-from odf_tui.state import BlockText, Link, Target
+from odf_tui.state import Target
 
 if TYPE_CHECKING:
     from odf_tui.screens.blocks import BlockReader

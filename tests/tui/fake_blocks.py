@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from odf_engine.errors import NotFound, UsageError
-from odf_tui.chain_state import BlockBytes, BlockPage, CheckpointFacts, Piece, Revision, Want, Which
-from odf_tui.state import BlockLine, BlockText, DatasetRow, Link, Target, Transaction
+from odf_tui.chain_state import (
+    BlockBytes,
+    BlockPage,
+    BlockText,
+    CheckpointFacts,
+    Link,
+    Piece,
+    Revision,
+    Transaction,
+    Want,
+    Which,
+)
+from odf_tui.state import BlockLine, DatasetRow, Target
 
 KINDS = ("Seed", "SetPollingSource", "SetInfo", "SetDataSchema")
 WHAT = {"AddData": "+1 000 rows, watermark → 2024-03-10", "Seed": "of a root"}

@@ -14,11 +14,12 @@ from odf_engine.metadata.model import Checkpoint, ExecuteTransform, ExecuteTrans
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui.chain_state import Part, Transaction
 from odf_tui.screens.blocks import transaction_lines
 from odf_tui.screens.details import value_lines
 from odf_tui.screens.dialogs import Oath
 from odf_tui.screens.texts import sql_spans, yaml_spans
-from odf_tui.state import Health, JobBook, Part, Sql, Target, Transaction, healths
+from odf_tui.state import Health, JobBook, Sql, Target, healths
 from odf_tui.widgets.jobs import outcome, verdict_spans
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven, driven

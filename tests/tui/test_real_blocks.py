@@ -1,0 +1,173 @@
+"""Pane 2 on real chains: revisions, links, bytes, checkpoints, and chains that break."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.errors import UsageError
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import (
+    ExecuteTransform,
+    ExecuteTransformInput,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.chain_state import Link, Want
+from odf_tui.engine import WorkspaceSource
+from odf_tui.state import Target
+from odf_tui.widgets.blocks import PAGE
+from odf_tui.workstation import Workstation
+from tests.tui.conftest import Driven
+from tests.tui.test_engine import MANIFEST, LonelySource, add_rows
+from tests.tui.test_transforms import transact
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """Boats with two slices, and changes of all that has revisions."""
+    made = Workspace.init(tmp_path / "harbour")
+    made.add(read_manifests(MANIFEST, "test"))
+    boats = made.resolve("boats")
+    add_rows(boats, batches=2, rows=3)
+    chain = boats.dataset
+    state = chain.state()
+    assert state.schema is not None
+    assert state.polling_source is not None
+    columns = decode_schema(state.schema)
+    more = pa.schema([*columns, pa.field("crew", pa.int32(), metadata={"comment": "how many sail"})])
+    fetch = replace(state.polling_source.fetch, url="file:sources/ships.csv")  # type: ignore[type-var]
+    events = [
+        SetDataSchema(encode_schema(more)),
+        replace(state.polling_source, fetch=fetch),
+        SetInfo("Boats and ships in the harbour"),
+        SetLicense(short_name="CC0-1.0", name="CC0", website_url="https://cc.example"),
+    ]
+    for event in events:
+        chain.commit([event], system_time=Timestamp.now(), expected_head=chain.head())
+    return made
+
+
+def test_revisions_of_a_real_chain(workspace: Workspace) -> None:
+    source, boats = WorkspaceSource(workspace), workspace.resolve("boats")
+    name = str(boats.id)
+    lines = {line.event: line for line in source.blocks(name, None, PAGE, Want()).lines}
+    newest = source.blocks(name, None, 3, Want())
+    assert (newest.total, newest.first, len(newest.lines)) == (10, 7, 3)
+    assert [line.event for line in newest.lines] == ["SetPollingSource", "SetInfo", "SetLicense"]
+    assert lines["SetPollingSource"].summary == "source changed: url"
+    assert lines["SetDataSchema"].summary == "schema: +1 column crew"
+    source_changed = source.revision(name, lines["SetPollingSource"].sequence_number)
+    assert "- " + "    url: file:sources/boats.csv"[2:] in source_changed.lines
+    assert (source_changed.before, source_changed.newer) == (1, None)
+    first = source.revision(name, 1)
+    assert (first.before, first.older, first.newer) == (None, None, source_changed.number)
+    columns = source.revision(name, lines["SetDataSchema"].hash).lines
+    assert [line[0] for line in columns] == [" "] * 6 + ["+"]
+    assert columns[-1].split() == ["+", "crew", "INT", "comment=how", "many", "sail"]
+    info = source.revision(name, lines["SetInfo"].sequence_number)
+    assert info.lines == (
+        "  kind: SetInfo", "- description: Boats in the harbour",
+        "+ description: Boats and ships in the harbour",
+    )  # fmt: skip
+    with pytest.raises(UsageError, match="is AddData"):
+        source.revision(name, lines["AddData"].sequence_number)
+    assert source.block_kinds(name)["AddData"] == 2
+    assert source.find_block(name, "#3") == lines["AddData"].sequence_number
+
+
+def test_links_bytes_and_checkpoints_of_a_real_chain(workspace: Workspace) -> None:
+    source, boats = WorkspaceSource(workspace), workspace.resolve("boats")
+    name = str(boats.id)
+    number = source.find_block(name, "#3")
+    block = source.block(name, number)
+    assert block.number == number
+    targets = [link.target for link in block.links]
+    assert targets == [Target(name, "blocks", number - 1), *[Target(name, "data", 3)] * 2]
+    assert all(f": {link.text}" in block.yaml for link in block.links)
+    found = source.block_bytes(name, block.hash)
+    assert (found.problem, found.pieces[-1].end) == ("", len(found.data))
+    assert any(piece.path == "content.event.newData.size" for piece in found.pieces)
+    facts = source.checkpoint(name, "f1620" + "00" * 32, number)
+    assert (facts.size, facts.made_by, facts.on_disk) == (None, None, None)
+    long = workspace.resolve("long-boats")
+    inputs = [link.target for link in source.block(str(long.id), 1).links]
+    assert inputs[-1] == Target(name, "datasets")
+
+
+def test_a_checkpoint_says_which_block_made_it_first(workspace: Workspace) -> None:
+    long, boats = workspace.resolve("long-boats"), workspace.resolve("boats")
+    transact(long, boats)
+    first = long.dataset.state()
+    made = first.last_checkpoint
+    assert made is not None
+    read = (first.last_inputs or [])[0]
+    again = ExecuteTransformInput(read.dataset_id, read.new_block_hash, None, read.new_offset)
+    kept = ExecuteTransform(
+        query_inputs=[again],
+        prev_checkpoint=made.physical_hash,
+        new_checkpoint=made,
+        new_watermark=Timestamp.parse("2024-03-11T00:00:00Z"),
+    )
+    long.dataset.commit([kept], system_time=Timestamp.now(), expected_head=first.head)
+    source, name, number = WorkspaceSource(workspace), str(long.id), first.sequence_number
+    checkpoint = str(made.physical_hash)
+    for at in (number, number + 1):
+        assert Link(checkpoint, None) in source.block(name, at).links
+        facts = source.checkpoint(name, checkpoint, at)
+        assert (facts.made_by, facts.sure) == (number, True)
+        assert facts.size == facts.on_disk == made.size
+    long.dataset.checkpoint_path(made.physical_hash).unlink()
+    assert source.checkpoint(name, checkpoint, number).on_disk is None
+    assert source.blocks(name, None, 1, Want()).lines[0].summary == "watermark → 2024-03-11, state kept"
+
+
+def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
+    boats = workspace.resolve("boats")
+    source, name, chain = WorkspaceSource(workspace), str(boats.id), boats.dataset
+    head = chain.head()
+    assert head is not None
+    data = chain.block_bytes(head)
+    at = next(piece for piece in source.block_bytes(name, str(head)).pieces if piece.path == "version")
+    newer = data[: at.start] + b"\x09" + data[at.start + 1 :]
+    block = str(Multihash.sha3_256(newer))
+    (chain.folder / "blocks" / block).write_bytes(newer)
+    (chain.folder / "refs" / "head").write_text(block)
+    (line,) = source.blocks(name, None, PAGE, Want()).lines
+    assert (line.hash, line.broken) == (block, True)
+    assert "block version 9" in line.summary
+    shown = source.block(name, block)
+    assert shown.problem.endswith("\na newer version of this program may read it")
+    assert source.block_bytes(name, block).problem == ""
+
+
+async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
+    boats = workspace.resolve("boats").dataset
+    hashes = [str(row.hash) for row in boats.page(20)]
+    path = boats.folder / "blocks" / hashes[3]
+    path.write_bytes(path.read_bytes()[:-40])
+    workspace.index.close()
+    (workspace.index._path or Path()).unlink()  # what it knew from before is gone
+    app = Workstation(LonelySource(workspace))
+    async with app.run_test(size=(100, 40)) as pilot:
+        drive = Driven(app, pilot, None)  # type: ignore[arg-type]
+        await drive.settle()
+        await drive.press("2", "G")
+        text = drive.text()
+        assert "licence CC0-1.0" in text
+        assert "≠" in text
+        assert "not readable" in text
+        await drive.press("enter")
+        assert "This block cannot be read" in drive.text()
+        await drive.press("b")
+        assert "these are not the bytes that its hash was made of" in drive.text()
+        await drive.press("escape", "escape", "slash", "=licence", "enter")
+        assert drive.bench.blocks_pane.view.count() == 2  # and where it breaks
