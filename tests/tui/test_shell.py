@@ -371,6 +371,19 @@ async def test_the_screen_is_as_it_was_left(source: FakeSource) -> None:
     assert remembered.load(source.folder).filters == {"jobs": "pull"}
 
 
+async def test_a_filter_of_blocks_is_there_again_and_goes(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("2", "slash", "=Seed", "enter")
+        assert drive.bench.blocks_pane.view.count() == 1
+        await leave(drive)
+    async with driven(source) as drive:
+        assert "/Seed" in drive.text()
+        assert drive.bench.blocks_pane.view.count() == 1
+        assert "" not in [asked[0] for asked in source.asked]
+        await drive.press("escape")
+        assert drive.bench.blocks_pane.view.count() > 1
+
+
 async def test_changes_are_written_after_a_while_and_only_then(
     source: FakeSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
