@@ -100,6 +100,11 @@ def said(error: Exception) -> str:
     return str(error) if isinstance(error, OdfError) else f"{type(error).__name__}: {error}"
 
 
+def remedy(error: Exception) -> str:
+    """What to do about an error, to be put behind it; empty when it does not say."""
+    return f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
+
+
 def explained(error: Exception) -> str:
     """An error with what to do about it, in one line that is safe to show."""
     return plain(error.in_full if isinstance(error, OdfError) else said(error))

@@ -15,7 +15,7 @@ from odf_engine.chain.chain import Dataset, SliceRow
 from odf_engine.errors import BadData, NotFound
 from odf_engine.identity.multiformats import Multihash
 
-HINT: Final = "odf verify shows everything that is wrong"
+HINT: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
 
 _UNREADABLE: Final = (pa.ArrowException, OSError)
 
