@@ -31,7 +31,7 @@ ACTIONS: Final = (
     Action(
         "current_state", ("K",), "current state by key instead of all rows, and back", "data", "", readable
     ),
-    Action("current_state_by", (), "current state by columns of your choice", "data", "", readable),
+    Action("current_state_by", ("B",), "current state by columns of your choice", "data", "", readable),
     _on_rows("export", "E", "write rows to a file: CSV, JSON or Parquet"),
     _on_rows("copy_rows", "Y", "copy the marked rows, or this one"),
 )

@@ -46,14 +46,14 @@ class Order(msgspec.Struct, frozen=True):
 class Options(LineView):
     """A line for each thing to decide, with all that can be chosen, and the chosen one in brackets."""
 
-    def __init__(self, rows: Sequence[str]) -> None:
+    def __init__(self, rows: Sequence[str], columns: Sequence[str]) -> None:
         super().__init__(id="options")
         self.active = True
         self.labels = ("rows", "format", "columns")
         self.values = (
             list(rows),
             [name for _, name, _ in FORMATS],
-            list(_COLUMNS),
+            list(columns),
         )
         self.chosen = [0, 0, 0]
         self.cursor = 1
@@ -94,6 +94,7 @@ class ExportDialog(ModalScreen[Order]):
         title: of what.
         rows: which rows there are to choose from.
         name: of the file, without its ending.
+        system: whether the rows have columns that the system made.
     """
 
     AUTO_FOCUS = ""
@@ -105,10 +106,10 @@ class ExportDialog(ModalScreen[Order]):
         Binding("shift+tab,up", "go(-1)", show=False, priority=True),
     ]
 
-    def __init__(self, title: str, rows: Sequence[str], name: str) -> None:
+    def __init__(self, title: str, rows: Sequence[str], name: str, *, system: bool = True) -> None:
         super().__init__()
         self._title, self._name = title, name
-        self._options = Options(rows)
+        self._options = Options(rows, _COLUMNS if system else ("all",))
 
     def compose(self) -> ComposeResult:
         """What to decide, and the line for the path."""

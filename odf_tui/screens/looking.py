@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -94,12 +94,17 @@ class LookingPart(Waiting, Places):
             self.data_pane.leave()
             self.show_hints()
         elif row is not None:
-            self.start(self._current_state(row))
+            self.start(self._current_state(row, choose=False))
 
-    async def _current_state(self, row: DatasetRow) -> None:
-        key = await asyncio.to_thread(self.source.primary_key, row.id)
-        if not key:
-            key = await self._chosen_key(row)
+    def do_current_state_by(self) -> None:
+        """The same by other columns than the dataset's key."""
+        row = self.graph.row
+        if row is not None:
+            self.start(self._current_state(row, choose=True))
+
+    async def _current_state(self, row: DatasetRow, *, choose: bool) -> None:
+        primary = await asyncio.to_thread(self.source.primary_key, row.id)
+        key = primary if primary and not choose else await self._chosen_key(row, primary)
         if not key:
             return
         title = f"Current state of {row.name}"
@@ -110,7 +115,7 @@ class LookingPart(Waiting, Places):
             return
         await self._show_state(row, result)
 
-    async def _chosen_key(self, row: DatasetRow) -> list[str] | None:
+    async def _chosen_key(self, row: DatasetRow, primary: Sequence[str]) -> list[str] | None:
         from odf_tui.screens.key_choice import KeyChoice
 
         columns = await asyncio.to_thread(self.source.columns, row.id)
@@ -119,7 +124,7 @@ class LookingPart(Waiting, Places):
         columns = [each for each in columns if each[0] not in system]
         if not columns:
             raise OdfError(f"{row.name} has no rows yet", hint="p brings some in")
-        before = [name for name in self._keys().get(row.id, []) if name in dict(columns)]
+        before = [name for name in self._keys().get(row.id, primary) if name in dict(columns)]
         title = f"Current state of {row.name}: by which key?"
         key = await self.app.push_screen_wait(KeyChoice(title, columns, before))
         if key:
@@ -143,6 +148,8 @@ class LookingPart(Waiting, Places):
         if self.graph.row is None or self.graph.row.id != row.id or pane.dataset != row.id:
             self.notify_line(f"the current state of {row.name} is there: K shows it")
             return
+        if pane.front_view is not None and pane.front_view.kind == STATE:
+            pane.leave()
         key = ", ".join(map(str, result["key"]))
         rows = f"{count(result['rows'])} of {count(result['of'])} rows"
         below = (pane.view.cursor, pane.view.column)
@@ -161,7 +168,8 @@ class LookingPart(Waiting, Places):
         choices = self._exportable(row)
         dataset, name = self._subject(row)
         short = name.rpartition("/")[2].rpartition(".")[2] if dataset else "result"
-        dialog = ExportDialog(f"Export {name}", [each.words for each in choices], short)
+        words = [each.words for each in choices]
+        dialog = ExportDialog(f"Export {name}", words, short, system=_has_system(self.data_pane.window))
 
         def decided(order: Order | None) -> None:
             if order is not None:
@@ -209,6 +217,10 @@ class LookingPart(Waiting, Places):
             raise
         await asyncio.to_thread(self.source.unspool, spooled)
         self.notify_line(outcome_words("export", result))
+
+
+def _has_system(window: RowWindow | None) -> bool:
+    return window is None or not set(window.system_columns[:3]).isdisjoint(window.columns.names)
 
 
 def _file_of(window: RowWindow | None) -> str | None:

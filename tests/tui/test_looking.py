@@ -172,6 +172,17 @@ async def test_k_again_shows_all_rows_where_they_were(source: FakeSource) -> Non
         assert drive.bench.data_pane.view.cursor == 2
 
 
+async def test_another_key_than_that_of_the_source(source: FakeSource) -> None:
+    source.keys[AIR] = ["station", "event_time"]
+    async with driven(source) as drive:
+        await drive.press("3")
+        await drive.pilot.press("B")
+        await drive.until(lambda: "✓ station" in drive.text())
+        await drive.press("space", "enter")  # the event time is taken out
+        await job_of(drive)
+        assert drive.source.link.submitted == [Project(AIR, ["station"])]
+
+
 async def test_a_key_is_chosen_where_there_is_none_and_remembered(source: FakeSource) -> None:
     async with driven(source, (80, 24)) as drive:
         await drive.press("3")
