@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from odf_engine.coordinator.protocol import Request
+from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import Conflict, InvalidManifest, NotFound
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata import model
@@ -20,6 +21,7 @@ class Changes(Entries):
     def add(self, path: Path) -> dict[str, str]:
         """Adds the datasets of a manifest file: all of them or none."""
         entries = self.workspace.add(self._manifests(path))
+        tell_changed(self.folder)
         return {str(entry.id): str(entry.alias) for entry in entries}
 
     def _manifests(self, path: Path) -> list[model.DatasetSnapshot]:
@@ -66,6 +68,8 @@ class Changes(Entries):
                 hint="odf rename gives a dataset another name; a adds another dataset",
             )
         (update,) = self.workspace.update(snapshots, dry_run=dry_run)
+        if not dry_run:
+            tell_changed(self.folder)
         return [Change(change.title, tuple(change.lines)) for change in update.changes]
 
     def standing(self, dataset: str) -> Standing:
