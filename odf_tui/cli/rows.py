@@ -7,13 +7,15 @@ from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
 import msgspec
+import pyarrow.types as pt
+from rich.cells import cell_len
 
 from odf_engine.workspace.results import GROUP_ROWS, ResultRows
 from odf_tui import humane
 from odf_tui.cli.chain import is_number, json_value
 from odf_tui.cli.output import print_table
 
-_WIDEST: Final = 80
+_WIDEST: Final = 36
 
 
 def write_json(rows: ResultRows, out: TextIO) -> None:
@@ -56,11 +58,41 @@ def write_plain(rows: ResultRows, out: TextIO) -> None:
         out.write("  ".join(fitted).rstrip() + "\n")
 
 
-def write_table(rows: ResultRows, count: int) -> None:
-    """The first rows as a table for people, on a terminal."""
+def write_table(rows: ResultRows, count: int, width: int) -> int:
+    """The first rows as a table for people, on a terminal.
+
+    Args:
+        rows: the result.
+        count: how many rows.
+        width: of the terminal; columns that do not fit are left out.
+
+    Returns:
+        How many columns are shown.
+    """
+    names = rows.columns.names
+    moments = [pt.is_timestamp(field.type) for field in rows.columns]
+    cells = [
+        [
+            humane.shorten(_moment(cell) if moment else cell, _WIDEST)
+            for cell, moment in zip(line, moments, strict=True)
+        ]
+        for line in _cells(rows, count)
+    ]
+    shown, used = 0, 0
+    for at, name in enumerate(names):
+        used += max(map(cell_len, [name, *(line[at] for line in cells)])) + 3 * bool(at)
+        if at and used > width:
+            break
+        shown += 1
     numbers = [field.name for field in rows.columns if is_number(field.type)]
-    cells = [[humane.shorten(cell, _WIDEST) for cell in line] for line in _cells(rows, count)]
-    print_table(rows.columns.names, cells, numbers)
+    print_table(names[:shown], [line[:shown] for line in cells], numbers)
+    return shown
+
+
+def _moment(text: str) -> str:
+    """A time without what says nothing."""
+    day, _, time = text.removesuffix("Z").partition("T")
+    return day if time in ("", "00:00:00") else f"{day} {time}"
 
 
 def _lines(names: list[str], cells: Iterator[list[str]]) -> Iterator[list[str]]:

@@ -63,14 +63,15 @@ def sql_verb(query: str, as_csv: bool, output: Path | None, limit: int) -> None:
         sys.exit(exit_code([job]))
     result = json.loads(job.result)
     file = workspace.folder / result["path"]
+    shown = len(result["columns"])
     if output is not None and not form:
         _into(output, lambda partly: shutil.copyfile(file, partly))
     elif output is not None:
         _into(output, lambda partly: _write(file, form, partly))
     else:
-        _print(file, form)
+        shown = _print(file, form)
     if form in ("", "table") or result["truncated"]:
-        say(_summary(result, output))
+        say(_summary(result, output, shown))
 
 
 def _form(as_csv: bool, output: Path | None) -> str:
@@ -113,7 +114,8 @@ def _say_failure(job: Job) -> None:
         sys.stderr.write(f"  hint: {error.hint}\n")
 
 
-def _print(file: Path, form: str) -> None:
+def _print(file: Path, form: str) -> int:
+    """Prints the rows; returns how many columns there was room for."""
     from odf_engine.workspace.results import ResultRows
     from odf_tui.cli.rows import write_csv, write_json, write_plain, write_table
 
@@ -125,7 +127,8 @@ def _print(file: Path, form: str) -> None:
     elif not sys.stdout.isatty():
         write_plain(rows, sys.stdout)
     else:
-        write_table(rows, _rows_that_fit())
+        return write_table(rows, _rows_that_fit(), shutil.get_terminal_size().columns)
+    return len(rows.columns)
 
 
 def _rows_that_fit() -> int:
@@ -154,12 +157,14 @@ def _into(output: Path, make: Any) -> None:
         partly.unlink(missing_ok=True)
 
 
-def _summary(result: dict[str, Any], output: Path | None) -> str:
+def _summary(result: dict[str, Any], output: Path | None, shown: int) -> str:
     count = result["rows"]
     rows = f"{humane.count(count)} {'row' if count == 1 else 'rows'}"
     if output is not None:
         rows += f" in {output}"
     elif sys.stdout.isatty() and count > _rows_that_fit():
         rows += f", of which the first {_rows_that_fit()} are shown"
+    of = len(result["columns"])
+    some = f" · {shown} of {of} columns: --csv has all" if shown < of else ""
     more = " · there are more: --limit says how many are kept" if result["truncated"] else ""
-    return f"{rows} · {result['seconds']:.1f} s{more}"
+    return f"{rows} · {result['seconds']:.1f} s{some}{more}"

@@ -12,9 +12,12 @@ import sys
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
-from odf_engine.workspace.results import ResultRows, sweep
+from odf_engine.workspace.results import ResultRows, sweep, write
+from odf_tui.cli.rows import write_table
 from tests.cli.conftest import Odf, Ran, _environment
 
 BY_STATION = (
@@ -105,6 +108,17 @@ def test_a_query_only_reads_datasets(odf: Odf, tmp_path: Path) -> None:
         assert ran.code == 1, query
         assert not ran.out, query
     assert list(tmp_path.iterdir()) == [secret]
+
+
+def test_a_table_has_the_columns_that_fit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    times = pa.array([0, 86_400_000, 90_061_001], pa.timestamp("ms", "UTC"))
+    table = pa.table({"id": [1, 2, 3], "at": times, "words": ["x" * 90, "a\tb", None], "more": [1, 2, 3]})
+    assert write(tmp_path / "r.parquet", table.schema, table.to_batches(), 2) == (2, True)
+    rows = ResultRows(tmp_path / "r.parquet")
+    assert write_table(rows, 2, 60) == 3
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["1", "1970-01-01"]
+    assert write_table(rows, 2, 3) == 1
+    assert write_table(rows, 2, 200) == 4
 
 
 def test_ctrl_c_cancels_the_job(demo: tuple[Path, Ran], odf: Odf) -> None:
