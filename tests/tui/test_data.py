@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from textual.widgets import Input
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.data.arrow_schema import encode_schema
@@ -152,6 +153,14 @@ async def test_a_step_paints_two_lines(source: FakeSource, monkeypatch: pytest.M
         assert sorted(drawn) == [1, 2]
         await drive.press("l")
         assert sorted(drawn) == [1, 2, 2]
+
+
+async def test_the_mouse_points_at_a_cell(source: FakeSource) -> None:
+    async with driven(source, (160, 50)) as drive:
+        await drive.press("3", "z")
+        view = drive.bench.data_pane.view
+        await drive.pilot.click("#rows", offset=(drive.text().splitlines()[1].index("pm25"), 7))
+        assert (view.cursor, view.column) == (6, 5)
 
 
 async def test_slices_are_marked_and_reached(source: FakeSource, dataset: Dataset) -> None:
@@ -401,6 +410,17 @@ async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
         assert pane.view.cursor == 7198
         await drive.press("escape")
         assert pane.filter == "" and drive.bench.pane == "data"
+
+
+async def test_a_long_search_tells_how_far_it_is_and_esc_stops_it(source: FakeSource) -> None:
+    source.windows[AIR] = Rows(10_000_000)
+    async with driven(source) as drive:
+        pane = drive.bench.data_pane
+        await drive.pilot.press("3", "slash")
+        drive.bench.query_one("#filter", Input).value = "zzz"
+        await drive.until(lambda: " of 10 000 000 rows · esc stops" in border(drive))
+        await drive.press("enter", "escape")
+        assert not pane.filter and "row 1 of 10 000 000" in border(drive)
 
 
 def test_finding_looks_at_all_rows_and_tells_how_many() -> None:
