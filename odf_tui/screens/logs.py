@@ -195,7 +195,7 @@ class LogScreen(Screen[str]):
         self._due = None
         lines = self.window.lines
         self._shown = [line for line in lines if self.details or getattr(line, "level", "") != "debug"]
-        end = end_of(self.job, self.details) if not self.window.newer else ()
+        end = end_of(self.job, len(lines) - len(self._shown)) if not self.window.newer else ()
         self._lines.set(self._shown, end)
 
     def _tell(self, said: str = "") -> None:

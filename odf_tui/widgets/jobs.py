@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.humane import clip, elapsed, plain, shorten
+from odf_tui.humane import clip, count, elapsed, plain, shorten
 from odf_tui.jobwords import (
     amounts,
     doing,
@@ -195,10 +195,16 @@ class JobsPane(Pane):
         lines = merged(self._book.logs.get(job.id, [])[-2 * newest :]) if job is not None else []
         return [line for line in lines if self.details or getattr(line, "level", "") != "debug"][-newest:]
 
+    def _hidden(self) -> int:
+        """How many lines of the selected job's log are not shown."""
+        job = self.view.job
+        lines = self._book.logs.get(job.id, []) if job is not None and not self.details else []
+        return sum(getattr(line, "level", "") == "debug" for line in lines)
+
     def show_log(self) -> None:
         """Shows the end of the selected job's log; all of it is a screen away."""
         job = self.view.job
-        self.log_view.set(self.entries(_SHOWN), end_of(job, self.details) if job is not None else ())
+        self.log_view.set(self.entries(_SHOWN), end_of(job, self._hidden()) if job is not None else ())
         self.show_gauges()
 
     def show_gauges(self) -> None:
@@ -216,14 +222,17 @@ class JobsPane(Pane):
         if job is None:
             return None
         lines = [file_line(line) for line in merged(self._book.logs.get(job.id, []))]
-        lines += ["".join(text for text, _ in spans) for spans in end_of(job, True)]
+        lines += ["".join(text for text, _ in spans) for spans in end_of(job)]
         return "log", "\n".join(lines)
 
 
-def end_of(job: Job, details: bool) -> list[list[Span]]:
-    """What a job's end says below its log: what went wrong, or what was found."""
+def end_of(job: Job, hidden: int = 0) -> list[list[Span]]:
+    """What a job's end says below its log: what went wrong, or what was found.
+
+    ``hidden`` lines for finding mistakes can be shown too.
+    """
     failed = failure_spans(job)
-    if failed and not details:
-        failed.append([(f"{'':9}", ""), ("i", "key"), (" shows the details, ", "muted"), (".", "key")])
-        failed[-1].append((" tries again", "muted"))
+    if failed:
+        more = [("i", "key"), (f" shows {count(hidden)} more lines, ", "muted")] if hidden else []
+        failed.append([(f"{'':9}", ""), *more, (".", "key"), (" tries again", "muted")])
     return failed + verdict_spans(job)
