@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from odf_tui.actions import PANES
 from odf_tui.humane import count
 from odf_tui.screens.waiting import Waiting
+
+_TICK_SECONDS: Final = 0.1
+_TICKS: Final = 30
 
 
 class Beginning(Waiting):
@@ -22,9 +26,10 @@ class Beginning(Waiting):
 
         files = len(await asyncio.to_thread(demo_files)) - len(MANIFESTS)
         remarks = (
-            f"It writes {count(files)} files into sources/ and {count(len(MANIFESTS))} into manifests/,",
-            "adds a small harbour town's datasets, pulls and verifies them.",
-            "It needs no network. Starting Spark takes some seconds.",
+            f"It writes {count(files)} files to sources/, {count(len(MANIFESTS))} to manifests/,",
+            "and adds the datasets of a small harbour town.",
+            "They are pulled and verified: pane 4 shows how.",
+            "No network is needed. Spark takes a moment to start.",
         )
         if not await self.app.push_screen_wait(Confirm("Make the demo in this workspace?", *remarks)):
             self.notify_line("nothing was written", "warn")
@@ -35,3 +40,8 @@ class Beginning(Waiting):
         self.reads.datasets()
         if self.has_class("-narrow"):
             self.go_to(PANES[-1])  # the jobs take the place of the rows, below the graph
+        for _ in range(_TICKS):
+            if len(self.book.open()) >= len(requests):
+                break
+            await asyncio.sleep(_TICK_SECONDS)
+        self.jobs_pane.view.move("last")  # the one that runs first was made first

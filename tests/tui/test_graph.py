@@ -283,7 +283,7 @@ async def test_an_empty_workspace_offers_the_demo(source: FakeSource) -> None:
         await drive.press("d")
         await drive.until(lambda: isinstance(drive.app.screen, Confirm))
         await drive.settle()
-        assert "into sources/" in drive.text()
+        assert "files to sources/" in drive.text()
         await drive.press("n")
         assert "nothing was written" in drive.hint()
         assert not source.link.submitted
