@@ -59,7 +59,9 @@ class Sketch:
     @property
     def has_order(self) -> bool:
         """Whether its values have a least and a greatest, and can be counted."""
-        return not (is_any_list(self.kind) or types.is_nested(self.kind) or types.is_null(self.kind))
+        kind = self.kind
+        bare = types.is_duration(kind) or types.is_interval(kind) or types.is_null(kind)
+        return not (bare or is_any_list(kind) or types.is_nested(kind))
 
     @property
     def values(self) -> int:
@@ -82,7 +84,7 @@ class Sketch:
         if self.has_order:
             self._extend(array)
             self._count(array)
-        self._draw(array)
+            self._draw(array)
 
     # --- What is known ---
 

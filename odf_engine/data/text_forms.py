@@ -34,7 +34,10 @@ def texts(array: pa.Array) -> pa.Array:
         return pa.array([None if each is None else each.hex() for each in array.to_pylist()], _TEXT)
     if types.is_time(kind):
         return _trimmed(array.cast(_TEXT))
-    return array.cast(_TEXT)
+    try:
+        return array.cast(_TEXT)
+    except pa.ArrowNotImplementedError:  # a slice has no such types, but what a query gave may have
+        return pa.array([None if each is None else str(each) for each in array.to_pylist()], _TEXT)
 
 
 def csv_cells(array: pa.Array) -> pa.Array:

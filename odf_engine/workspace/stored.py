@@ -53,7 +53,7 @@ class StoredRows:
         self, columns: pa.Schema, vocabulary: DatasetVocabulary, parts: Sequence[Part], mark: str
     ) -> None:
         # Nothing is required here: a column that came later is null in older slices.
-        self.columns = pa.schema([pa.field(field.name, plain_type(field.type)) for field in columns])
+        self.columns = pa.schema([pa.field(field.name, _computable(field.type)) for field in columns])
         self.vocabulary = vocabulary
         self.parts = list(parts)
         self.mark = mark
@@ -124,6 +124,14 @@ class StoredRows:
             for start, stop in ranges:
                 if start < ends[at] and stop > begin:
                     yield from _read(part, columns, max(start - begin, 0), min(stop - begin, part.rows))
+
+
+def _computable(kind: pa.DataType) -> pa.DataType:
+    """The type without an encoding that Arrow does not compute with."""
+    kind = plain_type(kind)
+    if pa.types.is_string_view(kind):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(kind) else kind
 
 
 def file_metadata(part: Part) -> pq.FileMetaData:

@@ -15,10 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.chain.chain import Dataset
+from odf_engine.data.text_forms import csv_cells
 from odf_engine.errors import AlreadyExists, BadData, Cancelled, OdfError, UsageError
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.workspace.exporting import Format, export
+from odf_engine.workspace.statistics import describe
 from odf_engine.workspace.stored import StoredRows
 from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
@@ -201,6 +203,22 @@ def test_rows_that_cannot_be_read(workspace: Workspace, append: Append, tmp_path
     with pytest.raises(BadData, match="cannot be read"):
         export(StoredRows.of_dataset(dataset), tmp_path / "all.csv", "csv", Reporter())
     assert not (tmp_path / "all.csv").exists()
+
+
+def test_what_only_queries_give(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "view": pa.array(["a", None], pa.string_view()),
+            "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
+            "span": pa.array([(1, 2, 3), None], pa.month_day_nano_interval()),
+        }
+    )
+    pq.write_table(table.drop_columns(["span"]), tmp_path / "odd.parquet")
+    rows = StoredRows.of_file(tmp_path / "odd.parquet")
+    export(rows, tmp_path / "odd.csv", "csv", Reporter())
+    assert (tmp_path / "odd.csv").read_text().splitlines() == ["view,map", 'a,"[[""k"", 1]]"', ","]
+    assert describe(tmp_path, rows, Reporter()).columns[0].distinct == 1
+    assert csv_cells(table["span"].combine_chunks()).to_pylist()[1] == ""
 
 
 def test_times_without_a_zone_and_fine_fractions(tmp_path: Path) -> None:
