@@ -17,6 +17,7 @@ _KEY_NAMES: Final = {
 }  # fmt: skip
 
 _URGENT: Final = ("restart", "begin_anew", "cancel")
+_LESS: Final = ("add", "edit", "sql", "zoom", "quit")
 LAST: Final = ("palette", "help")
 """The actions whose hints come last, and are always there."""
 
@@ -92,6 +93,6 @@ class KeyMap:
             for action in self.valid(situation)
             if action.hint and (key := self.key_in(action, situation.pane))
         ]
-        order = {name: at for at, name in enumerate((*_URGENT, "", *LAST))}
+        order = {name: at for at, name in enumerate((*_URGENT, "", *_LESS, *LAST))}
         usual = order[""]
         return sorted(found, key=lambda hint: order.get(hint.action, usual))

@@ -519,6 +519,8 @@ async def test_hints_are_never_cut_and_lead_to_all_others(source: FakeSource) ->
 def test_what_matters_most_comes_first() -> None:
     hints = USUAL.hints(Situation(dataset=dataset("a"), dataset_job=job()))
     assert hints[0].action == "cancel"
+    order = [hint.action for hint in hints]
+    assert order.index("open_dataset") < order.index("filter") < order.index("edit") < order.index("quit")
     assert [hint.action for hint in hints[-2:]] == ["palette", "help"]
 
 
