@@ -83,12 +83,13 @@ class BlockReads(RevisionReads):
 
         entry = self.entry(dataset)
         number = which if isinstance(which, int) else None
-        block_hash = self.hash_of(entry.dataset, which)
+        block_hash = None
         try:
+            block_hash = self.hash_of(entry.dataset, which)
             stored = entry.dataset.block(block_hash)
         except OdfError as error:
             problem = f"{error.message}\n{error.hint or _DAMAGED}"
-            return BlockText("", number=number, hash=str(block_hash), problem=problem)
+            return BlockText("", number=number, hash=str(block_hash or ""), problem=problem)
         head = f"# {stored.hash}\n# {count(stored.size)} bytes\n"
         if stored.unknown:
             head += "# from a newer specification: " + ", ".join(stored.unknown) + "\n"

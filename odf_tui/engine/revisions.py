@@ -20,7 +20,12 @@ class RevisionReads(Entries):
     """Reads blocks one by one."""
 
     def hash_of(self, chain: Dataset, which: Which) -> Multihash:
-        """The hash of a block."""
+        """The hash of a block; of the newest one for no hash, which an error may have hidden."""
+        if which == "":
+            head = chain.head()
+            if head is None:
+                raise NotFound("this chain has no blocks")
+            return head
         if isinstance(which, str):
             return Multihash.parse(which)
         rows = chain.page(1, before=which + 1)

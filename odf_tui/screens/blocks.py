@@ -202,9 +202,12 @@ def _yaml_page(block: BlockText) -> _Page:
     """The block as YAML, with its links; or why it cannot be read."""
     if block.problem:
         problem, _, hint = block.problem.partition("\n")
-        head = [(f" # {plain(block.hash)}", "muted")]
-        lines: Text = [head, [], *_paragraph(f"{WRONG} This block cannot be read: {problem}", "bad"), []]
-        return [*lines, *_paragraph(hint, ""), [(" b", "key"), (" shows its bytes", "muted")]], {}
+        lines: Text = [[(f" # {plain(block.hash)}", "muted")], []] if block.hash else []
+        lines += [*_paragraph(f"{WRONG} This block cannot be read: {problem}", "bad"), []]
+        lines += _paragraph(hint, "")
+        if block.hash:
+            lines.append([(" b", "key"), (" shows its bytes", "muted")])
+        return lines, {}
     text = yaml_spans(block.yaml)
     links: dict[int, Link] = {}
     for at, line in enumerate(text):

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.errors import UsageError
+from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
     ExecuteTransform,
@@ -147,6 +147,13 @@ def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
     shown = source.block(name, block)
     assert shown.problem.endswith("\na newer version of this program may read it")
     assert source.block_bytes(name, block).problem == ""
+    # Not even the head is known.
+    (chain.folder / "refs" / "head").write_text("nonsense")
+    (line,) = source.blocks(name, None, PAGE, Want()).lines
+    assert (line.hash, line.broken) == ("", True)
+    assert "refs/head" in source.block(name, line.hash).problem
+    with pytest.raises(OdfError, match="refs/head"):
+        source.block_bytes(name, line.hash)
 
 
 async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
