@@ -136,13 +136,19 @@ async def test_words_are_offered_and_taken(source: FakeSource, size: tuple[int, 
         await typed(drive, "\nWHERE v.wi")
         await drive.press("tab")
         assert panel(drive).editor.text.endswith("WHERE v.`wind speed`")
+        panel(drive).write("SELECT * FROM `harb` AS v\nWHERE v.`wind speed`")
+        panel(drive).editor.move_cursor((0, 19))
+        await drive.press("tab")
+        assert panel(drive).editor.text.startswith("SELECT * FROM `harbour.tides` AS v\n")
+        panel(drive).editor.move_cursor(panel(drive).editor.document.end)
+        await typed(drive, " = s")
         await drive.press("tab", "escape")  # one level at a time
         assert not panel(drive).words.display
         await drive.press("escape")
         assert drive.bench.sql_panel is None
         assert not drive.bench.has_class("-asking")
         await drive.press("s")
-        assert panel(drive).editor.text.endswith("`wind speed`")  # what was written stays
+        assert panel(drive).editor.text.endswith("`wind speed` = s")  # what was written stays
 
 
 @SIZES
@@ -171,6 +177,9 @@ async def test_a_result_shows_below_its_query(source: FakeSource, size: tuple[in
         assert "SQL · 120 rows" in drive.text()
         await drive.press("escape")
         assert "7 200 rows" in drive.text()
+        source.link.tell(source.line("1", "something else"))
+        await drive.press("3")
+        assert "7 200 rows" in drive.text()  # it does not come back by itself
 
 
 @SIZES
@@ -224,6 +233,9 @@ async def test_queries_that_were_asked_come_back(source: FakeSource) -> None:
         assert "no older query" in drive.text()
         await drive.press("ctrl+o", "ctrl+o")
         assert panel(drive).editor.text == "mine"
+        await asked(drive, "SELECT 3")
+        await drive.press("ctrl+p")  # what was just asked is there already
+        assert panel(drive).editor.text == "SELECT 2"
 
 
 async def test_the_job_of_a_query_leads_to_it_and_its_result(source: FakeSource) -> None:

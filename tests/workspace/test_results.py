@@ -44,6 +44,7 @@ def test_no_more_is_taken_than_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_newest_results_are_kept_and_half_of_one_never(tmp_path: Path) -> None:
+    path = tmp_path
     for number in range(KEPT + 3):
         with writing(tmp_path) as (part, path):
             part.write_bytes(b"0" * 10)
