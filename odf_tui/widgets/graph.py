@@ -23,6 +23,7 @@ __all__ = ["UNTRUSTED", "Card", "DatasetsPane", "GraphView", "Mode"]
 
 Mode = Literal["graph", "list"]
 _STEP: Final = 8
+_BESIDE: Final = 6
 
 
 class GraphView(LineView):
@@ -121,10 +122,10 @@ class GraphView(LineView):
 
     @property
     def size_needed(self) -> Size:
-        """Cells that the whole takes."""
+        """Cells that the whole takes, with a scroll bar, longer marks and some air beside it."""
         least = self._drawing.least
         bar = self.mode == "list" and least.width > self.size.width  # which scrolls sideways
-        return Size(least.width, least.height + self._drawing.headed + bar)
+        return Size(least.width + _BESIDE, least.height + self._drawing.headed + bar)
 
     @property
     def _window(self) -> int:

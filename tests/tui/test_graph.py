@@ -103,7 +103,7 @@ async def test_every_state_in_the_graph_and_in_the_list(source: FakeSource, size
 async def test_the_graph_with_what_runs(source: FakeSource) -> None:
     for size in SIZES:
         async with driven(source, size) as drive:
-            await drive.press("l")
+            await drive.press("z", "l")
             compare(drive, "lineage")
             await drive.press("f")
             assert "state failed" in drive.text()
@@ -278,6 +278,7 @@ async def test_an_empty_workspace_offers_the_demo(source: FakeSource) -> None:
     source.rows_, source.known, source.journal = [], [], []
     for size in SIZES:
         async with driven(source, size) as drive:
+            await drive.press("z")
             compare(drive, "empty")
     async with driven(source, (80, 24)) as drive:
         await drive.press("d")
@@ -323,7 +324,7 @@ CSV = "id,plz,when,amount\n1,01234,2024-01-01T10:00:00Z,1.5\n2,80331,2024-01-02T
 async def test_a_dataset_from_a_file_without_the_manual(workspace: Workspace) -> None:  # noqa: F811
     (workspace.folder / "boats.csv").write_text(CSV)
     async with opened(workspace) as drive:
-        await drive.press("n", "f")
+        await drive.press("z", "n", "f")
         await drive.until(lambda: isinstance(drive.app.screen, PlacePicker))
         await drive.settle()
         assert "boats.csv" in drive.text()
