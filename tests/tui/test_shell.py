@@ -226,7 +226,11 @@ def test_texts_that_mean_a_block() -> None:
         assert named_block(text, rows, None) is None
 
 
-async def test_themes_are_shown_while_the_cursor_is_on_them(source: FakeSource) -> None:
+async def test_themes_are_shown_while_the_cursor_is_on_them(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLORTERM", "truecolor")
     async with driven(source) as drive:
         names = drive.app.theme_names
         await drive.press("T", "j", "j")
