@@ -9,6 +9,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, Literal
 
 Kind = Literal["word", "quoted", "string", "comment", "sign"]
@@ -66,11 +67,15 @@ class TableName:
 
 def tokens(sql: str, *, comments: bool = False) -> list[Token]:
     """The words and signs of a query; text that is broken off ends where it ends."""
-    found = (
+    return [token for token in _tokens(sql) if comments or token.kind != "comment"]
+
+
+@lru_cache(maxsize=8)
+def _tokens(sql: str) -> tuple[Token, ...]:
+    return tuple(
         Token(match.lastgroup, match[0], match.start(), match.end())  # type: ignore[arg-type]
         for match in _TOKEN.finditer(sql)
     )
-    return [token for token in found if comments or token.kind != "comment"]
 
 
 def headline(sql: str, longest: int = 60) -> str:

@@ -5,7 +5,9 @@ Imported when it is opened first: the first paint does not need it.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from rich.style import Style
@@ -124,13 +126,14 @@ class SqlEditor(TextArea):
         self._line_cache.clear()
         self._highlights.clear()
         text = self.document.text
+        starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
         for token, kind in kinds(text):
-            line, column = place_of(text, token.start)
-            for number, part in enumerate(token.text.split("\n"), line - 1):
-                before = self.document[number][: column - 1]
-                start = len(before.encode())
+            line = bisect_right(starts, token.start) - 1
+            column = token.start - starts[line]
+            for number, part in enumerate(token.text.split("\n"), line):
+                start = len(self.document[number][:column].encode())
                 self._highlights[number].append((start, start + len(part.encode()), kind))
-                column = 1
+                column = 0
 
 
 class SqlPanel(Vertical):
@@ -185,7 +188,7 @@ class SqlPanel(Vertical):
 
     def write(self, text: str) -> None:
         """Puts another text there, with the cursor at its end."""
-        self.editor.load_text(text)
+        self.editor.load_text("\n".join(text.splitlines()))
         self.editor.move_cursor(self.editor.document.end)
 
     def show_failure(self, failure: Failure | None, place: tuple[int, int] | None = None) -> None:
