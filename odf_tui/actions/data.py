@@ -23,6 +23,7 @@ ACTIONS: Final = (
     _on_rows("sort_up", "less_than_sign", "sort what is loaded by this column, least first"),
     _on_rows("sort_down", "greater_than_sign", "sort what is loaded by this column, greatest first"),
     _on_rows("keep_rows", "f", "keep rows by the value of this cell, of what is loaded", "keep"),
+    _on_rows("row_among_all", "o", "show this row of a sorted or kept part among all rows"),
     _on_rows("columns", "c", "show, hide, move and freeze columns", "columns"),
     _on_rows("hide_column", "H", "hide this column"),
     _on_rows("freeze_columns", "F", "keep the columns up to this one in sight, and back"),

@@ -174,7 +174,9 @@ class DataPart(Verbs):
         row = view.cursor + by
         while 0 <= row < view.count() and view.problem(row):
             row += by
-        self._read_record(row)
+        if 0 <= row < view.count():
+            view.go(row)
+            self._read_record(row)
 
     def _record_left(self, column: int | None) -> None:
         if column is not None:
@@ -284,6 +286,12 @@ class DataPart(Verbs):
             self.data_pane.keep_found()
         elif test is not None:
             self.data_pane.keep(test)
+
+    def do_row_among_all(self) -> None:
+        """Goes to the row among all rows."""
+        if not self.data_pane.among_all():
+            self.notify_line("these are all rows already, or rows that no dataset has", "warn")
+        self.show_hints()
 
     # --- Marking and copying ---
 

@@ -17,6 +17,7 @@ from odf_tui.messages import Notice
 from odf_tui.widgets.finding import TELL_SECONDS, FindingPane
 from odf_tui.widgets.rows import open_window
 from odf_tui.widgets.views import View
+from odf_tui.windows import goes_on
 
 MATCHES: Final = 5000
 
@@ -145,6 +146,29 @@ class DataPane(FindingPane):
 
         self.tell_below("looking …")
         self._make(make, None)
+
+    def among_all(self) -> bool:
+        """Goes to the row under the cursor among all rows of the dataset; whether it is one of them."""
+        row, column = self._row_of_base(), self.view.column
+        if row is None:
+            return False
+        self.leave_all()
+        self.view.go_centred(row)
+        self.view.go_to(row, column)
+        return True
+
+    def _row_of_base(self) -> int | None:
+        front, opened = self.front_view, self._opened
+        if front is None or opened is None or not self.view.count():
+            return None
+        from odf_tui.widgets.derived import PickedWindow  # Arrow is here by now: such a view was made
+
+        window = front.opened.window
+        if isinstance(window, PickedWindow) and (
+            window.base is opened.window or goes_on(window.base, opened.window)
+        ):
+            return window.numbers[self.view.cursor].as_py()
+        return None
 
     def _of(self) -> str:
         """Which rows the front view has, when it was made of others."""

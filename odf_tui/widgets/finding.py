@@ -28,6 +28,7 @@ class FindingPane(ViewsPane):
         looked: int
         place: tuple[int, int] | None
         done: bool
+        error: str = ""
 
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
@@ -36,6 +37,7 @@ class FindingPane(ViewsPane):
         self._back = False
         self._serial = 0
         self._looking = False
+        self._waiting: list[bool] = []  # what was asked for while it looks: whether back
 
     def begin_finding(self) -> None:
         """A text is about to be typed: it is looked for from the cursor on."""
@@ -56,14 +58,16 @@ class FindingPane(ViewsPane):
     def find_again(self, *, back: bool) -> None:
         """Goes to the next row that holds the text, or to the one before."""
         rows, cursor = self.view.count(), self.view.cursor
-        if rows and self.filter:
+        if self._looking:
+            self._waiting.append(back)
+        elif rows and self.filter:
             self._find((cursor + (-1 if back else 1)) % rows, cursor, back=back)
 
     def halt(self) -> bool:
         """Stops looking; whether it did."""
         there = self._looking
         self._serial += 1
-        self._looking = False
+        self._looking, self._waiting = False, []
         self.workers.cancel_group(self, "find")
         return there or super().halt()
 
@@ -91,9 +95,11 @@ class FindingPane(ViewsPane):
                         told = time.monotonic()
                         self.post_message(self.Looked(serial, looked, None, False))
             except Exception as error:  # whatever it is, it is shown, and the screen lives on
-                self.post_message(Notice(said(error), "bad"))
-            trim()
-            self.post_message(self.Looked(serial, looked, place, True))
+                self.post_message(self.Looked(serial, looked, None, True, said(error)))
+            else:
+                self.post_message(self.Looked(serial, looked, place, True))
+            finally:
+                trim()
 
         self.run_worker(look, thread=True, exclusive=True, group="find", name="find")
 
@@ -107,9 +113,10 @@ class FindingPane(ViewsPane):
         if not message.done:
             self.tell_below(f"looking: {count(message.looked)} of {rows} rows · esc stops")
             return
-        self._looking = False
+        waiting, self._looking, self._waiting = self._waiting, False, []
         if message.place is None:
-            self.post_message(Notice(f"none of {rows} rows holds {self.filter}", "warn"))
+            none = Notice(f"none of {rows} rows holds {self.filter}", "warn")
+            self.post_message(Notice(message.error, "bad") if message.error else none)
             self.tell_place()
             return
         row, column = message.place
@@ -118,6 +125,9 @@ class FindingPane(ViewsPane):
         self.tell_place()
         if self._left_from is not None:
             self._say_where(row, self._left_from)
+        if waiting:
+            self.find_again(back=waiting[0])
+            self._waiting = waiting[1:]
 
     def _say_where(self, row: int, left: int) -> None:
         """Says when the search went round."""

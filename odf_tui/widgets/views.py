@@ -206,7 +206,7 @@ class ViewsPane(Pane):
         if marked := view.marks.count:
             parts.append(f"{count(marked)} marked")
         if view.problem(view.cursor):
-            parts.append("not here: v looks at the dataset")
+            parts.append("cannot be read: v verifies the dataset")
         else:
             columns = view.opened.columns
             kind = shorten(columns.types[view.column], _WIDEST_TYPE)

@@ -191,7 +191,7 @@ async def test_a_slice_that_is_not_here_leaves_the_others_readable(
         assert "· slice" in text and "the slice is not here" in text
         assert sum("│ ·" in line for line in text.splitlines()) == 19
         await drive.press("right_square_bracket")
-        assert "not here: v looks at the dataset" in border(drive)
+        assert "cannot be read: v verifies the dataset" in border(drive)
         await drive.press("enter")
         assert "the slice is not here" in drive.hint()
         await drive.press("right_square_bracket")
@@ -318,6 +318,9 @@ async def test_a_row_in_full(source: FakeSource, dataset: Dataset, monkeypatch: 
         )
         view = drive.bench.data_pane.view
         assert (view.cursor, view.opened.columns.names[view.column]) == (2, "sensor")  # type: ignore[union-attr]
+        await drive.press("enter")
+        await drive.press(*"JJJJK")
+        assert "Row 6 of 300" in drive.text()
 
 
 def test_nested_values_json_and_bytes_over_several_lines() -> None:
@@ -410,6 +413,11 @@ async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
         assert pane.view.cursor == 7198
         await drive.press("escape")
         assert pane.filter == "" and drive.bench.pane == "data"
+        source.windows[AIR] = rows = Rows(7200)
+        pane.show(AIR, open_window(rows))
+        rows.error = BadData("the slice cannot be read", where="slice abcd1234 (block 7)")
+        await drive.press("slash", "=quay", "enter")
+        assert "slice abcd1234 (block 7): the slice cannot be read" in drive.hint()
 
 
 async def test_a_long_search_tells_how_far_it_is_and_esc_stops_it(source: FakeSource) -> None:
@@ -549,6 +557,10 @@ async def test_rows_are_kept_by_a_value(source: FakeSource, dataset: Dataset) ->
         assert pane.front_view is None and (view.cursor, view.column) == (1, 4)
         await drive.press("slash", "=old town", "enter", "f", "m")
         assert "kept: 75 of 300 rows" in border(drive)
+        await drive.press("G", "o")
+        assert (pane.front_view, view.cursor, view.column) == (None, 297, 4)
+        await drive.press("o")
+        assert "these are all rows already" in drive.hint()
 
 
 def test_sorting_and_keeping_of_every_type() -> None:
