@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any, Final
 
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.coordinator.protocol import LOOKS, Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui import verdict
 from odf_tui.humane import count, elapsed, plain, shorten, size
@@ -52,6 +53,8 @@ def outcome(job: Job) -> tuple[str, str]:
         said = f", {count(again)} transaction{'' if again == 1 else 's'} run again" if again else ""
         missed = f", {count(len(result['unchecked']))} not" if result.get("unchecked") else ""
         return f"valid{said}{missed}", "good"
+    if job.kind in LOOKS:
+        return _looked(job.kind, result), "good"
     if job.kind == "update":
         state = result.get("state")
         return f"{result.get('status') or 'done'}" + (f", state {state}" if state else ""), "good"
@@ -68,6 +71,18 @@ def outcome(job: Job) -> tuple[str, str]:
         rows = f"+{count(result.get('records') or 0)} rows"
         return (f"{rows} in {blocks} blocks" if (blocks or 0) > 1 else rows), "good"
     return str(result.get("status") or "done").replace("-", " "), "muted"
+
+
+def _looked(kind: str, result: Mapping[str, Any]) -> str:
+    """What a job found that changed nothing."""
+    rows = f"{count(result.get('rows') or 0)} rows"
+    if kind == "sql":
+        return rows + (", there are more" if result.get("truncated") else "")
+    if kind == "project":
+        return f"{rows} of {count(result.get('of') or 0)}"
+    if kind == "export":
+        return f"{rows}, {size(result.get('size') or 0)} in {PurePath(str(result.get('path'))).name}"
+    return f"{rows} looked at"
 
 
 def doing(job: Job, now: Timestamp) -> str:

@@ -17,7 +17,7 @@ JOBS: Final = 200
 _MOST_BLOCKS: Final = 200
 _AGAIN: Final = ("pull", "verify")
 """What makes sense again although it was done."""
-_FOR_SCREENS: Final = ("validate", "describe", "project", "query")
+_FOR_SCREENS: Final = ("validate", "describe", "project", "sql")
 
 
 class JobReads(Entries):

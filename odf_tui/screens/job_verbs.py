@@ -62,8 +62,12 @@ class JobVerbs(DatasetsPart):
     def do_job_dataset(self) -> None:
         """Selects the job's dataset in the graph."""
         job = self.jobs_pane.view.job
-        if job is not None:
+        if job is None:
+            return
+        if any(row.id == job.dataset for row in self.rows):
             self.select_dataset(job.dataset)
+        else:
+            self.notify_line(f"{job.target} is not in this workspace", "warn")
 
     def do_job_details(self) -> None:
         """Shows lines for finding mistakes, or hides them."""

@@ -25,7 +25,7 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.jobwords import ordinal, progress_words, waiting_words
+from odf_tui.jobwords import ordinal, outcome, progress_words, waiting_words
 from odf_tui.logs import LogPage, LogWindow, Written, file_name, merged
 from odf_tui.pace import Pace, left_words, sparkline
 from odf_tui.screens.logs import LogScreen
@@ -334,3 +334,14 @@ async def test_spark_that_does_not_start(source: FakeSource) -> None:
         await drive.until(lambda: "Spark does not run" not in drive.text())
         await drive.press("v")
         assert source.link.submitted == [Verify(dataset="did:odf:port-haven.air-readings")]
+
+
+def test_what_jobs_found_that_only_look() -> None:
+    def said(kind: str, result: str) -> str:
+        job = Job("1", kind, "a", "a", JobState.done, "2024-03-11T09:00:00Z", result=result)
+        return outcome(job)[0]
+
+    assert said("sql", '{"rows": 1200, "truncated": true}') == "1 200 rows, there are more"
+    assert said("project", '{"rows": 3, "of": 12}') == "3 rows of 12"
+    assert said("export", '{"rows": 3, "size": 1200, "path": "/x/rows.csv"}') == "3 rows, 1.2 kB in rows.csv"
+    assert said("describe", '{"rows": 3}') == "3 rows looked at"

@@ -1,0 +1,166 @@
+"""Requests: what a job is asked to do. Their tags are the kinds of jobs."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+
+class Pull(msgspec.Struct, frozen=True, tag="pull"):
+    """Brings a dataset up to date; ``dataset`` is an id.
+
+    A root dataset's source is polled until it has no more, a derivative one takes in what its inputs
+    have. It waits for jobs of the datasets ``after`` that were entered before it. With
+    ``reset_on_divergence`` a derivative one begins anew where an input was reset or replaced.
+    """
+
+    dataset: str
+    after: list[str] = []
+    fetch_uncacheable: bool = False
+    set_watermark: str | None = None
+    force: bool = False
+    strict: bool = False
+    reset_on_divergence: bool = False
+
+
+class Ingest(msgspec.Struct, frozen=True, tag="ingest"):
+    """Pushes the rows of files into a push source; what is None, the source or the file itself says.
+
+    ``files`` are absolute paths, read in this order; ``event_time`` is RFC 3339.
+    """
+
+    dataset: str
+    files: list[str]
+    source: str | None = None
+    format: str | None = None
+    event_time: str | None = None
+    ignore_unknown: bool = False
+    strict: bool = False
+
+
+class Verify(msgspec.Struct, frozen=True, tag="verify"):
+    """Checks chain, slices and checkpoints; ``first``..``last`` are sequence numbers, inclusive.
+
+    Transactions are run again unless ``integrity`` is set. With ``rows`` also rows that were found right
+    before are checked again, where the bytes of their slice are the same. In the result, ``head`` is the
+    newest block, when the whole chain up to it was found right; else null.
+    """
+
+    dataset: str
+    integrity: bool = False
+    first: int | None = None
+    last: int | None = None
+    rows: bool = False
+
+
+class Validate(msgspec.Struct, frozen=True, tag="validate"):
+    """Looks whether the query of a derivative dataset can be run; nothing is changed.
+
+    ``manifest`` is the definition as YAML; ``dataset`` is an id, or empty for a dataset that is not
+    there yet. A wrong query fails the job; the result is JSON::
+
+        name     the dataset's name
+        checked  false when the query cannot be looked at yet, because an input has no schema
+        message  what a person should know, or null
+        schema   the columns that it makes, as DDL; null when it was not looked at
+        new      names of the columns that the dataset does not have yet
+        state    what becomes of the state with an Update: none (there is none), kept, or lost, when
+                 it has to be flushed or rebuilt
+    """
+
+    manifest: str
+    dataset: str = ""
+
+
+class Update(msgspec.Struct, frozen=True, tag="update"):
+    """Changes a derivative dataset to what a definition says, once its old query has done what lies before.
+
+    ``dataset`` is an id and ``manifest`` the definition as YAML. ``state`` says what becomes of the state
+    of the old query where the new one cannot go on from it: ``flush`` lets come out what was still to
+    come and begins with none, ``rebuild`` makes the one that the new query would have by now; when empty
+    the job fails. With ``accept_columns`` columns that the query gives and the dataset does not have yet
+    come into its schema even where the definition changes nothing else. ``origin`` is the URL that the
+    definition came from, when somebody else wrote it. The result is JSON::
+
+        name, status (updated or unchanged), old_head, new_head, blocks, records
+        state    none, kept, flushed or rebuilt
+        changes  what was appended for people: [{title, lines}]
+    """
+
+    dataset: str
+    manifest: str
+    state: Literal["", "flush", "rebuild"] = ""
+    accept_columns: bool = False
+    origin: str | None = None
+
+
+class Describe(msgspec.Struct, frozen=True, tag="describe"):
+    """Computes statistics of all columns; what is found is kept in the workspace's cache.
+
+    They are of all rows of a dataset, or of those in ``file``, a Parquet file that a projection or a query
+    made; ``dataset`` is empty when these are of none. The result is JSON: name, rows.
+    """
+
+    dataset: str
+    file: str | None = None
+
+
+class Project(msgspec.Struct, frozen=True, tag="project"):
+    """Makes the current state of a changelog by key: a Parquet file in the workspace's cache.
+
+    Without ``key`` it is the primary key of the dataset's merge strategy. The result is JSON::
+
+        name  the dataset's name
+        key   the columns of the key
+        rows  how many there are
+        of    how many rows the changelog has
+        file  the absolute path of the file
+    """
+
+    dataset: str
+    key: list[str] = []
+
+
+class Export(msgspec.Struct, frozen=True, tag="export"):
+    """Writes rows to a file for other programs.
+
+    They are the rows of the dataset, or those in ``file``, a Parquet file; ``dataset`` is empty when these
+    are of none. ``ranges`` says which of them, in pairs of the number of a row from 0 and that after the
+    last one; by default it is all. ``path`` is absolute; with ``replace`` a file that is there already goes
+    away. Without ``system`` the columns that the system made are left out. The result is JSON: name, rows,
+    size (in bytes), path.
+    """
+
+    dataset: str
+    path: str
+    format: Literal["csv", "json", "ndjson", "parquet"] = "csv"
+    file: str | None = None
+    ranges: list[tuple[int, int]] = []
+    system: bool = True
+    replace: bool = False
+
+
+class Query(msgspec.Struct, frozen=True, tag="sql"):
+    """Asks a query over datasets by their names; nothing is changed.
+
+    At most ``limit`` rows of its result are kept. ``dataset`` is empty: a query is of no dataset. The
+    result is JSON::
+
+        sql        the query
+        path       the Parquet file of the rows, from the workspace's folder on; it goes when newer ones come
+        columns    [{name, type}], the types as DDL has them
+        rows       how many there are
+        truncated  whether there would have been more
+        seconds    from the start of the job
+    """
+
+    sql: str
+    limit: int = 1_000_000
+    dataset: str = ""
+
+
+Request = Pull | Ingest | Verify | Validate | Update | Query | Describe | Project | Export
+
+LOOKS: Final = frozenset({"describe", "project", "export", "sql"})
+"""Kinds of jobs that only look at what a dataset has. They change nothing, and run beside those that do."""
