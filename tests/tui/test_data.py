@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import shutil
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -95,14 +96,21 @@ def typed(start: int, count: int) -> pa.Table:
     )
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> Dataset:
-    """Twelve slices of 25 rows."""
-    workspace = Workspace.init(tmp_path / "stored")
+@pytest.fixture(scope="session")
+def harbour(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace with twelve slices of 25 rows, to be copied."""
+    workspace = Workspace.init(tmp_path_factory.mktemp("stored") / "harbour")
     made = workspace.dataset_new(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
     for start in range(0, 300, 25):
         append(made, typed(start, 25))
-    return made
+    return workspace.folder
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, harbour: Path) -> Dataset:
+    """Twelve slices of 25 rows."""
+    shutil.copytree(harbour, tmp_path / "stored")
+    return Workspace(tmp_path / "stored").resolve("rows").dataset
 
 
 def stored(dataset: Dataset) -> StoredWindow:
