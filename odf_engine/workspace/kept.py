@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -45,15 +47,23 @@ def begun(path: Path, mode: int = 0o600) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        raise OdfError(
-            f"the file cannot be written: {error.strerror or error}",
-            where=str(path),
-            hint="free some space or check the permissions, then try again",
-        ) from error
+        raise _refused(error, path) from error
     finally:
         if temporary is not None:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
+
+
+def _refused(error: OSError, path: Path) -> OdfError:
+    """Why a file cannot be written, in words."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return OdfError("the disk is full", where=str(path), hint="make room, then try again")
+    reason = os.strerror(error.errno) if error.errno else str(error)  # Arrow's own words are long
+    return OdfError(
+        f"the file cannot be written: {reason.lower()}",
+        where=str(path),
+        hint="choose another folder, or check who may write there",
+    )
 
 
 def keep_newest(folder: Path, most: int, most_bytes: int) -> None:

@@ -189,10 +189,13 @@ def test_places_where_nothing_can_be_written(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("odf_engine.workspace.exporting._write_lines", refuses)
-    with pytest.raises(OdfError, match="No space left on device") as error:
+    with pytest.raises(OdfError, match="the disk is full") as error:
         export(rows, full / "all.csv", "csv", Reporter())
-    assert "free some space" in (error.value.hint or "")
+    assert "make room" in (error.value.hint or "")
     assert list(full.iterdir()) == []
+    with pytest.raises(OdfError, match="the file cannot be written: ") as error:
+        export(rows, Path("/proc/all.csv"), "csv", Reporter())
+    assert "another folder" in (error.value.hint or "")
 
 
 def test_rows_that_cannot_be_read(workspace: Workspace, append: Append, tmp_path: Path) -> None:
