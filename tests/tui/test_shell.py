@@ -236,11 +236,8 @@ async def test_themes_are_shown_while_the_cursor_is_on_them(
         await drive.press("T", "j", "j")
         assert drive.app.theme == names[2]
         assert drive.bench.remembered.theme == ""
-        primary = Color.parse(drive.app.current_theme.to_color_system().generate()["primary"])
-        assert drive.bench.front.styles.border.top[1] == primary
-        assert drive.bench.remembered.theme == ""
-        primary = drive.app.current_theme.primary
-        assert drive.bench.front.styles.border.top[1] == Color.parse(primary)
+        primary, border = Color.parse(drive.app.current_theme.primary), drive.bench.front.styles.border.top[1]
+        assert all(abs(one - other) <= 1 for one, other in zip(primary.rgb, border.rgb, strict=True))
         await drive.press("escape")
         assert drive.app.theme == "tide"
         await drive.press("T", "j", "enter")
