@@ -58,10 +58,6 @@ def outcome(job: Job) -> tuple[str, str]:
     if job.kind == "update":
         state = result.get("state")
         return f"{result.get('status') or 'done'}" + (f", state {state}" if state else ""), "good"
-    if job.kind == "sql":
-        rows = result.get("rows") or 0
-        first = "the first " if result.get("truncated") else ""
-        return f"{first}{count(rows)} {'row' if rows == 1 else 'rows'}", "good"
     if job.kind in ("describe", "project", "export"):
         from odf_tui.looks import outcome_words
 
@@ -75,7 +71,7 @@ def outcome(job: Job) -> tuple[str, str]:
 
 def _looked(kind: str, result: Mapping[str, Any]) -> str:
     """What a job found that changed nothing."""
-    rows = f"{count(result.get('rows') or 0)} rows"
+    rows = f"{count(result.get('rows') or 0)} {'row' if result.get('rows') == 1 else 'rows'}"
     if kind == "sql":
         return rows + (", there are more" if result.get("truncated") else "")
     if kind == "project":

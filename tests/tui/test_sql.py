@@ -248,7 +248,7 @@ async def test_the_job_of_a_query_leads_to_it_and_its_result(source: FakeSource)
     del source.kept[f"r{gone.id}"]
     async with driven(source, (160, 50)) as drive:
         await drive.press("4")
-        assert "the first 120 r" in drive.text()
+        assert "120 rows" in drive.text()
         await drive.press("j", "s")
         await drive.until(lambda: "SQL · 120 rows" in drive.text())
         assert panel(drive).editor.text == "SELECT station\nFROM x"
