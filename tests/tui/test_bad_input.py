@@ -208,7 +208,7 @@ async def test_a_slice_that_cannot_be_read(workspace: Workspace, damage: Damage,
                 await drive.press("pagedown")
         assert why in words(drive)
         assert "block 3" in words(drive)
-        assert "v looks at the dataset" in drive.text()
+        assert "cannot be read: v verifies the dataset" in drive.text()
         await drive.press("G")
         assert "boat 899" in drive.text()
         await drive.press("2")
