@@ -136,7 +136,10 @@ def _short(values: pa.Array) -> Sequence[str | None]:
 
 def told_by_files(rows: StoredRows) -> Statistics:
     """What files tell of themselves: missing values, and ends of numbers and times, where all tell them."""
-    told = [file_metadata(part) for part in rows.parts[:_MOST_FILES]]
+    try:
+        told = [file_metadata(part) for part in rows.parts[:_MOST_FILES]]
+    except OdfError:  # reading rows will tell what is wrong; the columns are known all the same
+        told = []
     whole = len(told) == len(rows.parts)
     columns = [_told(field, told if whole else []) for field in rows.columns]
     return Statistics(rows.row_count, columns)

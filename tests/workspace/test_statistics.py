@@ -158,6 +158,9 @@ def test_what_files_tell_at_once(air: Dataset, append: Append) -> None:
     assert (told["station"].nulls, told["station"].least) == (0, None)
     assert (told["pm25"].nulls, told["pm25"].least) == (24, None)
     assert told["pm25"].distinct is None
+    air.slice_path(air.slices()[0]).unlink()
+    columns = told_by_files(StoredRows.of_dataset(air)).columns
+    assert [(column.name, column.nulls) for column in columns][-1] == ("no2", None)
 
 
 def test_a_dataset_without_rows(workspace: Workspace, air: Dataset) -> None:
