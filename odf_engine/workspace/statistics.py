@@ -141,12 +141,14 @@ def told_by_files(rows: StoredRows) -> Statistics:
     except OdfError:  # reading rows will tell what is wrong; the columns are known all the same
         told = []
     whole = len(told) == len(rows.parts)
-    columns = [_told(field, told if whole else []) for field in rows.columns]
+    columns = [_told(field, told if whole else None) for field in rows.columns]
     return Statistics(rows.row_count, columns)
 
 
-def _told(field: pa.Field, told: Sequence[pq.FileMetaData]) -> ColumnStatistics:
+def _told(field: pa.Field, told: Sequence[pq.FileMetaData] | None) -> ColumnStatistics:
     silent = ColumnStatistics(name=field.name, type=str(field.type))
+    if told is None:
+        return silent
     nulls = 0
     ends: list[Any] = []
     for metadata in told:
