@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from odf_engine.errors import InvalidIdentity
+from odf_engine.errors import InvalidIdentity, OdfError
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.storage.objects import sync_folder
@@ -35,11 +35,21 @@ class DatasetFolders:
         return self.home / dataset_id.multibase
 
     def aliases(self) -> Iterator[tuple[DatasetId, DatasetAlias]]:
-        """The datasets that are there, and how they are called."""
+        """The datasets that are there, and how they are called.
+
+        Raises:
+            OdfError: their folder cannot be read.
+        """
         try:
             names = os.listdir(self.home)  # noqa: PTH208 (a path object for each costs more than the rest)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise OdfError(
+                f"the datasets cannot be read: {error.strerror}",
+                hint="check whose the folder is, and its permissions",
+                where=str(self.home),
+            ) from error
         for name in names:
             if name.startswith("."):
                 continue
@@ -103,6 +113,6 @@ def _read_alias(home: Path, name: str) -> DatasetAlias:
     try:
         with open(f"{home}/{name}/{ALIAS_FILE}", encoding="utf-8") as file:  # noqa: PTH123
             return DatasetAlias.parse(file.read(1024).strip())
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
+    except (OSError, UnicodeDecodeError, InvalidIdentity):
         # A lost name must not hide a dataset: until it is renamed it goes by its id.
         return DatasetAlias(None, name)
