@@ -24,8 +24,8 @@ from odf_tui.widgets.jobs import outcome, verdict_spans
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
+from tests.tui.test_blocks import compare
 from tests.tui.test_engine import MANIFEST, LonelySource, add_rows
-from tests.tui.test_pictures import compare
 
 AIR, DAYS = "did:odf:port-haven.air-readings", "did:odf:air-by-day"
 QUERY = "SELECT round(avg(t.start)) AS n, -- all\n  'it''s' AS `from`\nFROM air WHERE x IN(1) AND y > 1.5"
@@ -93,7 +93,7 @@ async def test_links_of_a_transaction_lead_to_blocks_and_rows(source: FakeSource
         await drive.press("slash", "=air-by-day", "enter")
         await drive.press("2")
         await drive.press("enter")
-        compare(drive, "80x24-transaction")
+        compare(drive, (80, 24), "transaction")
         await drive.press("j", "enter")  # the block of the first input, which is read next
         assert "port-haven.air-readings · block 6" in drive.text()
         assert "sequenceNumber: 6" in drive.text()
