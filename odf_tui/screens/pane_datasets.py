@@ -8,6 +8,7 @@ from typing import Final
 
 from textual import on
 from textual.timer import Timer
+from textual.widgets import Input
 
 from odf_engine.coordinator.protocol import JobState, Verify
 from odf_tui.humane import count, plain, shorten
@@ -28,6 +29,8 @@ REOPEN_SECONDS: Final = 2.0
 READ_SECONDS: Final = 1.0
 _CARD_HEIGHT: Final = 13
 _LEAST_CARD: Final = 8
+_LETTERS: Final = "only what holds these letters"
+_FILTERS: Final = "letters of names · kind:root · state:failed,stale · !letters without"
 
 
 class DatasetsPart(Resetting, Verbs):
@@ -202,6 +205,12 @@ class DatasetsPart(Resetting, Verbs):
         if pane.mode == "graph":
             self.do_list()
         pane.sort = (pane.sort[0], not pane.sort[1])
+
+    def do_filter(self) -> None:
+        """Opens the line to type a filter in; here it knows more than letters."""
+        super().do_filter()
+        line = self.query_one("#filter", Input)
+        line.placeholder = _FILTERS if self.pane == "datasets" else _LETTERS
 
     def do_narrow(self) -> None:
         """Chooses a kind or a state to show only that; what is shown already is taken back."""
