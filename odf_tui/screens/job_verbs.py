@@ -99,6 +99,7 @@ class JobVerbs(DatasetsPart):
         if message.request is None:
             self.notify_line(message.error, "warn")
         else:
+            self.jobs_pane.view.go(0)  # where it will be
             self.submit([(message.request, message.job.target)])
 
     # --- What it wrote ---

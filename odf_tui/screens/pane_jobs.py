@@ -43,6 +43,7 @@ class JobsPart(JobVerbs):
             return
         self.book.load(message.jobs, message.last_seq)
         self.jobs_pane.view.load()
+        self._tell_open_log([])
         self._news_of_jobs()
 
     @on(EventsArrived)

@@ -58,8 +58,8 @@ class JobsView(LineView):
         self._selected: str | None = None
 
     def load(self) -> None:
-        """Shows the book as it is now; the cursor stays on its job, or on the newest."""
-        stays = self._selected if self.cursor else None
+        """Shows the book as it is now. The cursor goes to the newest job, or stays while keys go here."""
+        stays = self._selected if self.cursor and self.active else None
         text = self.text.lower()
         self._jobs = [
             job
@@ -70,6 +70,7 @@ class JobsView(LineView):
         self.cursor = ids.index(stays) if stays in ids else 0
         self._selected = ids[self.cursor] if ids else None
         self.reset()
+        self.keep_in_view()
         self.post_message(self.Moved(self))
 
     def update(self, jobs: set[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.coordinator.connection import OtherVersion
+from odf_engine.coordinator.journal import INTERRUPTED
 from odf_engine.coordinator.protocol import (
     Job,
     JobProgress,
@@ -304,6 +305,21 @@ async def test_a_worker_that_is_gone(source: FakeSource) -> None:
         compare(drive, "80x24-gone")
         await drive.press("R")
         await drive.until(lambda: "the worker has ended" not in drive.text())
+
+
+async def test_an_open_log_hears_that_the_worker_is_gone(source: FakeSource) -> None:
+    job = source.job(JobState.running, READINGS)
+    source.changed(job)
+    async with driven(source, (80, 24)) as drive:
+        await drive.press("4", "enter")
+        assert "· running" in drive.text()
+        source.changed(replace(job, state=JobState.interrupted, error=INTERRUPTED))
+        source.link.die()
+        await drive.until(lambda: "· interrupted" in drive.text())
+        assert "the worker ended before this job did" in drive.text()
+        await drive.press("full_stop")  # leaves the log, and does it again
+        await drive.until(lambda: len(source.links) == 2 and source.link.submitted)
+        assert drive.app.screen is drive.bench
 
 
 async def test_a_busy_worker_of_another_version_is_never_ended_without_asking(source: FakeSource) -> None:
