@@ -1,9 +1,8 @@
-"""What holds the panes together: changed keys, lists, sizes, what is remembered, announcements."""
+"""What holds the panes together: lists, mouse, status line, announcements."""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import pkgutil
 import time
@@ -18,15 +17,12 @@ from textual.screen import ModalScreen
 
 import odf_tui.screens
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
-from odf_engine.workspace.config import Config, UiConfig, load, render, set_value
-from odf_tui import announcing, keymap, remembered
+from odf_engine.workspace.config import UiConfig
+from odf_tui import announcing, keymap
 from odf_tui.actions import USUAL, Situation
-from odf_tui.app import LateSource
 from odf_tui.messages import WorkerChanged
-from odf_tui.remembered import Remembered, Shares
 from odf_tui.screens.dialogs import Choices, Reader
 from odf_tui.screens.palette import named_block
-from odf_tui.screens.sizing import LEAST, grown
 from odf_tui.widgets.status import running_words, worker_words
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
@@ -36,92 +32,6 @@ from tests.tui.test_pictures import GOLDEN
 @pytest.fixture(autouse=True)
 def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keymap, "own_file", lambda: tmp_path / "own" / "keys.yaml")
-
-
-# --- Keys that somebody has changed ---
-
-
-def shown(wanted: keymap.Wanted, *actions: str) -> tuple[list[str], list[str]]:
-    """The keys of actions, and what was wrong."""
-    keys, problems = keymap.load(wanted)
-    return [keys.shown(action) for action in actions], problems
-
-
-def test_keys_are_taken_however_they_are_written() -> None:
-    wanted = {"pull": "ctrl+l", "zoom": ["Z", "f1"], "add": "none", "verify": "^g", "copy": "C-o, /"}
-    wanted |= {"filter": "n", "back": "none", "help": "?", "palette": "colon"}
-    found, problems = shown(wanted, "pull", "zoom", "add", "verify", "copy", "filter")
-    assert found == ["^l", "Z", "", "^g", "^o", "n"]
-    assert problems == []  # F1 is free: the help has another one
-
-
-def test_what_is_wrong_in_the_key_map_is_told_and_the_rest_works() -> None:
-    wanted = {
-        "pul": "p", "verify": "ctrl+m", "zoom": "alt+z", "copy": "f5", "edit": "nokey",
-        "pull": ["ctrl+i", "ctrl+l"],
-    }  # fmt: skip
-    found, problems = shown(wanted, "verify", "zoom", "copy", "edit", "pull")
-    assert found == ["v", "z", "y", "e", "^l"]
-    assert problems == [
-        "there is no action 'pul': pull?",
-        "verify: ctrl+m cannot be used, terminals send it as enter",
-        "zoom: alt+z cannot be used, many terminals do not pass it on",
-        "copy: f5 cannot be used, terminals and desktops keep it for themselves",
-        "edit: nokey cannot be used, it is no key",
-        "pull: ctrl+i cannot be used, terminals send it as tab",
-    ]
-
-
-def test_two_actions_of_a_scope_do_not_share_a_key() -> None:
-    assert shown({"pull": "v", "verify": "p"}, "pull", "verify") == (["v", "p"], [])  # both are changed
-    assert shown({"pull": "v"}, "pull", "verify") == (["p", "v"], ["pull: v is the key of verify"])
-    assert shown({"pull": "o"}, "pull", "job_dataset") == (["o", "o"], [])  # a pane's own key wins there
-    taken = {"job_dataset": "b"}
-    assert shown(taken, "job_dataset")[1] == ["job_dataset: b is the key of job_block in the pane of jobs"]
-    found, _ = shown({"pull": "none", "verify": "p", "zoom": "p"}, "verify", "zoom", "pull")
-    assert sorted(found) == ["", "p", "v"]  # one of the two gets it
-
-
-def test_the_keys_of_the_workspace_win_over_those_of_the_person(tmp_path: Path) -> None:
-    own = tmp_path / "keys.yaml"
-    own.write_text("pull: ctrl+l\nzoom: Z\nadd: [+, n]\n")
-    keys, problems = keymap.load({"pull": "ctrl+g"}, own)
-    assert [keys.shown(each) for each in ("pull", "zoom")] == ["^g", "Z"]
-    assert problems == ["add: + is the key of grow"]
-    for text, told in (("- a\n", "is no list of actions"), ("a: [\n", "is not valid YAML")):
-        own.write_text(text)
-        keys, problems = keymap.load({}, own)
-        assert keys is USUAL
-        assert len(problems) == 1
-        assert told in problems[0]
-    assert keymap.load({}, tmp_path / "elsewhere.yaml") == (USUAL, [])
-
-
-def test_keys_are_settings(tmp_path: Path) -> None:
-    config = set_value(Config(), "ui.keys.pull", "ctrl+l")
-    config = set_value(config, "ui.notifyAfterSeconds", "0")
-    path = tmp_path / "config.yaml"
-    path.write_text(render(config))
-    assert load(path).ui == UiConfig(keys={"pull": "ctrl+l"}, notify_after_seconds=0)
-    path.write_text("ui:\n  keys: {zoom: [Z, f1]}\n")
-    assert load(path).ui.keys == {"zoom": ["Z", "f1"]}
-
-
-async def test_changed_keys_work_and_are_shown(source: FakeSource) -> None:
-    source.ui = UiConfig(keys={"pull": "ctrl+l", "zoom": "Z", "xyzzy": "x", "pane_2": "alt+2"})
-    async with driven(source) as drive:
-        assert drive.hint() == " there is no action 'xyzzy' (and 1 more: ?)"
-        await drive.press("question_mark")
-        listed = {choice.id: choice.shown for choice in drive.app.screen.query_one(Choices).choices}
-        assert listed["pull"] == "^l"
-        await drive.press("G")
-        assert "! pane_2: alt+2 cannot be used" in drive.text()
-        await drive.press("escape", "p")
-        assert not source.link.submitted
-        await drive.press("ctrl+l")
-        assert source.link.submitted
-        await drive.press("Z")
-        assert drive.bench.has_class("-zoomed")
 
 
 # --- Lists ---
@@ -305,149 +215,6 @@ async def test_the_wheel_scrolls_and_leaves_the_keys_where_they_are(source: Fake
         await drive.settle()
         assert view.scroll_offset.y > 0
         assert drive.bench.pane == "datasets"
-
-
-# --- Sizes ---
-
-
-def test_shares_stay_within_limits() -> None:
-    shares = Shares()
-    for _ in range(20):
-        shares = grown(shares, "datasets", 5, single=False)
-    assert shares == Shares(left=100 - LEAST, upper=100 - LEAST)
-    assert grown(shares, "jobs", 5, single=False) == Shares(left=75, upper=75)
-    assert grown(Shares(), "blocks", 5, single=True) == Shares(single=35)
-
-
-async def test_panes_grow_and_shrink(source: FakeSource) -> None:
-    async with driven(source, (160, 50)) as drive:
-        before = drive.bench.front.size
-        await drive.press("plus")
-        grown_to = drive.bench.front.size
-        assert grown_to.width > before.width
-        assert grown_to.height > before.height
-        await drive.press("4", "minus", "minus")
-        assert drive.bench.front.size.width < 60
-        await drive.pilot.resize_terminal(80, 24)  # two panes: they have shares of their own
-        await drive.until(lambda: drive.bench.front.size.width == 78)
-        height = drive.bench.front.size.height
-        await drive.press("plus")
-        assert drive.bench.front.size.height > height
-        await drive.press("z", "plus")
-        assert "one pane is shown alone" in drive.hint()
-        await drive.press("z", "equals_sign", "1")
-        await drive.pilot.resize_terminal(160, 50)
-        await drive.until(lambda: drive.bench.front.size == before)
-
-
-# --- What is remembered ---
-
-
-async def leave(drive: Driven) -> None:
-    """Leaves as with q."""
-    await drive.settle()
-    drive.bench.do_quit()
-
-
-async def test_the_screen_is_as_it_was_left(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("slash", "=port", "enter", "j", "plus", "T", "j", "enter")
-        await drive.press("3", "l", "l", "l", "l", "l", "H", "1", "L")
-        await drive.press("4", "slash", "=pull", "enter", "z", "w")
-        await leave(drive)
-    async with driven(source) as drive:
-        bench = drive.bench
-        assert bench.pane == "jobs"
-        assert bench.has_class("-zoomed")
-        assert "/pull" in str(bench.jobs_pane.border_title)
-        assert not bench.jobs_pane.log_view.wrap
-        assert bench.datasets_pane.mode == "list"
-        assert bench.data_pane.arrangement("did:odf:port-haven.stations") == {"hidden": ["pm25"]}
-        await drive.press("z", "1")
-        assert bench.graph.row is not None
-        assert bench.graph.row.name == "port-haven.stations"
-        assert "/port" in drive.text()
-        assert bench.shares == Shares(left=65, upper=50)
-        await drive.press("escape")  # the filter is there, and goes
-        assert "harbour.tides" in drive.text()
-        await leave(drive)
-    assert remembered.load(source.folder).filters == {"jobs": "pull"}
-
-
-async def test_a_filter_of_blocks_is_there_again_and_goes(source: FakeSource) -> None:
-    async with driven(source) as drive:
-        await drive.press("2", "slash", "=Seed", "enter")
-        assert drive.bench.blocks_pane.view.count() == 1
-        await leave(drive)
-    async with driven(source) as drive:
-        assert "/Seed" in drive.text()
-        assert drive.bench.blocks_pane.view.count() == 1
-        assert "" not in [asked[0] for asked in source.asked]
-        await drive.press("escape")
-        assert drive.bench.blocks_pane.view.count() > 1
-
-
-async def test_changes_are_written_after_a_while_and_only_then(
-    source: FakeSource, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from odf_tui.screens import remembering
-
-    monkeypatch.setattr(remembering, "SAVE_SECONDS", 0.02)
-    path = remembered.path_in(source.folder)
-    async with driven(source) as drive:
-        assert not path.exists()
-        await drive.press("2")
-        await drive.until(path.exists)
-        assert json.loads(path.read_text())["pane"] == "blocks"
-        path.unlink()
-        await drive.press("question_mark", "escape")  # nothing that is remembered
-        await drive.pilot.pause(0.1)
-        await drive.settle()
-        assert not path.exists()
-
-
-def test_what_cannot_be_read_is_as_if_it_had_never_been_written(tmp_path: Path) -> None:
-    path = remembered.path_in(tmp_path)
-    path.parent.mkdir(parents=True)
-    usual = Remembered()
-    assert remembered.load(tmp_path) == usual
-    for broken in (b"", b"\xff\xfe", b"[1]", b'{"pane": "blocks"', b"null"):
-        path.write_bytes(broken)
-        assert remembered.load(tmp_path) == usual
-    path.write_text(
-        '{"pane": "blocks", "shares": {"left": "wide"}, "zoomed": 3, "recent": ["zoom"], "newer": {}}'
-    )
-    assert remembered.load(tmp_path) == Remembered(pane="blocks", recent=["zoom"])
-
-
-async def test_a_disk_that_cannot_be_written_to_is_no_trouble(source: FakeSource) -> None:
-    (source.folder / ".odf").write_text("not a folder")
-    async with driven(source) as drive:
-        await drive.press("2")
-        await leave(drive)
-    async with driven(source) as drive:
-        assert drive.bench.pane == "datasets"
-
-
-async def test_what_is_no_more_is_not_restored(source: FakeSource) -> None:
-    gone = Remembered(pane="kitchen", dataset="did:odf:gone", graph={"mode": "pie", "sort": 1}, theme="gone")
-    remembered.save(source.folder, remembered.encode(gone))
-    async with driven(source) as drive:
-        assert drive.bench.pane == "datasets"
-        assert drive.bench.graph.row is not None
-
-
-def test_a_theme_of_the_settings_wins_when_it_was_set_later() -> None:
-    chosen = Remembered(theme="paper", theme_setting="auto")
-    assert remembered.theme(chosen, "auto") == "paper"
-    assert remembered.theme(chosen, "ember") == "ember"
-    assert remembered.theme(Remembered(), "auto") == "auto"
-
-
-def test_the_theme_is_remembered_before_the_engine_is_there(tmp_path: Path) -> None:
-    remembered.save(tmp_path, remembered.encode(Remembered(theme="paper", theme_setting="auto")))
-    assert LateSource(tmp_path, UiConfig()).theme == "paper"
-    assert LateSource(tmp_path, UiConfig(theme="ember")).theme == "ember"
 
 
 # --- The status line ---

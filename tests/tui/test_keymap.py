@@ -1,0 +1,102 @@
+"""Keys that somebody has changed: read, checked, shown and used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odf_engine.workspace.config import Config, UiConfig, load, render, set_value
+from odf_tui import keymap
+from odf_tui.actions import USUAL
+from odf_tui.screens.dialogs import Choices
+from tests.tui.conftest import driven
+from tests.tui.fake import FakeSource
+
+
+@pytest.fixture(autouse=True)
+def _no_own_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keymap, "own_file", lambda: tmp_path / "own" / "keys.yaml")
+
+
+def shown(wanted: keymap.Wanted, *actions: str) -> tuple[list[str], list[str]]:
+    """The keys of actions, and what was wrong."""
+    keys, problems = keymap.load(wanted)
+    return [keys.shown(action) for action in actions], problems
+
+
+def test_keys_are_taken_however_they_are_written() -> None:
+    wanted = {"pull": "ctrl+l", "zoom": ["Z", "f1"], "add": "none", "verify": "^g", "copy": "C-o, /"}
+    wanted |= {"filter": "n", "back": "none", "help": "?", "palette": "colon"}
+    found, problems = shown(wanted, "pull", "zoom", "add", "verify", "copy", "filter")
+    assert found == ["^l", "Z", "", "^g", "^o", "n"]
+    assert problems == []  # F1 is free: the help has another one
+
+
+def test_what_is_wrong_in_the_key_map_is_told_and_the_rest_works() -> None:
+    wanted = {
+        "pul": "p", "verify": "ctrl+m", "zoom": "alt+z", "copy": "f5", "edit": "nokey",
+        "pull": ["ctrl+i", "ctrl+l"],
+    }  # fmt: skip
+    found, problems = shown(wanted, "verify", "zoom", "copy", "edit", "pull")
+    assert found == ["v", "z", "y", "e", "^l"]
+    assert problems == [
+        "there is no action 'pul': pull?",
+        "verify: ctrl+m cannot be used, terminals send it as enter",
+        "zoom: alt+z cannot be used, many terminals do not pass it on",
+        "copy: f5 cannot be used, terminals and desktops keep it for themselves",
+        "edit: nokey cannot be used, it is no key",
+        "pull: ctrl+i cannot be used, terminals send it as tab",
+    ]
+
+
+def test_two_actions_of_a_scope_do_not_share_a_key() -> None:
+    assert shown({"pull": "v", "verify": "p"}, "pull", "verify") == (["v", "p"], [])  # both are changed
+    assert shown({"pull": "v"}, "pull", "verify") == (["p", "v"], ["pull: v is the key of verify"])
+    assert shown({"pull": "o"}, "pull", "job_dataset") == (["o", "o"], [])  # a pane's own key wins there
+    taken = {"job_dataset": "b"}
+    assert shown(taken, "job_dataset")[1] == ["job_dataset: b is the key of job_block in the pane of jobs"]
+    found, _ = shown({"pull": "none", "verify": "p", "zoom": "p"}, "verify", "zoom", "pull")
+    assert sorted(found) == ["", "p", "v"]  # one of the two gets it
+
+
+def test_the_keys_of_the_workspace_win_over_those_of_the_person(tmp_path: Path) -> None:
+    own = tmp_path / "keys.yaml"
+    own.write_text("pull: ctrl+l\nzoom: Z\nadd: [+, n]\n")
+    keys, problems = keymap.load({"pull": "ctrl+g"}, own)
+    assert [keys.shown(each) for each in ("pull", "zoom")] == ["^g", "Z"]
+    assert problems == ["add: + is the key of grow"]
+    for text, told in (("- a\n", "is no list of actions"), ("a: [\n", "is not valid YAML")):
+        own.write_text(text)
+        keys, problems = keymap.load({}, own)
+        assert keys is USUAL
+        assert len(problems) == 1
+        assert told in problems[0]
+    assert keymap.load({}, tmp_path / "elsewhere.yaml") == (USUAL, [])
+
+
+def test_keys_are_settings(tmp_path: Path) -> None:
+    config = set_value(Config(), "ui.keys.pull", "ctrl+l")
+    config = set_value(config, "ui.notifyAfterSeconds", "0")
+    path = tmp_path / "config.yaml"
+    path.write_text(render(config))
+    assert load(path).ui == UiConfig(keys={"pull": "ctrl+l"}, notify_after_seconds=0)
+    path.write_text("ui:\n  keys: {zoom: [Z, f1]}\n")
+    assert load(path).ui.keys == {"zoom": ["Z", "f1"]}
+
+
+async def test_changed_keys_work_and_are_shown(source: FakeSource) -> None:
+    source.ui = UiConfig(keys={"pull": "ctrl+l", "zoom": "Z", "xyzzy": "x", "pane_2": "alt+2"})
+    async with driven(source) as drive:
+        assert drive.hint() == " there is no action 'xyzzy' (and 1 more: ?)"
+        await drive.press("question_mark")
+        listed = {choice.id: choice.shown for choice in drive.app.screen.query_one(Choices).choices}
+        assert listed["pull"] == "^l"
+        await drive.press("G")
+        assert "! pane_2: alt+2 cannot be used" in drive.text()
+        await drive.press("escape", "p")
+        assert not source.link.submitted
+        await drive.press("ctrl+l")
+        assert source.link.submitted
+        await drive.press("Z")
+        assert drive.bench.has_class("-zoomed")

@@ -1,0 +1,153 @@
+"""How large panes are, and how the screen was left in a workspace."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from odf_engine.workspace.config import UiConfig
+from odf_tui import remembered
+from odf_tui.app import LateSource
+from odf_tui.remembered import Remembered, Shares
+from odf_tui.screens.sizing import LEAST, grown
+from tests.tui.conftest import Driven, driven
+from tests.tui.fake import FakeSource
+
+
+def test_shares_stay_within_limits() -> None:
+    shares = Shares()
+    for _ in range(20):
+        shares = grown(shares, "datasets", 5, single=False)
+    assert shares == Shares(left=100 - LEAST, upper=100 - LEAST)
+    assert grown(shares, "jobs", 5, single=False) == Shares(left=75, upper=75)
+    assert grown(Shares(), "blocks", 5, single=True) == Shares(single=35)
+
+
+async def test_panes_grow_and_shrink(source: FakeSource) -> None:
+    async with driven(source, (160, 50)) as drive:
+        before = drive.bench.front.size
+        await drive.press("plus")
+        grown_to = drive.bench.front.size
+        assert grown_to.width > before.width
+        assert grown_to.height > before.height
+        await drive.press("4", "minus", "minus")
+        assert drive.bench.front.size.width < 60
+        await drive.pilot.resize_terminal(80, 24)  # two panes: they have shares of their own
+        await drive.until(lambda: drive.bench.front.size.width == 78)
+        height = drive.bench.front.size.height
+        await drive.press("plus")
+        assert drive.bench.front.size.height > height
+        await drive.press("z", "plus")
+        assert "one pane is shown alone" in drive.hint()
+        await drive.press("z", "equals_sign", "1")
+        await drive.pilot.resize_terminal(160, 50)
+        await drive.until(lambda: drive.bench.front.size == before)
+
+
+async def leave(drive: Driven) -> None:
+    """Leaves as with q."""
+    await drive.settle()
+    drive.bench.do_quit()
+
+
+async def test_the_screen_is_as_it_was_left(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("slash", "=port", "enter", "j", "plus", "T", "j", "enter")
+        await drive.press("3", "l", "l", "l", "l", "l", "H", "1", "L")
+        await drive.press("4", "slash", "=pull", "enter", "z", "w")
+        await leave(drive)
+    async with driven(source) as drive:
+        bench = drive.bench
+        assert bench.pane == "jobs"
+        assert bench.has_class("-zoomed")
+        assert "/pull" in str(bench.jobs_pane.border_title)
+        assert not bench.jobs_pane.log_view.wrap
+        assert bench.datasets_pane.mode == "list"
+        assert bench.data_pane.arrangement("did:odf:port-haven.stations") == {"hidden": ["pm25"]}
+        await drive.press("z", "1")
+        assert bench.graph.row is not None
+        assert bench.graph.row.name == "port-haven.stations"
+        assert "/port" in drive.text()
+        assert bench.shares == Shares(left=65, upper=50)
+        await drive.press("escape")  # the filter is there, and goes
+        assert "harbour.tides" in drive.text()
+        await leave(drive)
+    assert remembered.load(source.folder).filters == {"jobs": "pull"}
+
+
+async def test_a_filter_of_blocks_is_there_again_and_goes(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("2", "slash", "=Seed", "enter")
+        assert drive.bench.blocks_pane.view.count() == 1
+        await leave(drive)
+    async with driven(source) as drive:
+        assert "/Seed" in drive.text()
+        assert drive.bench.blocks_pane.view.count() == 1
+        assert "" not in [asked[0] for asked in source.asked]
+        await drive.press("escape")
+        assert drive.bench.blocks_pane.view.count() > 1
+
+
+async def test_changes_are_written_after_a_while_and_only_then(
+    source: FakeSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odf_tui.screens import remembering
+
+    monkeypatch.setattr(remembering, "SAVE_SECONDS", 0.02)
+    path = remembered.path_in(source.folder)
+    async with driven(source) as drive:
+        assert not path.exists()
+        await drive.press("2")
+        await drive.until(path.exists)
+        assert json.loads(path.read_text())["pane"] == "blocks"
+        path.unlink()
+        await drive.press("question_mark", "escape")  # nothing that is remembered
+        await drive.pilot.pause(0.1)
+        await drive.settle()
+        assert not path.exists()
+
+
+def test_what_cannot_be_read_is_as_if_it_had_never_been_written(tmp_path: Path) -> None:
+    path = remembered.path_in(tmp_path)
+    path.parent.mkdir(parents=True)
+    usual = Remembered()
+    assert remembered.load(tmp_path) == usual
+    for broken in (b"", b"\xff\xfe", b"[1]", b'{"pane": "blocks"', b"null"):
+        path.write_bytes(broken)
+        assert remembered.load(tmp_path) == usual
+    path.write_text(
+        '{"pane": "blocks", "shares": {"left": "wide"}, "zoomed": 3, "recent": ["zoom"], "newer": {}}'
+    )
+    assert remembered.load(tmp_path) == Remembered(pane="blocks", recent=["zoom"])
+
+
+async def test_a_disk_that_cannot_be_written_to_is_no_trouble(source: FakeSource) -> None:
+    (source.folder / ".odf").write_text("not a folder")
+    async with driven(source) as drive:
+        await drive.press("2")
+        await leave(drive)
+    async with driven(source) as drive:
+        assert drive.bench.pane == "datasets"
+
+
+async def test_what_is_no_more_is_not_restored(source: FakeSource) -> None:
+    gone = Remembered(pane="kitchen", dataset="did:odf:gone", graph={"mode": "pie", "sort": 1}, theme="gone")
+    remembered.save(source.folder, remembered.encode(gone))
+    async with driven(source) as drive:
+        assert drive.bench.pane == "datasets"
+        assert drive.bench.graph.row is not None
+
+
+def test_a_theme_of_the_settings_wins_when_it_was_set_later() -> None:
+    chosen = Remembered(theme="paper", theme_setting="auto")
+    assert remembered.theme(chosen, "auto") == "paper"
+    assert remembered.theme(chosen, "ember") == "ember"
+    assert remembered.theme(Remembered(), "auto") == "auto"
+
+
+def test_the_theme_is_remembered_before_the_engine_is_there(tmp_path: Path) -> None:
+    remembered.save(tmp_path, remembered.encode(Remembered(theme="paper", theme_setting="auto")))
+    assert LateSource(tmp_path, UiConfig()).theme == "paper"
+    assert LateSource(tmp_path, UiConfig(theme="ember")).theme == "ember"
