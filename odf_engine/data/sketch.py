@@ -77,7 +77,7 @@ class Sketch:
         if types.is_floating(self.kind):
             numbers = array.cast(self.kind).filter(pc.invert(pc.is_nan(array)))
             self.not_numbers += len(array) - len(numbers)
-            array = numbers
+            array = pc.add(numbers, pa.scalar(0, self.kind))  # minus zero is zero
         if not len(array):
             return
         self._measure(array)
