@@ -7,7 +7,7 @@ import time
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_tui.dag import Layout, layout
+from odf_tui.dag import Layout, Strokes, draw, layout, plan
 
 _ARMS = {
     "─": "lr", "│": "ud", "╮": "ld", "╭": "rd", "╯": "lu", "╰": "ru",
@@ -89,6 +89,36 @@ def _reaches(found: Layout, cells: frozenset, first: tuple[int, int], last: tupl
 
 
 @settings(max_examples=60, deadline=None)
+@given(graphs(), st.integers(1, 20))
+def test_with_more_beside_the_labels_they_stand_below_each_other(
+    graph: tuple[dict[str, int], list[tuple[str, str]]], extra: int
+) -> None:
+    widths, edges = graph
+    plans = plan(widths, edges)
+    plain, wide = draw(plans, widths), draw(plans, widths, extra)
+    assert wide.width == plain.width_with(extra)
+    assert wide.width_with(0) == plain.width
+    assert {node: place.y for node, place in wide.places.items()} == {
+        node: place.y for node, place in plain.places.items()
+    }
+    for node, place in wide.places.items():
+        assert place.width >= widths[node] + extra
+        assert not wide.line(place.y)[place.x : place.x + place.width].strip()
+
+
+@settings(max_examples=60, deadline=None)
+@given(graphs())
+def test_heavy_lines_are_where_their_edges_are(graph: tuple[dict[str, int], list[tuple[str, str]]]) -> None:
+    widths, edges = graph
+    found = layout(widths, edges)
+    for edge, cells in found.paths.items():
+        strokes = Strokes(found.routes[edge])
+        heavy = {(x, y) for y in range(found.height) for x in found.heavy(y, strokes)}
+        assert heavy <= cells
+        assert all(found.line(y)[x] == "│" for x, y in cells - heavy)  # it passes behind these
+
+
+@settings(max_examples=60, deadline=None)
 @given(graphs())
 def test_a_line_never_enters_a_dataset_that_it_does_not_feed(
     graph: tuple[dict[str, int], list[tuple[str, str]]],
@@ -160,10 +190,10 @@ def test_a_graph_of_32_datasets_is_small_and_quick() -> None:
     edges = [(source, target) for source, _, target in (pair.partition(">") for pair in text.split())]
     widths = {node: len(node) + 2 for edge in edges for node in edge}  # a sign and a blank before the name
     assert len(widths) == 32
-    times = []
+    found, times = layout(widths, edges), []
     for _ in range(5):
         start = time.perf_counter()
-        found = layout(widths, edges)
+        layout(widths, edges)
         times.append(time.perf_counter() - start)
     assert found.width <= 95
     assert found.height <= 20

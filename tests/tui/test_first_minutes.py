@@ -1,0 +1,123 @@
+"""An empty workspace: what it offers, the demo made in it, and a dataset from a file without the manual."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from odf_engine.coordinator.protocol import Pull, Verify
+from odf_engine.errors import Conflict
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.datafiles import data_files, name_for
+from odf_tui.demo import make_demo
+from odf_tui.file_manifest import manifest_for
+from odf_tui.screens.dialogs import Confirm, Decision
+from odf_tui.screens.naming import Ask, PlacePicker
+from tests.tui.conftest import driven
+from tests.tui.fake import HAVEN, FakeSource
+from tests.tui.test_editing import manifests, opened, workspace  # noqa: F401 (a fixture)
+from tests.tui.test_graph import SIZES, compare
+
+
+async def test_an_empty_workspace_offers_the_demo(source: FakeSource) -> None:
+    source.rows_, source.known, source.journal = [], [], []
+    for size in SIZES:
+        async with driven(source, size) as drive:
+            await drive.press("z")
+            compare(drive, "empty")
+    async with driven(source, (80, 24)) as drive:
+        await drive.press("d")
+        await drive.until(lambda: isinstance(drive.app.screen, Confirm))
+        await drive.settle()
+        assert "files to sources/" in drive.text()
+        await drive.press("n")
+        assert "nothing was written" in drive.hint()
+        assert not source.link.submitted
+        await drive.press("d")
+        await drive.until(lambda: isinstance(drive.app.screen, Confirm))
+        await drive.pilot.press("y")
+        await drive.until(lambda: len(source.link.submitted) == 2 * len(HAVEN))
+        await drive.until(lambda: "air-by-day" in drive.text())
+        assert {type(each) for each in source.link.submitted} == {Pull, Verify}
+        assert drive.bench.pane == "jobs"  # where it can be watched
+        await drive.press("d")
+        assert "the demo is for an empty workspace" in drive.hint()
+
+
+def test_the_demo_writes_over_nothing(tmp_path: Path) -> None:
+    made = Workspace.init(tmp_path / "harbour")
+    mine = made.folder / "sources" / "air-readings.csv"
+    mine.parent.mkdir()
+    mine.write_text("mine")
+    with pytest.raises(Conflict, match="is there already"):
+        make_demo(made)
+    assert mine.read_text() == "mine"
+    assert not (made.folder / "manifests").exists()
+    mine.unlink()
+    requests = make_demo(made)
+    assert [type(request) for request, _ in requests] == [Pull, Verify] * 5
+    assert requests[-1][1] == "port-haven.smoke-and-breath"
+    assert len(make_demo(made)) == 10  # again: all of it is there
+
+
+CSV = "id,plz,when,amount\n1,01234,2024-01-01T10:00:00Z,1.5\n2,80331,2024-01-02T11:00:00Z,\n"
+
+
+async def test_a_dataset_from_a_file_without_the_manual(workspace: Workspace) -> None:  # noqa: F811
+    (workspace.folder / "boats.csv").write_text(CSV)
+    async with opened(workspace) as drive:
+        await drive.press("z", "n", "f")
+        await drive.until(lambda: isinstance(drive.app.screen, PlacePicker))
+        await drive.settle()
+        assert "boats.csv" in drive.text()
+        await drive.press("enter")
+        await drive.until(lambda: isinstance(drive.app.screen, Ask))
+        await drive.press("enter")
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.settle()
+        text = drive.text()
+        assert "- plz STRING" in text  # no number: it begins with a zero
+        assert "e opens it in your editor" in text
+        compare(drive, "file")
+        await drive.pilot.press("e")  # the editor changes nothing, so it is asked again
+        await drive.until(lambda: isinstance(drive.app.screen, Decision))
+        await drive.pilot.press("enter")
+        await drive.until(lambda: drive.bench.graph.row and drive.bench.graph.row.name == "boats")
+        assert "added boats (boats.yaml): p pulls it" in drive.hint()
+        assert manifests(workspace) == ["boats.yaml"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.csv", CSV, ["id BIGINT NOT NULL", "when TIMESTAMP", "kind: Ledger", "[id]", "`when` AS"]),
+        ("b.csv", "Stadt;Größe\nA;1,5\nA;2\n".encode("latin-1"), ['separator: ";"', "ISO-8859-1", "Append"]),
+        ("c.csv", "1,2\n3,4\n", ["header: false", "c1 BIGINT"]),
+        ("d.ndjson", '{"no":1,"n":{"x":[1]}}\n{"no":2}\n', ["NdJson", "STRUCT<x: ARRAY<BIGINT>>", '["no"]']),
+        ("e.json", '{"data":{"items":[{"id":1},{"id":2}]}}', ["Json", 'subPath: "data.items"', "Snapshot"]),
+        ("f.json", '[{"day":"2024-01-01"}]', ["kind: Json", "day DATE", "CAST(`day` AS TIMESTAMP)"]),
+        ("g.csv", "", ["for want of a look", "header: true"]),
+        ("h.parquet", b"none", ["for want of a look", "kind: Parquet"]),
+    ],
+)  # fmt: skip
+def test_manifests_of_files_are_right(
+    tmp_path: Path, name: str, content: str | bytes, expected: list[str]
+) -> None:
+    (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+    assert [found for found, _ in data_files(tmp_path)] == [name]
+    text = manifest_for(name, tmp_path, name_for(name, []))
+    for part in expected:
+        assert part in text
+    (snapshot,) = read_manifests(text, name)
+    assert snapshot.name == name[0]
+
+
+def test_places_give_names() -> None:
+    assert name_for("data/Meine Daten 2024.csv.gz", []) == "meine-daten-2024"
+    assert name_for("https://example.com/cases.zip?x=1", ["Cases"]) == "cases-2"
+    assert name_for("___.csv", []) == "my.dataset"
+    text = manifest_for("https://example.com/cases.csv.gz", Path(), "cases")
+    assert "format: Gzip" in text
+    assert 'url: "https://example.com/cases.csv.gz"' in text or "url: https://example.com" in text
