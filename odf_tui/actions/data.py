@@ -16,6 +16,7 @@ def _on_rows(name: str, key: str, title: str, hint: str = "") -> Action:
 ACTIONS: Final = (
     _on_rows("open_row", "enter", "show the row, every value in full", "row"),
     _on_rows("jump", "J", "go to an offset, a row or a time", "go to"),
+    _on_rows("find_rows", "slash", "look for a text in all rows", "look for"),
     _on_rows("next_match", "n", "next row that holds the text looked for with /"),
     _on_rows("previous_match", "N", "row before that holds the text looked for with /"),
     _on_rows("next_slice", "right_square_bracket", "next slice"),

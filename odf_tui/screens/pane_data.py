@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from textual import on
 from textual.message import Message
+from textual.widgets import Input
 
 from odf_tui.humane import count
 from odf_tui.messages import RowsOpened
@@ -116,9 +117,14 @@ class DataPart(Verbs):
 
     def do_filter(self) -> None:
         """Opens the line to type a filter in; for rows, a text to look for."""
+        super().do_filter()
         if self.pane == "data":
             self.data_pane.begin_finding()
-        super().do_filter()
+            self.query_one("#filter", Input).placeholder = "a text to look for in all rows"
+
+    def do_find_rows(self) -> None:
+        """The same, as an action of the rows."""
+        self.do_filter()
 
     def do_next_match(self) -> None:
         """The next row that holds the text."""

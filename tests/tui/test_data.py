@@ -407,7 +407,11 @@ async def test_jumping(source: FakeSource, dataset: Dataset) -> None:
 async def test_finding_goes_from_match_to_match(source: FakeSource) -> None:
     async with driven(source) as drive:
         pane = drive.bench.data_pane
-        await drive.press("3", "j", "j", "j", "slash", "=lighthouse", "enter")
+        await drive.press("3", "j", "j", "j")
+        assert "/ look for" in drive.hint()
+        await drive.press("slash")
+        assert "a text to look for in all rows" in drive.text()
+        await drive.press("=lighthouse", "enter")
         assert (pane.view.cursor, pane.view.column) == (6, 4)
         assert pane.view.count() == 7200 and "/lighthouse" in border(drive)
         await drive.press("n", "n", "N")
