@@ -58,10 +58,6 @@ def outcome(job: Job) -> tuple[str, str]:
     if job.kind == "update":
         state = result.get("state")
         return f"{result.get('status') or 'done'}" + (f", state {state}" if state else ""), "good"
-    if job.kind in ("describe", "project", "export"):
-        from odf_tui.looks import outcome_words
-
-        return outcome_words(job.kind, result), "good"
     if result.get("status") == "updated":
         blocks = result.get("blocks")
         rows = f"+{count(result.get('records') or 0)} rows"

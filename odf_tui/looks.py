@@ -211,13 +211,8 @@ def _frequent(column: ColumnStatistics, rows: int, width: int) -> Lines:
 # --- Jobs --------------------------------------------------------------------------------------------
 
 
-def outcome_words(kind: str, result: Mapping[str, Any]) -> str:
-    """What a job that looked has found, in a few words."""
+def written_words(result: Mapping[str, Any]) -> str:
+    """What an export has written, such as ``7 200 rows in air.csv, 412.0 kB``."""
     rows = f"{count(result.get('rows') or 0)} {'row' if result.get('rows') == 1 else 'rows'}"
-    if kind == "describe":
-        return f"counted {rows}"
-    if kind == "project":
-        key = ", ".join(map(str, result.get("key") or ()))
-        return f"by {plain(key)}: {count(result.get('rows') or 0)} of {count(result.get('of') or 0)} rows"
     name = str(result.get("path") or "").rpartition("/")[2]
     return f"{rows} in {plain(name)}, {size(result.get('size') or 0)}"

@@ -13,7 +13,7 @@ import msgspec
 from odf_engine.coordinator.protocol import Describe, Export, Project
 from odf_engine.errors import OdfError
 from odf_tui.humane import count
-from odf_tui.looks import outcome_words
+from odf_tui.looks import written_words
 from odf_tui.screens.places import Places
 from odf_tui.screens.waiting import Left, Waiting
 from odf_tui.state import DatasetRow
@@ -216,7 +216,7 @@ class LookingPart(Waiting, Places):
             await asyncio.to_thread(self.source.unspool, spooled)
             raise
         await asyncio.to_thread(self.source.unspool, spooled)
-        self.notify_line(outcome_words("export", result))
+        self.notify_line(written_words(result))
 
 
 def _has_system(window: RowWindow | None) -> bool:
