@@ -19,6 +19,8 @@ from odf_tui.widgets.jobs import JobsView, outcome
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.status import StatusLine
 
+LOGS: Final = 8
+"""How many logs of ended jobs are kept in memory."""
 LOG_SECONDS: Final = 0.4
 """How often a log that grows is painted: less often than it is told of, so that keys come first."""
 
@@ -130,6 +132,9 @@ class JobsPart(JobVerbs):
     @on(LogRead)
     def _log_read(self, message: LogRead) -> None:
         self.book.load_log(message.job, message.events)
+        for job in list(self.book.logs)[:-LOGS]:  # read again when they are looked at again
+            if job != message.job and (known := self.book.jobs.get(job)) is not None and known.state.final:
+                del self.book.logs[job]
         self.jobs_pane.show_log()
 
     @on(WorkerChanged)

@@ -30,6 +30,7 @@ from odf_tui.jobwords import ordinal, outcome, progress_words, waiting_words
 from odf_tui.logs import LogPage, LogWindow, Written, file_name, merged
 from odf_tui.pace import Pace, left_words, sparkline
 from odf_tui.screens.logs import LogScreen
+from odf_tui.screens.pane_jobs import LOGS
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -361,3 +362,18 @@ def test_what_jobs_found_that_only_look() -> None:
     assert said("project", '{"rows": 3, "of": 12}') == "3 rows of 12"
     assert said("export", '{"rows": 3, "size": 1200, "path": "/x/rows.csv"}') == "3 rows, 1.2 kB in rows.csv"
     assert said("describe", '{"rows": 3}') == "3 rows looked at"
+
+
+async def test_logs_of_many_jobs_do_not_stay_in_memory(source: FakeSource) -> None:
+    for number in range(20):
+        job = source.job(JobState.done, "harbour.tides")
+        source.changed(job)
+        source.line(job.id, f"of number {number}")
+    async with driven(source, (80, 24)) as drive:
+        await drive.press("4")
+        for _ in range(19):
+            await drive.press("j")
+        assert "of number 0" in drive.text()
+        assert len(drive.bench.book.logs) <= LOGS
+        await drive.press("g")
+        assert "of number 19" in drive.text()
