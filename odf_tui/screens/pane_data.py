@@ -115,16 +115,11 @@ class DataPart(Verbs):
             self.data_pane.leave_all()
         super().follow(target)
 
-    def do_filter(self) -> None:
-        """Opens the line to type a filter in; for rows, a text to look for."""
-        super().do_filter()
-        if self.pane == "data":
-            self.data_pane.begin_finding()
-            self.query_one("#filter", Input).placeholder = "a text to look for in all rows"
-
     def do_find_rows(self) -> None:
-        """The same, as an action of the rows."""
+        """Opens the line to type a text in, which is looked for from the cursor on."""
         self.do_filter()
+        self.data_pane.begin_finding()
+        self.query_one("#filter", Input).placeholder = "a text to look for in all rows"
 
     def do_next_match(self) -> None:
         """The next row that holds the text."""
@@ -138,7 +133,7 @@ class DataPart(Verbs):
         if self.data_pane.filter:
             self.data_pane.find_again(back=back)
         else:
-            self.do_filter()
+            self.do_find_rows()
 
     # --- One row ---
 
