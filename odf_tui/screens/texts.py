@@ -1,4 +1,4 @@
-"""Texts in colours: YAML, the queries in it, rows."""
+"""Texts in colours: YAML, and the queries in it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pygments.lexer import inherit
 from pygments.lexers.sql import MySqlLexer
 from pygments.token import Comment, Keyword, Name, Number, String
 
-from odf_tui.humane import clip, plain
+from odf_tui.humane import plain
 from odf_tui.widgets.lines import Span
 
 _YAML: Final = re.compile(r"^(\s*(?:- )*)([\w$./-]+:)( .*|)$")
@@ -102,16 +102,3 @@ def _indented_sql(lines: Sequence[str]) -> list[list[Span]]:
     indent = min((len(line) - len(line.lstrip(" ")) for line in lines if line.strip()), default=0)
     shown = sql_spans("\n".join(line[indent:] for line in lines))
     return [[(" " * indent, ""), *spans] for spans in shown] if lines else []
-
-
-def record_spans(record: Sequence[tuple[str, str, str]]) -> list[list[Span]]:
-    """A row, a line for each column."""
-    names = max((len(name) for name, _, _ in record), default=0)
-    types = min(max((len(kind) for _, kind, _ in record), default=0), 24)
-    lines: list[list[Span]] = []
-    for name, kind, text in record:
-        first, *rest = text.splitlines() or [""]
-        head: list[Span] = [(f" {plain(name):<{names}}  ", "name"), (f"{clip(kind, types)}  ", "muted")]
-        lines.append([*head, (plain(first), "")])
-        lines += [[(" " * (names + types + 5), ""), (plain(line), "")] for line in rest]
-    return lines
