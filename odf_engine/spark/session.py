@@ -20,6 +20,7 @@ from odf_engine.spark import archive, training
 from odf_engine.spark.cluster import check_executors, check_master, was_ended
 from odf_engine.spark.java import Java, find_java
 from odf_engine.spark.launch import Gateway, SparkFailed, connect, launch
+from odf_engine.spark.memory import Memory, memory_of
 from odf_engine.spark.settings import SparkConfig, is_here, is_local, spark_settings
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ if TYPE_CHECKING:
 
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
-
-    from odf_engine.spark.memory import Memory
 
 _log = logging.getLogger(__name__)
 _LARGEST_LOG = 5_000_000
@@ -109,8 +108,6 @@ class SparkRuntime:
     @property
     def memory(self) -> Memory | None:
         """What Java has of memory; None when Spark does not run."""
-        from odf_engine.spark.memory import memory_of
-
         context, pid = self._context, self.pid
         return None if context is None or pid is None else memory_of(context, pid)
 
