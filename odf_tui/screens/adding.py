@@ -11,12 +11,11 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.message import Message
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from odf_engine.errors import OdfError
 from odf_tui.fuzzy import ranked
-from odf_tui.screens.dialogs import Choice, Choices
+from odf_tui.screens.dialogs import Choice, Choices, Dialog
 from odf_tui.screens.problems import problem_lines, text_of
 from odf_tui.source import Source
 from odf_tui.widgets.lines import Paragraphs, Span
@@ -40,15 +39,15 @@ def manifest_files(folder: Path) -> Iterator[Path]:
                     return
 
 
-class AddDialog(ModalScreen[dict[str, str]]):
+class AddDialog(Dialog[dict[str, str]]):
     """Takes the path of a manifest; ends with the names of the datasets that were added, by id."""
 
     AUTO_FOCUS = "Input"
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", show=False),
-        Binding("enter", "add", show=False, priority=True),
-        Binding("tab", "complete", show=False, priority=True),
+        Binding("escape", "dismiss(None)", "close", show=False),
+        Binding("enter", "add", "add what the manifest holds", show=False, priority=True),
+        Binding("tab", "complete", "complete the path", show=False, priority=True),
         Binding("down,ctrl+n", "move('down')", show=False, priority=True),
         Binding("up,ctrl+p", "move('above')", show=False, priority=True),
     ]

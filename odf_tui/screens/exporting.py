@@ -12,11 +12,10 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from odf_tui.humane import plain, shorten
-from odf_tui.screens.dialogs import Confirm, Lines
+from odf_tui.screens.dialogs import Confirm, Dialog, Lines
 from odf_tui.widgets.lines import LineView, Span
 
 Format = Literal["csv", "ndjson", "json", "parquet"]
@@ -87,7 +86,7 @@ class Options(LineView):
         return found
 
 
-class ExportDialog(ModalScreen[Order]):
+class ExportDialog(Dialog[Order]):
     """Ends with what is to be written.
 
     Args:
@@ -100,10 +99,10 @@ class ExportDialog(ModalScreen[Order]):
     AUTO_FOCUS = ""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", show=False),
-        Binding("enter", "write", show=False, priority=True),
-        Binding("tab,down", "go(1)", show=False, priority=True),
-        Binding("shift+tab,up", "go(-1)", show=False, priority=True),
+        Binding("escape", "dismiss(None)", "close", show=False),
+        Binding("enter", "write", "write the file", show=False, priority=True),
+        Binding("tab,down", "go(1)", "the next line", show=False, priority=True),
+        Binding("shift+tab,up", "go(-1)", "the line before", show=False, priority=True),
     ]
 
     def __init__(self, title: str, rows: Sequence[str], name: str, *, system: bool = True) -> None:

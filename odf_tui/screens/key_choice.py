@@ -9,10 +9,9 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from odf_tui.humane import clip, plain
-from odf_tui.screens.dialogs import Lines
+from odf_tui.screens.dialogs import Dialog, Lines
 from odf_tui.widgets.lines import LineView, Span
 
 
@@ -53,7 +52,7 @@ class KeyLines(LineView):
         ]
 
 
-class KeyChoice(ModalScreen[list[str]]):
+class KeyChoice(Dialog[list[str]]):
     """Ends with the columns that were chosen.
 
     Args:
@@ -63,9 +62,9 @@ class KeyChoice(ModalScreen[list[str]]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q", "dismiss(None)", show=False),
-        Binding("enter", "take", show=False),
-        Binding("space,x", "choose", show=False),
+        Binding("escape,q", "dismiss(None)", "close", show=False),
+        Binding("enter", "take", "take the columns that are chosen", show=False),
+        Binding("space,x", "choose", "choose this one too, or not", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
         Binding("g,home", "move('first')", show=False),

@@ -9,7 +9,6 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import Describe, JobState
@@ -17,7 +16,7 @@ from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import clip, count, explained, plain
 from odf_tui.looks import Known, chart, column_lines, share, short_distinct
-from odf_tui.screens.dialogs import Lines
+from odf_tui.screens.dialogs import Dialog, Lines
 from odf_tui.state import JobBook
 from odf_tui.widgets.jobs import doing
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
@@ -88,7 +87,7 @@ class ColumnList(LineView):
         return [[(" no columns are known yet: there is no data", "muted")]] if self.known is not None else []
 
 
-class StatisticsScreen(ModalScreen[None]):
+class StatisticsScreen(Dialog[None]):
     """Shows what is known at once, asks the worker for the rest, and shows it when it has counted.
 
     Args:
@@ -103,11 +102,11 @@ class StatisticsScreen(ModalScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,i", "dismiss(None)", show=False),
-        Binding("y", "copy", show=False),
-        Binding("c", "stop", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
+        Binding("escape,q,i", "dismiss(None)", "close", show=False),
+        Binding("y", "copy", "copy what is said of the column", show=False),
+        Binding("c", "stop", "stop counting", show=False),
+        Binding("j,down", "move('down')", "the next column", show=False),
+        Binding("k,up", "move('above')", "the column before", show=False),
         Binding("g,home", "move('first')", show=False),
         Binding("G,end", "move('last')", show=False),
         Binding("pagedown,ctrl+f", "move('page_down')", show=False),
