@@ -14,7 +14,7 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input
 
 from odf_tui.actions import key_name
@@ -63,7 +63,7 @@ class Lines(LineScroll):
         return self.lines[index]
 
 
-class Dialog(ModalScreen[Result]):
+class Above(Screen[Result]):
     """A screen above the workbench. ``?`` lists and runs its keys: those bindings that have a description."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "show_keys", show=False)]
@@ -94,6 +94,10 @@ class Dialog(ModalScreen[Result]):
 
         if not isinstance(self, Picker):
             self.app.push_screen(Picker(f"Keys here  ({_MOVES})", self.key_list(), typing=False), run)
+
+
+class Dialog(Above[Result], ModalScreen[Result]):
+    """One that leaves the workbench in sight."""
 
 
 class Picker(Dialog[str]):

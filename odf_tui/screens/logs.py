@@ -12,7 +12,6 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 from textual.geometry import Region
-from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
@@ -22,6 +21,7 @@ from odf_tui.job_messages import LogPageRead
 from odf_tui.logs import Entry, LogWindow, file_line, searched_text
 from odf_tui.pace import Pace, pressure
 from odf_tui.reads import Reads
+from odf_tui.screens.dialogs import Above
 from odf_tui.source import Source
 from odf_tui.widgets.gauges import Gauges
 from odf_tui.widgets.jobs import end_of
@@ -32,7 +32,7 @@ _ROOM_FOR_GAUGES: Final = 36
 _NO_MORE: Final = ("none below, N looks above", "none above, n looks below")
 
 
-class LogScreen(Screen[str]):
+class LogScreen(Above[str]):
     """Shows a job's log, and nothing else: what is below would be painted anew with each line of it.
 
     Ends with None, or the id of an action of the pane that is wanted.
@@ -47,26 +47,26 @@ class LogScreen(Screen[str]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "leave", show=False),
-        Binding("q", "dismiss(None)", show=False),
-        Binding("slash", "search", show=False),
-        Binding("n", "next(False)", show=False),
-        Binding("N", "next(True)", show=False),
-        Binding("w", "wrap", show=False),
-        Binding("i", "details", show=False),
-        Binding("m", "gauges", show=False),
-        Binding("y", "copy", show=False),
-        Binding("S", "save", show=False),
-        Binding("full_stop", "dismiss('retry')", show=False),
-        Binding("b", "dismiss('job_block')", show=False),
-        Binding("o", "dismiss('job_dataset')", show=False),
-        Binding("x", "dismiss('cancel')", show=False),
+        Binding("escape", "leave", "leave the search, then the log", show=False),
+        Binding("q", "dismiss(None)", "close", show=False),
+        Binding("slash", "search", "find a text", show=False),
+        Binding("n", "next(False)", "the next line that has it", show=False),
+        Binding("N", "next(True)", "the line before that has it", show=False),
+        Binding("w", "wrap", "wrap long lines, or cut them", show=False),
+        Binding("i", "details", "show details too, or not", show=False),
+        Binding("m", "gauges", "show speed and memory, or not", show=False),
+        Binding("y", "copy", "copy what was read of the log", show=False),
+        Binding("S", "save", "save the whole log", show=False),
+        Binding("full_stop", "dismiss('retry')", "do the job again", show=False),
+        Binding("b", "dismiss('job_block')", "go to the block that it wrote", show=False),
+        Binding("o", "dismiss('job_dataset')", "go to its dataset", show=False),
+        Binding("x", "dismiss('cancel')", "cancel the job", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
         Binding("h,left", "move('left')", show=False),
         Binding("l,right", "move('right')", show=False),
         Binding("g,home", "first", show=False),
-        Binding("G,end", "last", show=False),
+        Binding("G,end", "last", "the end, and follow it", show=False),
         Binding("pagedown,space,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
     ]

@@ -8,18 +8,17 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import plain
-from odf_tui.screens.dialogs import Lines
+from odf_tui.screens.dialogs import Dialog, Lines
 from odf_tui.state import JobBook
 from odf_tui.widgets.jobs import doing, outcome
 
 _LOOK_SECONDS = 0.1
 
 
-class JobDialog(ModalScreen[str]):
+class JobDialog(Dialog[str]):
     """Shows what a job does until it has ended; ends with ``ended``, ``stop`` or ``leave``.
 
     Args:
@@ -30,8 +29,8 @@ class JobDialog(ModalScreen[str]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss('stop')", show=False),
-        Binding("b", "leave", show=False),
+        Binding("escape", "dismiss('stop')", "stop it", show=False),
+        Binding("b", "leave", "let it go on in the background", show=False),
     ]
 
     def __init__(self, title: str, book: JobBook, job: str, *, leaves: bool) -> None:

@@ -9,14 +9,13 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
-from textual.screen import ModalScreen
 from textual.widgets import Input
 
 from odf_tui.humane import plain
-from odf_tui.screens.dialogs import Lines
+from odf_tui.screens.dialogs import Dialog, Lines
 
 
-class SaveDialog(ModalScreen[Path]):
+class SaveDialog(Dialog[Path]):
     """A line with the path of a file; relative ones start where the program was started.
 
     Args:
@@ -26,7 +25,7 @@ class SaveDialog(ModalScreen[Path]):
 
     AUTO_FOCUS = "Input"
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "close", show=False)]
 
     def __init__(self, title: str, path: str) -> None:
         super().__init__()
