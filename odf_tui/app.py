@@ -51,7 +51,7 @@ def run(folder: Path) -> None:
         sys.stdout.flush()
     if app.return_code:
         sys.exit(app.return_code)
-    snapshot.save(folder, source)
+    source.keep()
 
 
 class LateSource:

@@ -63,17 +63,24 @@ def _within(folder: str) -> list[str]:
 
 def load(folder: Path) -> Snapshot | None:
     """The snapshot of a workspace, if it is still true."""
+    found = _read(folder)
+    return found if found is not None and found.stamp == stamp(folder) else None
+
+
+def _read(folder: Path) -> Snapshot | None:
     try:
         with _path(folder).open("rb") as file:
             found = msgspec.msgpack.decode(file.read(), type=Snapshot)
     except (OSError, msgspec.MsgspecError):
         return None
-    return found if found.program == _program() and found.stamp == stamp(folder) else None
+    return found if found.program == _program() else None
 
 
 def save(folder: Path, source: Source) -> None:
     """Writes a snapshot of what a source says now; where that is not possible, there is none."""
     before = stamp(folder)  # what changes while it is being read makes it untrue
+    if (known := _read(folder)) is not None and known.stamp == before:
+        return
     with suppress(OdfError, OSError):
         rows, (jobs, last_seq) = source.datasets(), source.jobs()
         if not source.settings_problem:

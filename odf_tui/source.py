@@ -137,6 +137,10 @@ class Source(Questions, BlockSource, JobSource, LookSource, Protocol):
         """Takes that back; whether it was trusted."""
         ...
 
+    def keep(self) -> None:
+        """Keeps what the first screen shows for the next start."""
+        ...
+
     def jobs(self) -> tuple[list[Job], int]:
         """Recent jobs, newest first, and the journal number up to which they are known."""
         ...

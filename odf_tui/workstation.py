@@ -109,6 +109,10 @@ class Workstation(App[None], inherit_bindings=False):
         for screen in self.screen_stack[:-1]:
             screen.post_message(events.Resize(event.size, event.size))
 
+    def read_dialog_styles(self) -> None:
+        """Reads what dialogs need to know of styles, before the first of them opens."""
+        self.stylesheet.read(Path(__file__).with_name("dialogs.tcss"))
+
     @property
     def bench(self) -> Workbench:
         """The workbench, whatever is above it."""

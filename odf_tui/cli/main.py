@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -35,6 +36,7 @@ def main() -> NoReturn:
 
 def open_workstation(folder: Path | None) -> None:
     """Opens the workstation on a workspace: that of ``folder``, else of the environment or where we are."""
+    gc.disable()  # until the first paint: what is loaded until then stays
     from odf_engine.workspace.where import workspace_folder
     from odf_tui.app import run
 

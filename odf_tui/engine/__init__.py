@@ -37,6 +37,12 @@ class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads, Sql
         """Why the file of settings cannot be read."""
         return self._settings[1]
 
+    def keep(self) -> None:
+        """Keeps what the first screen shows for the next start."""
+        from odf_tui import snapshot
+
+        snapshot.save(self.folder, self)
+
     @cached_property
     def _settings(self) -> tuple[settings.UiConfig, str]:
         try:

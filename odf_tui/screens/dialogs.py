@@ -66,6 +66,7 @@ class Lines(LineScroll):
 class Above(Screen[Result]):
     """A screen above the workbench. ``?`` lists and runs its keys: those bindings that have a description."""
 
+    CSS_PATH = "../dialogs.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [Binding("question_mark,f1", "show_keys", show=False)]
 
     def dismiss(self, result: Result | None = None) -> AwaitComplete:

@@ -24,6 +24,8 @@ LOGS: Final = 8
 LOG_SECONDS: Final = 0.4
 """How often a log that grows is painted: less often than it is told of, so that keys come first."""
 
+KEEP_SECONDS: Final = 2.0
+
 
 class JobsPart(JobVerbs):
     """The part of the workbench about jobs.
@@ -35,6 +37,7 @@ class JobsPart(JobVerbs):
     tick: Timer
     _worker_news: WorkerChanged | None = None
     _log_due: Timer | None = None
+    _keep_timer: Timer | None = None
 
     # --- What is learnt ---
 
@@ -71,6 +74,18 @@ class JobsPart(JobVerbs):
             self._read_soon()
         for job in changes.ended:
             self._ended(job)
+        if changes.ended and not self.book.open():
+            self.keep_soon()
+
+    def keep_soon(self) -> None:
+        """Keeps what the next start shows first, once all is quiet: lines break without a farewell."""
+        if self._keep_timer is None:
+            self._keep_timer = self.set_timer(KEEP_SECONDS, self._keep_now)
+
+    def _keep_now(self) -> None:
+        self._keep_timer = None
+        if not self.book.open():
+            self.run_worker(self.source.keep, thread=True, exclusive=True, group="keep", exit_on_error=False)
 
     def _show_log(self) -> None:
         """Shows the log below the list, unless one has the whole screen."""

@@ -68,6 +68,8 @@ class Workbench(
 
     def _begin(self) -> None:
         self.station.painted()
+        self.keep_soon()
+        self.station.read_dialog_styles()
         if self.key_problems:
             more = len(self.key_problems) - 1
             self.notify_line(self.key_problems[0] + (f" (and {count(more)} more: ?)" if more else ""), "warn")

@@ -91,6 +91,7 @@ def main() -> None:
                 subprocess.run([*ODF, "-w", str(workspace), "worker", "start"], check=True, **QUIET)
                 terminal = Terminal(ODF, workspace)
                 terminal.wait("ready", seconds=120)  # Spark is there, and everything is cached
+                terminal.rest(5)
                 terminal.end()
             for _ in range(runs):
                 found[0].append(run((sys.executable, "empty.py"), folder, "4 Pane"))

@@ -260,6 +260,9 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks):
         at = self.rows_.index(self._row(dataset))
         self.rows_[at] = replace(self.rows_[at], standing=standing)  # type: ignore[arg-type]
 
+    def keep(self) -> None:
+        """There is no next start."""
+
     def jobs(self) -> tuple[list[Job], int]:
         """The jobs."""
         return list(reversed(self.known)), self._seq
