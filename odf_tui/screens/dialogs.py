@@ -97,7 +97,7 @@ class Above(Screen[Result]):
             self.app.push_screen(Picker(f"Keys here  ({_MOVES})", self.key_list(), typing=False), run)
 
 
-class Dialog(Above[Result], ModalScreen[Result]):
+class Dialog(ModalScreen[Result], Above[Result]):
     """One that leaves the workbench in sight."""
 
 
