@@ -98,7 +98,7 @@ async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -
         dataset("broken", polls=False, problem="block 3 is missing"),
     ]
     async with driven(source) as drive:
-        await drive.press("colon", "=go to events", "enter", "p")
+        await drive.press("colon", "=events", "enter", "p")
         assert "there is nothing to poll: data is pushed with odf ingest events FILE" in drive.hint()
         assert "They are pushed: odf ingest events FILE" in drive.text()
         await drive.press("P")
@@ -116,11 +116,11 @@ async def test_pushed_datasets_say_how_and_show_their_jobs(source: FakeSource) -
         await drive.press("enter")
         assert isinstance(drive.app.screen, DetailReader)
         assert "Last ingest" in drive.text()
-        await drive.press("escape", "colon", "=go to bare", "enter", "p")
+        await drive.press("escape", "colon", "=bare", "enter", "p")
         assert "bare has no source: e edits its definition" in drive.hint()
         await drive.press("enter")
         assert "it has no source: e edits its definition" in drive.text()
-        await drive.press("escape", "colon", "=go to broken", "enter", "e")
+        await drive.press("escape", "colon", "=broken", "enter", "e")
         assert "broken is damaged" in drive.hint()
 
 
@@ -260,7 +260,7 @@ async def test_dialogs_keep_all_they_have_in_sight(source: FakeSource) -> None:
             await drive.settle()
             assert "type yes to allow exactly this" in drive.text()
             assert "esc closes" in drive.text()
-            for key, last in (("question_mark", "leave; running jobs go on"), ("colon", "theme sixteen")):
+            for key, last in (("question_mark", "leave; running jobs go on"), ("colon", "sixteen")):
                 await drive.press("escape", key)
                 drive.app.screen.query_one(Choices).move("last")
                 await drive.settle()

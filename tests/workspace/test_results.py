@@ -44,11 +44,13 @@ def test_no_more_is_taken_than_is_kept(tmp_path: Path) -> None:
 
 
 def test_the_newest_results_are_kept_and_half_of_one_never(tmp_path: Path) -> None:
-    path = tmp_path
+    made: list[Path] = []
     for number in range(KEPT + 3):
-        with writing(tmp_path) as (part, path):
+        with writing(tmp_path) as (part, target):
             part.write_bytes(b"0" * 10)
-        os.utime(path, (number, number))
+        os.utime(target, (number, number))
+        made.append(target)
+    path = made[-1]
     sweep(tmp_path)
     folder = tmp_path / "cache" / "queries"
     assert len(list(folder.iterdir())) == KEPT
