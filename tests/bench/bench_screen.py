@@ -121,7 +121,7 @@ def main() -> None:
                 lines += at_rest(terminal)
             with opened(wide.folder, f"row 1 of {spaced(rows)}", "ready") as terminal:
                 terminal.send("3")
-                times = jumps(terminal, ("G", f"row {spaced(rows)} of"), ("g", "row 1 of"))
+                times = jumps(terminal, ("G", f"row {spaced(rows)} "), ("g", "row 1 "))
                 lines.append(_jump(f"jump to the last of {rows:,} rows", times))
                 lines.append(_memory(f"{rows:,} rows open", terminal, 140))
             with opened(long.folder, str(blocks - 1), "ready") as terminal:
