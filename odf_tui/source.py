@@ -101,8 +101,8 @@ class Source(Questions, BlockSource, JobSource, LookSource, Protocol):
         """What is known of a dataset."""
         ...
 
-    def rows(self, dataset: str) -> RowWindow:
-        """The rows of a dataset."""
+    def rows(self, dataset: str) -> RowWindow | None:
+        """The rows of a dataset; None when there are none."""
         ...
 
     def add(self, path: Path) -> dict[str, str]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 # Every Java that a test starts is over before the thorough compiler, or an archive of classes, pays.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
 os.environ.setdefault("ODF_SPARK_ARCHIVE", "0")
+# Hundreds of commands are started: each would compile the program anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # How busy the machine is says nothing about the project.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -58,12 +58,6 @@ def primary_key(state: ChainState) -> list[str]:
     return list(found.pop()) if len(found) == 1 else []
 
 
-def known_projection(odf: Path, dataset: Dataset, key: Sequence[str]) -> Projection | None:
-    """The current state of a dataset by key, if it was made for the rows that it has now."""
-    rows = StoredRows.of_dataset(dataset)
-    return _read(_path(odf, rows, _columns(rows, key)))
-
-
 def project(odf: Path, dataset: Dataset, key: Sequence[str], reporter: Reporter) -> Projection:
     """Makes the current state of a dataset by key: of each key its newest row, unless that takes it away.
 

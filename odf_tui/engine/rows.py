@@ -21,17 +21,19 @@ if TYPE_CHECKING:
 class RowReads(Entries):
     """Reads rows."""
 
-    def rows(self, dataset: str) -> RowWindow:
-        """The rows of a dataset."""
+    def rows(self, dataset: str) -> RowWindow | None:
+        """The rows of a dataset; None when there are none, and then Arrow is not loaded."""
+        chain = self.entry(dataset).dataset
+        state = chain.state()
+        if not state.records:
+            return None
         import pyarrow as pa
 
         from odf_engine.workspace.preview import Preview
 
         # Arrow's own allocators keep several times of what is in use.
         pa.set_memory_pool(pa.system_memory_pool())
-        chain = self.entry(dataset).dataset
-        vocabulary = chain.state().vocabulary
-        return _Rows(Preview(chain), vocabulary)
+        return _Rows(Preview(chain), state.vocabulary)
 
 
 class _Rows:

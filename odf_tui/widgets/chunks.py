@@ -43,7 +43,7 @@ def open_window(window: RowWindow) -> Opened:
 def open_rows(source: Source, dataset: str) -> Opened | None:
     """Opens the rows of a dataset; in a thread. None when there are none."""
     window = source.rows(dataset)
-    return open_window(window) if window.row_count else None
+    return open_window(window) if window is not None and window.row_count else None
 
 
 class ChunkView(LineView):

@@ -117,6 +117,7 @@ def stored(dataset: Dataset) -> StoredWindow:
     """The rows as the workstation reads them."""
     source = WorkspaceSource(Workspace(dataset.folder.parents[2]))
     window = source.rows(str(source.workspace.resolve("rows").id))
+    assert window is not None
     assert isinstance(window, StoredWindow)
     return window
 
