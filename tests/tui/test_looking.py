@@ -38,8 +38,8 @@ def compare(drive: Driven, name: str, part: str = ".dialog") -> None:
 @pytest.fixture(autouse=True)
 def _started_there(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the program was started."""
-    monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: cls("/home/ada/work")))
-    monkeypatch.setattr(Path, "absolute", lambda path: Path("/home/ada/work") / path)
+    monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: cls("/srv/haven/ada")))
+    monkeypatch.setattr(Path, "absolute", lambda path: Path("/srv/haven/ada") / path)
 
 
 def test_numbers_as_people_read_them() -> None:
@@ -211,7 +211,7 @@ async def test_an_export(source: FakeSource, size: tuple[int, int]) -> None:
         compare(drive, "export")
         await drive.press("enter")
         job = await job_of(drive)
-        path = "/home/ada/work/air-readings.ndjson"
+        path = "/srv/haven/ada/air-readings.ndjson"
         assert drive.source.link.submitted == [
             Export(AIR, path, format="ndjson", ranges=[(1, 4)], system=False)
         ]
@@ -241,7 +241,7 @@ async def test_rows_that_no_file_has_are_written_for_the_worker_first(source: Fa
         await drive.press("E", "enter")
         job = await job_of(drive)
         (request,) = drive.source.link.submitted
-        assert request == Export(AIR, "/home/ada/work/air-readings.csv", file="spool-1")
+        assert request == Export(AIR, "/srv/haven/ada/air-readings.csv", file="spool-1")
         assert source.spooled == [window]
         await ends(drive, job, state=JobState.failed, error=Failure("the folder is not there"))
         await drive.until(lambda: "the folder is not there" in drive.hint())
@@ -259,7 +259,7 @@ async def test_the_result_of_a_query(source: FakeSource) -> None:
         await drive.press("enter")
         await job_of(drive)
         (request,) = drive.source.link.submitted
-        assert request == Export("", "/home/ada/work/result.csv", file="/cache/result.parquet")
+        assert request == Export("", "/srv/haven/ada/result.csv", file="/cache/result.parquet")
         await drive.press("escape", "i")
         await drive.until(lambda: len(drive.source.link.submitted) == 2)
         assert drive.source.link.submitted[1] == Describe("", file="/cache/result.parquet")
@@ -273,5 +273,5 @@ async def test_while_a_job_goes_on_the_person_goes_on_too(source: FakeSource) ->
         await drive.pilot.press("b")
         await drive.until(lambda: "is being written" in drive.hint())
         assert drive.app.screen is drive.bench
-        await ends(drive, job, result={"rows": 1, "size": 9, "path": "/home/ada/work/air-readings.csv"})
+        await ends(drive, job, result={"rows": 1, "size": 9, "path": "/srv/haven/ada/air-readings.csv"})
         await drive.until(lambda: "1 row" in drive.hint() and "air-readings.csv" in drive.hint())
