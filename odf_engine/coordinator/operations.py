@@ -15,13 +15,16 @@ from msgspec import to_builtins
 
 from odf_engine.coordinator import changing, looking, querying
 from odf_engine.coordinator.protocol import (
+    Compare,
     Describe,
     Export,
     Ingest,
     Project,
     Pull,
+    Push,
     Query,
     Request,
+    Search,
     Update,
     Validate,
     Verify,
@@ -79,6 +82,8 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
     match request:
         case Pull():
             return _pull(request, context, reporter)
+        case Push() | Compare() | Search():
+            return _share(request, context, reporter)
         case Ingest():
             return _ingest(request, context, reporter)
         case Verify():
@@ -106,13 +111,18 @@ def warm_up() -> None:
 
 
 def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.coordinator import sharing
     from odf_engine.metadata.model import DatasetKind
     from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.trust import Trust
     from odf_engine.workspace.workspace import Workspace
 
     workspace = Workspace.find(explicit=context.host.folder)
+    if request.alias is not None and request.url is not None:
+        return sharing.pull(workspace, None, request.url, request, reporter)
     entry = workspace.resolve(request.dataset)
+    if (url := sharing.source_of(workspace, entry, request.url)) is not None:
+        return sharing.pull(workspace, entry, url, request, reporter)
     if request.set_watermark is None:
         Trust(workspace).check(entry)  # pulling does it too: here it spares the wait for Spark
     runtime = context.host.spark(reporter)
@@ -139,6 +149,18 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
         environment=context.environment,
     )
     return _pulled(entry, result)
+
+
+def _share(request: Push | Compare | Search, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.coordinator import sharing
+
+    match request:
+        case Push():
+            return sharing.push(request, context, reporter)
+        case Compare():
+            return sharing.compare(request, context, reporter)
+        case Search():
+            return sharing.search(request, context, reporter)
 
 
 def _ingest(request: Ingest, context: Context, reporter: Reporter) -> dict[str, Any]:

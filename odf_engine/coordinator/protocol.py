@@ -16,25 +16,28 @@ import msgspec
 
 from odf_engine.coordinator.requests import (
     LOOKS,
+    Compare,
     Describe,
     Export,
     Ingest,
     Project,
     Pull,
+    Push,
     Query,
     Request,
+    Search,
     Update,
     Validate,
     Verify,
 )
 
 __all__ = [
-    "LOOKS", "Describe", "Export", "Ingest", "Project", "Pull", "Query", "Request", "Update", "Validate",
-    "Verify",
+    "LOOKS", "Compare", "Describe", "Export", "Ingest", "Project", "Pull", "Push", "Query", "Request",
+    "Search", "Update", "Validate", "Verify",
 ]  # fmt: skip
 """Requests are part of what is said, so they are found here too."""
 
-PROTOCOL_VERSION: Final = 4
+PROTOCOL_VERSION: Final = 5
 
 
 class JobState(Enum):

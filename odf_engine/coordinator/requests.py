@@ -13,6 +13,10 @@ class Pull(msgspec.Struct, frozen=True, tag="pull"):
     A root dataset's source is polled until it has no more, a derivative one takes in what its inputs
     have. It waits for jobs of the datasets ``after`` that were entered before it. With
     ``reset_on_divergence`` a derivative one begins anew where an input was reset or replaced.
+
+    One that comes from elsewhere takes over what is new there: from ``url``, else from where it came. With
+    ``force`` also where both have changed since; the head it had is kept as a reference. A dataset that is
+    not here yet comes under the name ``alias``; ``dataset`` is then the URL.
     """
 
     dataset: str
@@ -22,6 +26,46 @@ class Pull(msgspec.Struct, frozen=True, tag="pull"):
     force: bool = False
     strict: bool = False
     reset_on_divergence: bool = False
+    url: str | None = None
+    alias: str | None = None
+
+
+class Push(msgspec.Struct, frozen=True, tag="push"):
+    """Brings another place up to date with a dataset; ``dataset`` is an id, ``url`` where it goes.
+
+    With ``force`` also what only that place has is given up there; where it can be, its head is kept as a
+    reference. The result is JSON: name, url, status (updated or up-to-date), old_head, new_head, blocks,
+    objects, bytes.
+    """
+
+    dataset: str
+    url: str
+    force: bool = False
+
+
+class Compare(msgspec.Struct, frozen=True, tag="compare"):
+    """Looks how a dataset stands to where it comes from and goes to, and remembers it.
+
+    ``dataset`` is an id; ``urls`` are by default all of its remotes. The result is JSON: name, and ``seen``
+    as ``odf_engine.workspace.remotes.Seen``; ``problems`` are [{url, message}].
+    """
+
+    dataset: str
+    urls: list[str] = []
+
+
+class Search(msgspec.Struct, frozen=True, tag="search"):
+    """Looks for datasets in repositories: those named, by default all of them; ``dataset`` is empty.
+
+    The result is JSON::
+
+        datasets  [{repository, name, url, id, kind, head, blocks, records, size, description, keywords}]
+        problems  [{repository, message}]: those that could not be asked
+    """
+
+    text: str
+    repositories: list[str] = []
+    dataset: str = ""
 
 
 class Ingest(msgspec.Struct, frozen=True, tag="ingest"):
@@ -160,7 +204,9 @@ class Query(msgspec.Struct, frozen=True, tag="sql"):
     dataset: str = ""
 
 
-Request = Pull | Ingest | Verify | Validate | Update | Query | Describe | Project | Export
+Request = (
+    Pull | Push | Compare | Search | Ingest | Verify | Validate | Update | Query | Describe | Project | Export
+)
 
-LOOKS: Final = frozenset({"describe", "project", "export", "sql"})
+LOOKS: Final = frozenset({"compare", "describe", "export", "project", "search", "sql"})
 """Kinds of jobs that only look at what a dataset has. They change nothing, and run beside those that do."""

@@ -84,6 +84,15 @@ class FetchConfig(Settings, frozen=True):
     ] = "2g"
 
 
+class SyncConfig(Settings, frozen=True):
+    """How datasets are exchanged with other places; patience is that of fetch."""
+
+    parallel: Annotated[int, Meta(ge=1, le=64, description="how many files travel at the same time")] = 4
+    ipfs_gateway: Annotated[
+        str, Meta(pattern=r"^https?://[^/?#]+(/.*)?$", description="through which ipfs: and ipns: are read")
+    ] = "http://localhost:8080"
+
+
 class PrepareConfig(Settings, frozen=True):
     """Bounds on what is unpacked or piped, against archives that would fill the disk."""
 
@@ -156,6 +165,7 @@ class Config(Settings, frozen=True):
     spark: SparkConfig = SparkConfig()
     worker: WorkerConfig = WorkerConfig()
     fetch: FetchConfig = FetchConfig()
+    sync: SyncConfig = SyncConfig()
     prepare: PrepareConfig = PrepareConfig()
     transform: TransformConfig = TransformConfig()
     sandbox: SandboxConfig = SandboxConfig()

@@ -1,0 +1,128 @@
+"""How the histories of a dataset here and of the same one elsewhere stand to each other.
+
+Both chains are hash-linked: they are the same up to the last block that both have. Only the other one is
+walked, from its head back to a block that is known here, and every byte of it is checked on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.errors import BadData, Conflict, MalformedBlock
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import decode_block
+from odf_engine.metadata.model import MetadataBlock, Seed
+from odf_engine.progress import Reporter
+from odf_engine.sync.remote import MOST_BLOCK_BYTES, RemoteDataset
+
+TAMPERED = "the bytes are not those of its hash: the source is damaged, or somebody changed it"
+SOURCE_HINT = "nothing was changed here; tell whoever hosts it, or pull it from somewhere else"
+
+
+class Relation(msgspec.Struct, frozen=True):
+    """How the dataset here stands to the one there.
+
+    Attributes:
+        kind: ``equal``; ``ahead``: only the one here has more; ``behind``: only the one there has more;
+            ``diverged``: both have more since ``common``; ``new``: here, or there, is none yet.
+        ours: blocks that only the one here has.
+        theirs: blocks that only the one there has.
+        common: the newest block that both have.
+    """
+
+    kind: Literal["equal", "ahead", "behind", "diverged", "new"]
+    ours: int
+    theirs: int
+    common: Multihash | None
+
+
+class Walked(NamedTuple):
+    """A block of another chain, with the bytes that its hash was made of."""
+
+    hash: Multihash
+    block: MetadataBlock
+    data: bytes
+
+
+def checked(block_hash: Multihash, data: bytes, where: str) -> Walked:
+    """A block whose bytes came from elsewhere.
+
+    Raises:
+        BadData: the bytes are not those of the hash, or no block.
+    """
+    if Multihash.sha3_256(data) != block_hash:
+        raise BadData(f"block {block_hash}: {TAMPERED}", where=where, hint=SOURCE_HINT)
+    try:
+        return Walked(block_hash, decode_block(data).block, data)
+    except MalformedBlock as error:
+        place = f" ({error.where})" if error.where else ""
+        problem = f"block {block_hash} cannot be read: {error.message}{place}"
+        raise BadData(problem, where=where, hint=SOURCE_HINT) from error
+
+
+def walk(
+    remote: RemoteDataset, head: Multihash, known: Callable[[Multihash], bool], reporter: Reporter
+) -> Iterator[Walked]:
+    """The blocks of another chain, newest first, down to its first one or before one that is ``known``.
+
+    Raises:
+        BadData: a block is not what its hash says, or its number is not the one before its follower's.
+        NotFound, SourceUnavailable, Cancelled: as the remote has it.
+    """
+    at: Multihash | None = head
+    number: int | None = None
+    while at is not None and not known(at):
+        reporter.check()
+        found = checked(at, remote.read("blocks", at, MOST_BLOCK_BYTES), remote.url)
+        block = found.block
+        if number is not None and block.sequence_number != number:
+            problem = f"block {at} has number {block.sequence_number} where {number} belongs"
+            raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
+        if (block.prev_block_hash is None) != (block.sequence_number == 0):
+            problem = f"block {at}, number {block.sequence_number}, does not fit its place in the chain"
+            raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
+        yield found
+        at, number = block.prev_block_hash, block.sequence_number - 1
+
+
+def compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Relation:
+    """Looks how the dataset here stands to the one there; asks for as many blocks as are not here.
+
+    Raises:
+        Conflict: it is another dataset.
+        OdfError: as :func:`walk`.
+    """
+    ours, theirs = dataset.head(), remote.head()
+    blocks = 0 if ours is None else dataset.state().blocks
+    if theirs is None or ours is None:
+        return Relation("new", blocks, 0, None)
+    if ours == theirs:
+        return Relation("equal", 0, 0, ours)
+    if dataset.holds(theirs):
+        return Relation("ahead", blocks - 1 - dataset.block(theirs).block.sequence_number, 0, theirs)
+    count, last = 0, None
+    for last in walk(remote, theirs, dataset.holds, reporter):
+        count += 1
+        total = count + last.block.sequence_number
+        reporter.amount(files=count, total_files=total)
+    assert last is not None  # their head is not held here
+    common = last.block.prev_block_hash
+    if common is None:
+        raise unrelated(dataset, last.block, remote.url)
+    here = blocks - last.block.sequence_number
+    return Relation("diverged" if here else "behind", here, count, common)
+
+
+def unrelated(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:
+    """The error of a chain that begins otherwise; only the first block of it may differ so."""
+    ours = dataset.state().dataset_id
+    theirs = first.event.dataset_id if isinstance(first.event, Seed) else "no dataset"
+    if theirs == ours:
+        message = "it has the same id, and another first block"
+    else:
+        message = f"it is another dataset: {theirs}, where this one is {ours}"
+    return Conflict(message, where=where, hint="pull it under a name of its own: --as NAME")
