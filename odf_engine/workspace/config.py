@@ -93,6 +93,31 @@ class SyncConfig(Settings, frozen=True):
     ] = "http://localhost:8080"
 
 
+class ServeConfig(Settings, frozen=True):
+    """Bounds on what others may ask of `odf serve`."""
+
+    connections: Annotated[int, Meta(ge=1, le=65_536, description="open connections in all")] = 512
+    connections_each: Annotated[int, Meta(ge=1, description="open connections of one address")] = 160
+    sessions: Annotated[int, Meta(ge=1, description="smart pulls at the same time")] = 128
+    sessions_each: Annotated[int, Meta(ge=1, description="smart pulls of one address")] = 80
+    pushes: Annotated[int, Meta(ge=1, le=64, description="pushes at the same time")] = 4
+    idle_seconds: Annotated[
+        float, Meta(gt=0, description="a client that neither sends nor takes anything for so long is let go")
+    ] = 60
+    session_minutes: Annotated[float, Meta(gt=0, description="a transfer ends after this long")] = 720
+    most_message_bytes: Annotated[
+        int, Meta(ge=1 << 16, description="a message of a smart transfer, in bytes")
+    ] = 64 << 20
+    most_push_blocks: Annotated[int, Meta(ge=1, description="blocks of one push")] = 1_000_000
+    most_push_objects: Annotated[int, Meta(ge=0, description="slices and checkpoints of one push")] = 100_000
+    most_push_bytes: Annotated[
+        int, Meta(ge=0, description="what one push may bring, in bytes, blocks and objects together")
+    ] = 1 << 40
+    behind_proxy: Annotated[
+        bool, Meta(description="believe X-Forwarded-Proto and -Host: a proxy in front of it sets them")
+    ] = False
+
+
 class PrepareConfig(Settings, frozen=True):
     """Bounds on what is unpacked or piped, against archives that would fill the disk."""
 
@@ -166,6 +191,7 @@ class Config(Settings, frozen=True):
     worker: WorkerConfig = WorkerConfig()
     fetch: FetchConfig = FetchConfig()
     sync: SyncConfig = SyncConfig()
+    serve: ServeConfig = ServeConfig()
     prepare: PrepareConfig = PrepareConfig()
     transform: TransformConfig = TransformConfig()
     sandbox: SandboxConfig = SandboxConfig()

@@ -1,0 +1,203 @@
+"""Tokens by which others may push to this workspace: shown once, kept as hashes, revoked by name.
+
+They are 256 random bits, so a plain SHA-256 of them is as hard to turn back as it gets. The file lies
+beside the private keys, readable by its owner alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import hmac
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from odf_engine.errors import AlreadyExists, BadData, NotFound, OdfError, UsageError
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.refs import DatasetAlias, DatasetPattern, is_name
+from odf_engine.workspace.small_files import not_writable, write_text
+
+_PREFIX: Final = "odf_"
+_LONGEST: Final = 128
+_NOTED_EVERY: Final = timedelta(minutes=1)
+EVERYTHING: Final = "%"
+
+
+class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is kept of a token.
+
+    Attributes:
+        name: how people call it.
+        hash: SHA-256 of its text, in base16.
+        datasets: patterns of the datasets that may be pushed with it.
+        created, expires, last_used: in UTC; ``last_used`` is right to the minute.
+    """
+
+    name: str
+    hash: str
+    datasets: tuple[str, ...]
+    created: datetime
+    expires: datetime | None = None
+    last_used: datetime | None = None
+
+    @property
+    def has_expired(self) -> bool:
+        """Whether its time is over."""
+        return self.expires is not None and self.expires <= _now()
+
+    def covers(self, alias: DatasetAlias, dataset_id: DatasetId | None) -> bool:
+        """Whether this dataset may be pushed with it; without its id only by its name."""
+        for text in self.datasets:
+            pattern = DatasetPattern.parse(text)
+            if isinstance(pattern.ref, DatasetId):
+                if pattern.ref == dataset_id:
+                    return True
+            elif _names(pattern, alias):
+                return True
+        return False
+
+    @property
+    def names_ids(self) -> bool:
+        """Whether some of its patterns are ids, so that a name alone does not decide."""
+        return any(isinstance(DatasetPattern.parse(text).ref, DatasetId) for text in self.datasets)
+
+    def __repr__(self) -> str:
+        return f"Token({self.name})"
+
+
+def _names(pattern: DatasetPattern, alias: DatasetAlias) -> bool:
+    return pattern.matches(alias, _NOBODY)
+
+
+_NOBODY: Final = DatasetId(bytes(32))
+
+
+class Tokens:
+    """The tokens of a workspace; ``odf`` is its ``.odf`` folder. Safe for several processes."""
+
+    def __init__(self, odf: Path) -> None:
+        self._path = odf / "keys" / "push-tokens.json"
+        self._read_at: tuple[int, int, int] | None = None
+        self._read: list[Token] = []
+
+    def all(self) -> list[Token]:
+        """Every token, by name, those that have expired too.
+
+        Raises:
+            BadData: the file was changed by hand, and is damaged.
+        """
+        try:
+            found = self._path.stat()
+            at = (found.st_mtime_ns, found.st_ino, found.st_size)
+            if at != self._read_at:
+                self._read = msgspec.json.decode(self._path.read_bytes(), type=list[Token])
+                self._read_at = at
+        except FileNotFoundError:
+            self._read, self._read_at = [], None
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            hint = "remove the file, and make new tokens: odf keys token new NAME"
+            raise BadData("the tokens cannot be read", where=str(self._path), hint=hint) from None
+        return sorted(self._read, key=lambda token: token.name.lower())
+
+    def new(
+        self, name: str, datasets: Sequence[str] = (EVERYTHING,), days: float | None = None
+    ) -> tuple[Token, str]:
+        """Makes a token; its text is in what is returned and nowhere else.
+
+        Args:
+            name: how people call it.
+            datasets: patterns of the datasets that may be pushed with it.
+            days: how long it is good for; None: until it is revoked.
+
+        Raises:
+            UsageError: not a name, or time that is over at once or never ends.
+            InvalidIdentity: not a pattern.
+            AlreadyExists: there is one of this name.
+        """
+        if not is_name(name):
+            raise UsageError(f"'{name}' cannot be the name of a token", hint="letters, digits, dots, dashes")
+        for text in datasets:
+            DatasetPattern.parse(text)
+        text = _PREFIX + secrets.token_urlsafe(32)
+        now = _now()
+        try:
+            expires = None if days is None else now + timedelta(days=days)
+        except OverflowError:
+            raise UsageError(f"{days:g} days are too many") from None
+        if expires is not None and expires <= now:
+            raise UsageError("a token that has expired already is of no use", hint="give it days: --days 30")
+        token = Token(name=name, hash=_hash(text), datasets=tuple(datasets), created=now, expires=expires)
+        with self._changing() as tokens:
+            if any(each.name.lower() == name.lower() for each in tokens):
+                raise AlreadyExists(
+                    f"there is a token '{name}' already",
+                    hint=f"odf keys token revoke {name}, or another name",
+                )
+            tokens.append(token)
+        return token, text
+
+    def revoke(self, name: str) -> Token:
+        """Takes a token away; from now on nothing can be pushed with it. NotFound when there is none."""
+        with self._changing() as tokens:
+            for token in tokens:
+                if token.name.lower() == name.lower():
+                    tokens.remove(token)
+                    return token
+        names = ", ".join(token.name for token in self.all())
+        raise NotFound(
+            f"there is no token '{name}'", hint=f"there are: {names}" if names else "odf keys token new NAME"
+        )
+
+    def find(self, text: str) -> Token | None:
+        """The token of this text; None when it is none, was revoked or has expired."""
+        if len(text) > _LONGEST:
+            return None
+        hashed, found = _hash(text), None
+        for token in self.all():  # all of them, however early it is found: time should not tell
+            if hmac.compare_digest(hashed, token.hash):
+                found = token
+        return None if found is None or found.has_expired else found
+
+    def note_use(self, token: Token) -> None:
+        """Remembers that a token was used now; never an error."""
+        now = _now()
+        if token.last_used is not None and now - token.last_used < _NOTED_EVERY:
+            return
+        with suppress(OdfError), self._changing() as tokens:
+            for at, each in enumerate(tokens):
+                if each.hash == token.hash:
+                    tokens[at] = msgspec.structs.replace(each, last_used=now)
+
+    @contextmanager
+    def _changing(self) -> Iterator[list[Token]]:
+        """The tokens, to be changed and written, while nobody else changes them."""
+        folder = self._path.parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor = os.open(folder / ".push-tokens.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise not_writable(self._path, error) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            tokens = self.all()
+            before = list(tokens)
+            yield tokens
+            if tokens != before:
+                write_text(self._path, msgspec.json.encode(tokens).decode())
+        finally:
+            os.close(descriptor)
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
