@@ -23,7 +23,8 @@ def unchecked_lines(report: Report) -> Iterator[str]:
     """What could not be checked, and why."""
     reasons = Counter((each["kind"], each["message"]) for each in report.get("unchecked", ()))
     for (kind, message), count in reasons.items():
-        yield f"not checked: {kind}: {message} ({of(count, 'transaction')})"
+        what = "proof" if kind.startswith("proof-") else "transaction"
+        yield f"not checked: {kind}: {message} ({of(count, what)})"
 
 
 def checked(report: Report) -> Iterator[str]:
@@ -43,6 +44,15 @@ def checked(report: Report) -> Iterator[str]:
             f"{of(use['transactions'], 'transaction')} with {of(use['records'], 'record')}"
             f" run again by {engine}{by}"
         )
+    if report.get("proven") is not None:
+        yield f"proven by its owner {up_to(report['proven'], report['newer'])}"
+
+
+def up_to(block: int, newer: int) -> str:
+    """Up to which block the holder of a dataset's key stands behind it, and how many came after."""
+    if not newer:
+        return f"up to block {humane.count(block)}, the newest"
+    return f"up to block {humane.count(block)}, {of(newer, 'block')} {'is' if newer == 1 else 'are'} newer"
 
 
 def origin_lines(reports: Sequence[Report]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
@@ -101,14 +102,45 @@ class KeyStore:
 
         key = ECC.generate(curve="ed25519")
         dataset_id = DatasetId(key.public_key().export_key(format="raw"))
+        self.keep(dataset_id, key.export_key(format="PEM"))
+        return dataset_id
+
+    def keep(self, dataset_id: DatasetId, pem: str) -> None:
+        """Keeps a private key, durably.
+
+        Args:
+            dataset_id: whose it is.
+            pem: the key as PKCS#8 PEM, not locked.
+
+        Raises:
+            FileExistsError: it is here already.
+            OSError: it cannot be written; nothing is kept.
+        """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._path(dataset_id)
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(key.export_key(format="PEM") + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        return dataset_id
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(pem.rstrip("\n") + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:
+            path.unlink(missing_ok=True)
+            raise
+
+    def ids(self) -> Iterator[DatasetId]:
+        """The datasets whose private keys are here, in the order of their ids."""
+        try:
+            names = sorted(os.listdir(self.folder))  # noqa: PTH208 (names are all that is asked for)
+        except FileNotFoundError:
+            return
+        for name in names:
+            stem, dot, end = name.rpartition(".")
+            if dot and end == "pem":
+                try:
+                    yield DatasetId.parse(DID_PREFIX + stem)
+                except InvalidIdentity:
+                    continue
 
     def holds(self, dataset_id: DatasetId) -> bool:
         """Whether the private key is here."""

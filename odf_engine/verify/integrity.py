@@ -42,9 +42,10 @@ from odf_engine.metadata.model import (
 from odf_engine.progress import Reporter
 from odf_engine.verify.content import Expected, Known, Problem, hash_bytes
 from odf_engine.verify.files import Files, Progress
+from odf_engine.verify.proofs import Proofs, check_proofs
 from odf_engine.verify.report import Finding, Report
 from odf_engine.verify.side_by_side import SideBySide
-from odf_engine.verify.walk import Blocks
+from odf_engine.verify.walk import Blocks, Found
 
 if TYPE_CHECKING:
     from odf_engine.verify.replay import NotReplayed, Replay
@@ -156,6 +157,7 @@ class _Integrity:
                 self._progress.block()
         self._progress.tell()
         transforms = self._replay_transactions()
+        proofs = self._proofs(found)
         return Report(
             valid=not self._findings,
             blocks=self._checked,
@@ -165,7 +167,20 @@ class _Integrity:
             findings=self._findings,
             unchecked=self._unchecked,
             engines=[] if self._replay is None else self._replay.engines,
+            proofs=proofs.right,
+            proven=proofs.newest,
+            newer=0 if proofs.newest is None else found.first_number + len(found.hashes) - 1 - proofs.newest,
         )
+
+    def _proofs(self, found: Found) -> Proofs:
+        """Checks the proofs of ownership, also those of blocks outside of the range."""
+        owner = self._named() if self._state is None else self._state.dataset_id
+        numbers = {block_hash: number for number, block_hash in enumerate(found.hashes, found.first_number)}
+        proofs = check_proofs(self._dataset.folder, owner, numbers)
+        for finding in proofs.wrong:
+            self._find(finding.block, finding.kind, finding.message)
+        self._unchecked += proofs.elsewhere
+        return proofs
 
     def _replay_transactions(self) -> int:
         """Runs them again, those that keep no state beside each other; how many of them."""
@@ -295,16 +310,20 @@ class _Integrity:
             return  # a rule that stumbles over what another rule has found
 
     def _identity(self, block_hash: Multihash, seed: Seed) -> None:
-        try:
-            named = DatasetId.parse(DID_PREFIX + self._dataset.folder.name)
-        except InvalidIdentity:
-            return  # a folder by another name, such as one that was copied here to be looked at
-        if named != seed.dataset_id:
+        named = self._named()
+        if named is not None and named != seed.dataset_id:
             self._find(
                 str(block_hash),
                 "identity",
                 f"the chain is that of {seed.dataset_id}, in the folder of {named}",
             )
+
+    def _named(self) -> DatasetId | None:
+        """The id that the folder is named after, if it is one."""
+        try:
+            return DatasetId.parse(DID_PREFIX + self._dataset.folder.name)
+        except InvalidIdentity:
+            return None  # a folder by another name, such as one that was copied here to be looked at
 
     # --- Slices and checkpoints ---------------------------------------------------------------
 

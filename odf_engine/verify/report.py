@@ -10,8 +10,8 @@ class Finding(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: stable name in kebab case: the broken append rule, or ``block-…``, ``slice-…``,
-            ``checkpoint-…``, ``head-…``, ``chain-incomplete``, ``identity``, and from running
-            transactions again ``input-…`` and ``transform-…``.
+            ``checkpoint-…``, ``head-…``, ``chain-incomplete``, ``identity``, from running
+            transactions again ``input-…`` and ``transform-…``, and ``proof-wrong``.
         block: hash of the block that says otherwise, or ``head``.
         message: what is wrong, as a person reads it.
     """
@@ -49,10 +49,15 @@ class Report(msgspec.Struct, frozen=True):
         findings: all of them, in the order of the chain; those of transactions come last.
         unchecked: what could not be checked, for a reason that says nothing against it: transactions
             (``input-missing``, ``engine-missing``, ``before-lost``), or a checkpoint whose bytes are
-            not those that were made again (``checkpoint-other``).
+            not those that were made again (``checkpoint-other``); or a proof of ownership that says nothing
+            of this chain (``proof-elsewhere``), or whose owner is not known (``proof-unknown``).
         engines: which engines ran them.
         rows_known: how many of the slices have the bytes whose rows were found right before, so that only
             the bytes were looked at.
+        proofs: how many proofs of ownership are right.
+        proven: the number of the newest block that has a right one: the holder of the dataset's key stands
+            behind it, and behind all before it; None where there is none.
+        newer: how many blocks came after that one.
     """
 
     valid: bool
@@ -63,3 +68,6 @@ class Report(msgspec.Struct, frozen=True):
     unchecked: list[Finding] = []
     engines: list[EngineUse] = []
     rows_known: int = 0
+    proofs: int = 0
+    proven: int | None = None
+    newer: int = 0

@@ -76,7 +76,9 @@ def _say_report(report: dict[str, Any]) -> None:
     words = ", ".join(checked(report))
     if report["valid"]:
         # Other bytes of a checkpoint leave nothing open: the rows after it were made from the one made again.
-        left = [each for each in report["unchecked"] if each["kind"] != "checkpoint-other"]
+        # Neither does a proof of something else.
+        settled = ("checkpoint-other", "proof-elsewhere", "proof-unknown")
+        left = [each for each in report["unchecked"] if each["kind"] not in settled]
         limit = " as far as it could be checked" if left else ""
         sys.stdout.write(f"{name}: valid{limit} ({words})\n")
     else:

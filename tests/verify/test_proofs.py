@@ -1,0 +1,115 @@
+"""Verification checks who stands behind a chain, and up to where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_engine.errors import NotFound
+from odf_engine.identity.did import KeyStore
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.proof import Proof, make, store_proof
+from odf_engine.identity.refs import DatasetAlias
+from odf_engine.metadata.model import DatasetKind, SetInfo
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.verify.integrity import Report, verify
+from odf_engine.workspace.ownership import Proven, make_proof, proven
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.init(tmp_path / "w")
+
+
+@pytest.fixture
+def entry(workspace: Workspace) -> DatasetEntry:
+    """A dataset of four blocks."""
+    events = [SetInfo(f"version {number}") for number in range(3)]
+    return workspace.dataset_new(DatasetAlias.parse("rain"), DatasetKind.Root, events)
+
+
+def check(entry: DatasetEntry, *span: Any) -> Report:
+    return verify(entry.dataset, Reporter(), *span)
+
+
+def hash_of(entry: DatasetEntry, number: int) -> Multihash:
+    return entry.dataset.block(number).hash
+
+
+def told(report: Report) -> tuple[int, int | None, int]:
+    return report.proofs, report.proven, report.newer
+
+
+def test_a_proof_counts_up_to_its_block(workspace: Workspace, entry: DatasetEntry) -> None:
+    assert told(check(entry)) == (0, None, 0) and proven(entry) is None
+    make_proof(workspace, entry, hash_of(entry, 1))
+    report = check(entry)
+    assert report.valid and told(report) == (1, 1, 2)
+    assert proven(entry) == Proven(1, hash_of(entry, 1), 2)
+    head = entry.dataset.head()
+    assert make_proof(workspace, entry).head == head and head is not None
+    assert told(check(entry)) == (2, 3, 0) and proven(entry) == Proven(3, head, 0)
+    later = entry.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
+    assert told(check(entry)) == (2, 3, 1) and proven(entry) == Proven(3, head, 1)
+    assert told(check(entry, 2, 2)) == (2, 3, 1)
+    assert entry.dataset.head() == later
+
+
+def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> None:
+    right = make_proof(workspace, entry)
+    folder, head = entry.dataset.folder, right.head
+    other = hash_of(entry, 2)
+    stranger = KeyStore(folder.parent / "other")
+    foreign = make(stranger.private_key_pem(stranger.generate()), head)
+    for wrong in (
+        bytes(foreign),
+        bytes(Proof(right.dataset_id, head, foreign.signature)),
+        bytes(make(workspace.keys.private_key_pem(entry.id), other)),
+        b"nonsense",
+    ):
+        (folder / "proofs" / str(head)).write_bytes(wrong)
+        report = check(entry)
+        assert [(each.kind, each.block) for each in report.findings] == [("proof-wrong", str(head))]
+        assert not report.valid and told(report) == (0, None, 0)
+        assert proven(entry) is None
+    make_proof(workspace, entry, other)
+    assert told(check(entry)) == (1, 2, 1) and proven(entry) == Proven(2, other, 1)
+    (folder / "proofs" / str(head)).unlink()
+    (folder / "proofs" / "notes.txt").write_text("what is this?")
+    assert [each.block for each in check(entry).findings] == ["notes.txt"]
+
+
+def test_a_proof_of_another_history_says_nothing(workspace: Workspace, entry: DatasetEntry) -> None:
+    elsewhere = Multihash.sha3_256(b"elsewhere")
+    store_proof(entry.dataset.folder, make(workspace.keys.private_key_pem(entry.id), elsewhere))
+    report = check(entry)
+    assert report.valid and told(report) == (0, None, 0) and proven(entry) is None
+    assert [(each.kind, each.block) for each in report.unchecked] == [("proof-elsewhere", str(elsewhere))]
+
+
+def test_a_proof_counts_where_other_blocks_are_lost(workspace: Workspace, entry: DatasetEntry) -> None:
+    """Also where the first block is, which says whose dataset it is: its folder says it too."""
+    make_proof(workspace, entry)
+    for number in (2, 0):
+        (entry.dataset.folder / "blocks" / str(hash_of(entry, number))).unlink()
+        report = check(entry)
+        assert not report.valid and told(report) == (1, 3, 0)
+
+
+def test_only_who_has_the_key_can_prove(workspace: Workspace, entry: DatasetEntry) -> None:
+    with pytest.raises(NotFound, match="does not hold"):
+        make_proof(workspace, entry, Multihash.sha3_256(b"elsewhere"))
+    pem = workspace.keys.private_key_pem(entry.id)
+    workspace.keys.forget(entry.id)
+    with pytest.raises(NotFound, match="key of rain is not here"):
+        make_proof(workspace, entry)
+    other = workspace.keys.generate()
+    path = workspace.keys.folder / f"{other.multibase}.pem"
+    path.rename(workspace.keys.folder / f"{entry.id.multibase}.pem")
+    with pytest.raises(NotFound, match="another key"):
+        make_proof(workspace, entry)
+    assert "PRIVATE KEY" in pem and not (entry.dataset.folder / "proofs").exists()
