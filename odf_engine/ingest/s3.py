@@ -9,7 +9,6 @@ role of the machine; they are kept nowhere. A dataset that somebody else wrote d
 from __future__ import annotations
 
 import json
-import os
 import re
 from email.utils import parsedate_to_datetime
 from time import monotonic
@@ -20,6 +19,7 @@ from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
 from odf_engine.ingest.addresses import check_public
 from odf_engine.ingest.download import Failed, Partial, attempts, is_of_disk
 from odf_engine.ingest.fetch import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
+from odf_engine.ingest.s3_service import BUCKET, NO_ACCESS, endpoint_of, file_system, reason
 from odf_engine.metadata.model import FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 
@@ -28,11 +28,7 @@ if TYPE_CHECKING:
 
 _CHUNK: Final = 8 << 20
 _URL: Final = re.compile(r"s3://([^/]+)/(.+)", re.IGNORECASE | re.DOTALL)
-_BUCKET: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,253}[a-zA-Z0-9]")
-_REASON: Final = re.compile(r"AWS Error ([A-Z_0-9]+)(?: \(HTTP status (\d+)\))?[^:]*: *(.*)", re.DOTALL)
-_NO_ACCESS: Final = ("ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN")
 _TOLD: Final = {"etag": "ETag", "modified": "Last-Modified"}
-_ANYWHERE: Final = "us-east-1"
 
 
 def fetch_s3(step: Url, context: FetchContext) -> Payload | None:
@@ -44,7 +40,7 @@ def fetch_s3(step: Url, context: FetchContext) -> Payload | None:
         InvalidManifest: the URL is not of the form ``s3://BUCKET/KEY``.
     """
     found = _URL.fullmatch(context.fill(step.url))
-    if found is None or not _BUCKET.fullmatch(found[1]):
+    if found is None or not BUCKET.fullmatch(found[1]):
         raise InvalidManifest("is not of the form s3://BUCKET/KEY", where=step.url, hint="check fetch.url")
     key = json.dumps([context.config.s3_endpoint, found[1], found[2]])
     partial = Partial(context.downloads or context.job / "downloads", key)
@@ -121,49 +117,32 @@ class _Attempt:
             reporter.amount(bytes=partial.size, total_bytes=total)
 
     def _failure(self, error: OSError) -> Failed:
-        found = _REASON.search(str(error))
-        code, status, text = found.groups() if found else ("", None, str(error))
-        again, hint = status is None or int(status) >= 500, "pull again later"
-        if code in _NO_ACCESS:
+        found = reason(error)
+        text, again, hint = found.text, not found.is_lasting, "pull again later"
+        if found.code in NO_ACCESS:
             again, text = False, "the service does not let this object be read"
             hint = (
                 "check the credentials (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws);"
                 " for a public bucket: odf config set fetch.s3Anonymous true"
             )
-        elif code == "NETWORK_CONNECTION":
-            text = f"the connection failed: {text.rpartition('Details: ')[2].strip()}"
+        elif found.code == "NETWORK_CONNECTION":
             hint = "check the network and fetch.s3Endpoint, then pull again"
-        elif code == "INTERNAL_FAILURE":
+        elif found.code == "INTERNAL_FAILURE":
             text = "the download broke off"
-        elif status is not None:
-            text = f"the service answered {status}"
-            if status == "301":
+        elif found.status is not None:
+            text = f"the service answered {found.status}"
+            if found.status == 301:
                 hint = "the bucket is in another region: odf config set fetch.s3Region REGION"
         return Failed(SourceUnavailable(text, where=self.step.url, hint=hint), again=again)
 
 
 def _file_system(bucket: str, context: FetchContext) -> S3FileSystem:
-    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
-
-    config = context.config
-    endpoint = (
-        config.s3_endpoint or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    )
-    region = config.s3_region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    region = region or (_ANYWHERE if endpoint else resolve_s3_region(bucket))
+    endpoint = endpoint_of(context.config)
     if context.untrusted and endpoint:
         check_public(urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "")
-    parts = urlsplit(endpoint) if endpoint and "://" in endpoint else None
-    return S3FileSystem(
-        anonymous=config.s3_anonymous or context.untrusted,
-        region=region,
-        endpoint_override=parts.netloc if parts else endpoint,
-        scheme=parts.scheme if parts else "https",
-        connect_timeout=config.connect_timeout_seconds,
-        request_timeout=config.read_timeout_seconds,
-        # Attempts are made, and told, by whoever called.
-        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=1),
-    )
+    # Attempts are made, and told, by whoever called.
+    anonymous = context.config.s3_anonymous or context.untrusted
+    return file_system(bucket, context.config, endpoint=endpoint, anonymous=anonymous)
 
 
 def _version(source: Any) -> dict[str, Any]:
