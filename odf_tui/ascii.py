@@ -25,6 +25,7 @@ ASCII: Final[dict[str, str]] = {
     # Kinds and states: what means something else looks different.
     "◇": "o", "◆": "#", "✓": "v", "✗": "x", "·": "-", "◦": ":", "▸": ">", "▾": "v", "÷": "%", "≠": "*",
     "∅": "_", "↯": "z", "⊘": "@", "●": "*", "○": "o", "•": "*",
+    "⇣": "<", "⇡": "^",
     # Heights, and scroll bars.
     "▁": ".", "▂": "_", "▃": "-", "▄": "=", "▅": "+", "▆": "*", "▇": "%", "█": "#", "▐": "#", "▌": "#",
     "▀": '"', "░": ".", "▒": ":", "▓": "%", "■": "#",
@@ -41,6 +42,7 @@ _CONSOLE: Final[dict[str, str]] = {
     **{letter: letter for letter in _CONSOLE_FONT},
     **{chr(code): chr(code) for code in range(0xC0, 0x100)},  # Latin letters
     "╭": "┌", "╮": "┐", "╰": "└", "╯": "┘", "◇": "○", "✓": "√", "●": "•", "◦": "°", "▸": "►",
+    "⇣": "↓", "⇡": "↑",
     "▃": "▄", "▅": "▄", "▆": "█", "▇": "█",
     **dict(zip("━┃┏┓┗┛┣┫┳┻╋", "═║╔╗╚╝╠╣╦╩╬", strict=True)),
 }  # fmt: skip

@@ -1,8 +1,9 @@
-"""Which datasets a filter leaves: by their names, kinds and states.
+"""Which datasets a filter leaves: by their names, kinds, states and remotes.
 
 A filter is words with blanks between them, and a dataset has to match each: ``harbour`` (in its name),
-``kind:root``, ``state:failed,stale`` (one of them), each also turned round with ``!`` before it. The
-beginning of a kind or a state is enough; blanks in states are written ``-``.
+``kind:root``, ``state:failed,stale`` (one of them), ``remote:behind`` (how it stands to other places) or
+``remote:backup`` (which places), each also turned round with ``!`` before it. The beginning of such a word is
+enough; blanks in states are written ``-``.
 """
 
 from __future__ import annotations
@@ -14,15 +15,17 @@ from typing import Final
 import msgspec
 
 from odf_tui.layers import Edge
+from odf_tui.remotes import words_to_filter
 from odf_tui.state import DatasetRow, Health
 
 KINDS: Final = ("root", "push", "derivative")
 NOT_TRUSTED: Final = "not-trusted"
-_KEYS: Final = ("kind", "state")
+REMOTES: Final = ("from", "to", "behind", "ahead", "diverged")
+_KEYS: Final = ("kind", "state", "remote")
 
 
 class Word(msgspec.Struct, frozen=True):
-    """One condition: ``key`` is kind, state or empty (the name); ``excludes`` turns it round."""
+    """One condition: ``key`` is kind, state, remote or empty (the name); ``excludes`` turns it round."""
 
     key: str
     alternatives: tuple[str, ...]
@@ -66,7 +69,10 @@ def leaves(words: Sequence[Word], row: DatasetRow, health: Health) -> bool:
 def _fits(word: Word, row: DatasetRow, health: Health) -> bool:
     if not word.key:
         return word.alternatives[0] in row.name.lower()
-    own = kinds_of(row) if word.key == "kind" else states_of(row, health)
+    if word.key == "remote":
+        own = () if row.missing else words_to_filter(row.remotes)
+    else:
+        own = kinds_of(row) if word.key == "kind" else states_of(row, health)
     return any(each.startswith(wanted) for each in own for wanted in word.alternatives)
 
 
@@ -76,13 +82,16 @@ def by_state(text: str) -> bool:
 
 
 def counts(rows: Iterable[DatasetRow], healths: Mapping[str, Health]) -> list[tuple[str, str, int]]:
-    """The kinds and states that there are: key, word, and how many datasets have it."""
+    """The kinds, states and remotes that there are: key, word, and how many datasets have it."""
     rows = list(rows)
     kinds = Counter(kind for row in rows for kind in kinds_of(row))
     states = Counter(state for row in rows for state in states_of(row, healths.get(row.id, Health.new)))
     order = [*(health.word.replace(" ", "-") for health in Health), NOT_TRUSTED]
-    return [("kind", kind, kinds[kind]) for kind in KINDS if kinds[kind]] + [
-        ("state", state, states[state]) for state in order if states[state]
+    remotes = Counter(word for row in rows if row.remotes for word in words_to_filter(row.remotes))
+    return [
+        *(("kind", kind, kinds[kind]) for kind in KINDS if kinds[kind]),
+        *(("state", state, states[state]) for state in order if states[state]),
+        *(("remote", word, remotes[word]) for word in REMOTES if remotes[word]),
     ]
 
 

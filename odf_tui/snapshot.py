@@ -22,7 +22,16 @@ from odf_tui import state
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow
 
-_FILES: Final = ("version", "config.yaml", "jobs.sqlite", "jobs.sqlite-wal", "trust", "keys", "datasets")
+_FILES: Final = (
+    "version",
+    "config.yaml",
+    "jobs.sqlite",
+    "jobs.sqlite-wal",
+    "trust",
+    "keys",
+    "datasets",
+    "repositories.json",
+)
 _IN_DATASETS: Final = ("refs", "info")
 
 
@@ -42,7 +51,7 @@ def stamp(folder: Path) -> str:
     odf = f"{folder}/.odf"
     paths = [f"{odf}/{name}" for name in _FILES]
     paths += [f"{path}/{part}" for path in _within(f"{odf}/datasets") for part in _IN_DATASETS]
-    paths += _within(f"{odf}/trust")
+    paths += [*_within(f"{odf}/trust"), *_within(f"{odf}/remotes")]
     found = blake2b(digest_size=16)
     for path in paths:
         try:

@@ -16,6 +16,7 @@ from odf_tui.chain_state import BlockSource
 from odf_tui.job_source import JobSource
 from odf_tui.look_source import LookSource
 from odf_tui.questions import Questions
+from odf_tui.share_source import ShareSource
 from odf_tui.state import Change, DatasetRow, Detail, Standing
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Link(Protocol):
         ...
 
 
-class Source(Questions, BlockSource, JobSource, LookSource, Protocol):
+class Source(Questions, BlockSource, JobSource, LookSource, ShareSource, Protocol):
     """The engine as the screen sees it. Everything but :meth:`connect` may block: call it in a thread."""
 
     @property

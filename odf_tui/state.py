@@ -23,6 +23,7 @@ from odf_engine.coordinator.protocol import (
     LogLine,
     WorkerStatus,
 )
+from odf_tui.remotes import Remote
 
 LOG_LINES: Final = 5000
 
@@ -34,7 +35,7 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     those that take what is pushed. ``standing``: own, trusted or not trusted, see
     ``odf_engine.workspace.trust``. ``missing``: others read it, and it is not in this workspace.
     ``behind``: its inputs have more than it has taken in. ``diverged``: the names of inputs that were reset
-    or replaced since it was made from them.
+    or replaced since it was made from them. ``remotes``: where it comes from and goes to.
     """
 
     id: str
@@ -54,11 +55,17 @@ class DatasetRow(msgspec.Struct, frozen=True, kw_only=True):
     missing: bool = False
     behind: bool = False
     diverged: tuple[str, ...] = ()
+    remotes: tuple[Remote, ...] = ()
 
     @property
     def untrusted(self) -> bool:
         """Whether its sources may not run."""
         return self.standing == "not trusted"
+
+    @property
+    def comes_from_elsewhere(self) -> bool:
+        """Whether it is taken over from other places, and not made here."""
+        return any(each.pull for each in self.remotes)
 
 
 class BlockLine(msgspec.Struct, frozen=True):

@@ -10,7 +10,6 @@ from functools import cached_property
 from odf_engine.errors import OdfError
 from odf_engine.workspace import config as settings
 from odf_tui import remembered
-from odf_tui.engine.blocks import BlockReads
 from odf_tui.engine.changes import Changes
 from odf_tui.engine.datasets import DatasetReads
 from odf_tui.engine.jobs import JobReads
@@ -19,7 +18,7 @@ from odf_tui.engine.rows import RowReads
 from odf_tui.engine.sql import SqlReads
 
 
-class WorkspaceSource(DatasetReads, BlockReads, RowReads, Changes, JobReads, SqlReads, LookReads):
+class WorkspaceSource(DatasetReads, RowReads, Changes, JobReads, SqlReads, LookReads):
     """What the screen needs of a workspace."""
 
     @property

@@ -14,11 +14,11 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.lineage import Graph
 from odf_engine.workspace.summary import is_behind
 from odf_engine.workspace.workspace import Summary
-from odf_tui.engine.base import Entries
+from odf_tui.engine.sharing import ShareReads
 from odf_tui.state import DatasetRow, Detail
 
 
-class DatasetReads(Entries):
+class DatasetReads(ShareReads):
     """Reads datasets."""
 
     def datasets(self) -> list[DatasetRow]:
@@ -26,8 +26,9 @@ class DatasetReads(Entries):
         entries = self.workspace.datasets()
         self._entries = {str(entry.id): entry for entry in entries}
         summaries = self.workspace.summaries(entries)
+        remotes = self.remotes_of(summaries)
         rows = [
-            replace(row, standing=self._standing(summary))
+            replace(row, standing=self._standing(summary), remotes=remotes.get(row.id, ()))
             for row, summary in zip(dataset_rows(summaries), summaries, strict=True)
         ]
         missing = (node for node in Graph(summaries).nodes.values() if node.missing)

@@ -7,11 +7,13 @@ import msgspec
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_tui.humane import moment, plain
 from odf_tui.jobwords import amounts
+from odf_tui.remotes import direction, diverged, remote_words
 from odf_tui.state import INTAKES, DatasetRow, Detail, Health, JobBook, found_invalid, verified_head
 from odf_tui.widgets.drawing import UNTRUSTED
 from odf_tui.widgets.lines import Paragraphs, Span
 
 _CARD_KEYS = 11
+_STANDINGS = {"diverged": "bad", "behind": "warn"}
 
 
 class CardJobs(msgspec.Struct, frozen=True):
@@ -58,13 +60,14 @@ class Card(Paragraphs):
             below = [[], *(_fact(name, value) for name, value in (detail.facts if detail else ()))]
             if row.blocks:
                 below.insert(1, _verification(row, jobs.verification))
+                below[1:1] = _remotes(row)
         self._above, self._below = above, below
         self._doing = doing(jobs.running)
         self._show()
 
-    def progress(self, running: Job | None) -> None:
-        """How far what runs is; repainted only when that is something else."""
-        if (words := doing(running)) != self._doing:
+    def progress(self, running: Job | None, rate: str = "") -> None:
+        """How far what runs is, and how fast; repainted only when that is something else."""
+        if (words := " · ".join(filter(None, (doing(running), rate)))) != self._doing:
             self._doing = words
             self._show()
 
@@ -112,6 +115,16 @@ def doing(job: Job | None) -> str:
     if job is None:
         return ""
     return plain(f"{job.kind} · {amounts(job)}" if amounts(job) else job.kind)
+
+
+def _remotes(row: DatasetRow) -> list[list[Span]]:
+    """Where it comes from and goes to, and how it stands to that."""
+    lines = [
+        _fact(direction(each), remote_words(each), _STANDINGS.get(each.relation, "")) for each in row.remotes
+    ]
+    if diverged(row.remotes):
+        lines.append([("try  ", "muted"), ("V shows both histories, and what can be done", "good")])
+    return lines
 
 
 def _verification(row: DatasetRow, job: Job | None) -> list[Span]:

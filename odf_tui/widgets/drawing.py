@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from textual.geometry import Size
 
 from odf_engine.coordinator.protocol import Job
+from odf_tui import remotes
 from odf_tui.dag import Layout, Place, Plan, Strokes, draw, plan
 from odf_tui.humane import clip, count, moment, plain, short_count, shorten
 from odf_tui.layers import Edge
@@ -28,14 +29,15 @@ _EXTRAS: Final = (_MARK_WIDTH - 1 + _ROWS_WIDTH + _TIME_WIDTH, _MARK_WIDTH - 1 +
 
 
 class Board(msgspec.Struct):
-    """The datasets that are shown, how they are, what runs for them, and who feeds whom among them; the names
-    of all that there are."""
+    """The datasets that are shown, how they are, what runs for them and how fast, and who feeds whom among
+    them; the names of all that there are."""
 
     rows: dict[str, DatasetRow] = {}
     healths: Mapping[str, Health] = {}
     jobs: Mapping[str, Job] = {}
     edges: list[Edge] = []
     names: Mapping[str, str] = {}
+    rates: Mapping[str, str] = {}
 
     def health(self, dataset: str) -> Health:
         """How a dataset is."""
@@ -43,7 +45,7 @@ class Board(msgspec.Struct):
 
     def marks(self, dataset: str) -> tuple[str, ...]:
         """The same in cells, the longest first."""
-        return marks(self.health(dataset), self.jobs.get(dataset))
+        return marks(self.health(dataset), self.jobs.get(dataset), self.rates.get(dataset, ""))
 
 
 class Lineage:
@@ -100,11 +102,11 @@ class GraphDrawing:
     def load(self) -> None:
         """The board has changed: what stands where is found anew only if names or arrows are others."""
         rows = self.board.rows
-        key = [(row.id, row.name, row.untrusted) for row in rows.values()], self.board.edges
+        key = [(row.id, row.name, _signs(row)) for row in rows.values()], self.board.edges
         if key == self._key:
             return
         self._key = key
-        self._widths = {row.id: cell_len(_name(row)) + 2 + row.untrusted for row in rows.values()}
+        self._widths = {row.id: cell_len(_name(row) + _signs(row)) + 2 for row in rows.values()}
         self._plans = plan(self._widths, self.board.edges)
         self._extra = 0
         self._draw()
@@ -242,12 +244,16 @@ class GraphDrawing:
         lineage = "lineage" if node in self._lineage.nodes else ""
         spans = [(name[:2], "name" if row.derivative else "muted"), (name[2:], lineage)]
         if self._extra:
-            spans.append((" " * (place.width - self._extra - cell_len(name) - 2 - row.untrusted), ""))
+            spans.append((" " * (place.width - self._extra - cell_len(name + _signs(row)) - 2), ""))
+        if remote := remotes.mark(row.remotes):
+            spans.append((f" {remote}", remotes.style(row.remotes)))
         spans.append((" ", ""))
         if row.untrusted:
             spans.append((UNTRUSTED, "warn"))
         if not self._extra:
             return [*spans, (_mark(found, line, place.x + place.width, limit), health.style)]
+        if node in self.board.rates:  # for a while that says more than how many rows there are
+            return [*spans, (clip(fitting(found, self._extra + 1), self._extra + 1), health.style)]
         spans.append((clip(fitting(found, _MARK_WIDTH), _MARK_WIDTH), health.style))
         spans.append((right(_rows(row), _ROWS_WIDTH), "muted"))
         if self._extra == _EXTRAS[0]:
@@ -262,6 +268,12 @@ def kind_glyph(row: DatasetRow) -> str:
 
 def _name(row: DatasetRow) -> str:
     return f"{kind_glyph(row)} {shorten(plain(row.name), _NAME_WIDTH)}"
+
+
+def _signs(row: DatasetRow) -> str:
+    """What stands between the name and how the dataset is: its remotes, and whether it is not trusted."""
+    remote = remotes.mark(row.remotes)
+    return (f" {remote}" if remote else "") + (UNTRUSTED if row.untrusted else "")
 
 
 def _rows(row: DatasetRow) -> str:

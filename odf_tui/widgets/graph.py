@@ -76,12 +76,12 @@ class GraphView(LineView):
             self.reset()
         self._repaint({self._drawing.row_of(each) for each in changed})
 
-    def set_jobs(self, jobs: Mapping[str, Job]) -> None:
-        """Shows how far the jobs are that run, by their datasets; repaints the rows that say it."""
+    def set_jobs(self, jobs: Mapping[str, Job], rates: Mapping[str, str] | None = None) -> None:
+        """Shows how far the jobs that run are, by their datasets, and how fast; repaints what says it."""
         board = self._board
         touched = [each for each in {**board.jobs, **jobs} if each in board.rows]
         before = {each: board.marks(each) for each in touched}
-        board.jobs = jobs
+        board.jobs, board.rates = jobs, rates or {}
         self._repaint({self._drawing.row_of(each) for each in touched if before[each] != board.marks(each)})
 
     @property

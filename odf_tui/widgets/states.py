@@ -19,18 +19,20 @@ def percent(progress: Progress) -> int | None:
     return None if part is None else min(int(part * 100), _MOST)
 
 
-def marks(health: Health, job: Job | None) -> tuple[str, ...]:
+def marks(health: Health, job: Job | None, rate: str = "") -> tuple[str, ...]:
     """What can be said, the longest first; the last one is short enough for every place.
 
     Args:
         job: the one that runs for the dataset.
+        rate: how fast that is, in words; empty where that says little.
     """
     if health is not Health.running or job is None:
         return (health.glyph,)
     glyph = health.glyph
     done = percent(job.progress)
     if done is not None:
-        return (f"{glyph} {done}%", f"{done}%", glyph)
+        short = (f"{glyph} {done}%", f"{done}%", glyph)
+        return (f"{glyph} {done}% · {rate}", f"{done}% {rate}", *short) if rate else short
     if job.progress.rows:
         rows = short_count(job.progress.rows)
         return (f"{glyph} {rows} rows", f"{glyph} {rows}", glyph)

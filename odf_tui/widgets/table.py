@@ -9,6 +9,7 @@ import msgspec
 from rich.cells import cell_len
 from textual.geometry import Size
 
+from odf_tui import remotes
 from odf_tui.humane import clip, count, moment, plain, shorten, size
 from odf_tui.narrowing import kinds_of
 from odf_tui.state import DatasetRow, Health
@@ -20,6 +21,7 @@ _GAP: Final = "  "
 _LEAD: Final = 4  # lineage, kind, and a blank after each
 _NAME_WIDTH: Final = 40
 _INPUTS_WIDTH: Final = 60
+_REMOTE_WIDTH: Final = 32
 _STATE_WIDTH: Final = 13
 
 Value = str | int | None
@@ -42,6 +44,12 @@ def _state(row: DatasetRow, board: Board) -> int:
     return list(Health).index(board.health(row.id))
 
 
+def _remote(row: DatasetRow) -> str:
+    """Its mark, and where it comes from or goes to."""
+    labels = ", ".join(dict.fromkeys(each.label for each in row.remotes))
+    return plain(f"{remotes.mark(row.remotes)} {labels}".strip()) if labels else ""
+
+
 _COLUMNS: Final = (
     _Column("name", 0, lambda row, board: row.name.lower()),
     _Column("kind", 10, _kind),
@@ -51,10 +59,12 @@ _COLUMNS: Final = (
     _Column("blocks", 7, lambda row, board: row.blocks, rightwards=True),
     _Column("watermark", 16, lambda row, board: row.watermark),
     _Column("last pull", 16, lambda row, board: row.last_pulled),
+    _Column("remote", 0, lambda row, board: _remote(row) or None),
     _Column("inputs", 0, lambda row, board: len(row.inputs) or None),
 )
 SORTS: Final = tuple(column.name for column in _COLUMNS)
 """What the list can be sorted by."""
+_REMOTE: Final = SORTS.index("remote")
 
 
 class TableDrawing:
@@ -65,6 +75,7 @@ class TableDrawing:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.sort: tuple[str, bool] = (SORTS[0], False)
+        self._columns: list[int] = []  # those that are shown
         self._order: list[str] = []
         self._at: dict[str, int] = {}
         self._widths: list[int] = []
@@ -82,9 +93,12 @@ class TableDrawing:
         self._at = {dataset: at for at, dataset in enumerate(self._order)}
         names = max((cell_len(row.name) for row in rows), default=0)
         inputs = max((cell_len(self._inputs(row)) for row in rows), default=0)
+        remote = max((cell_len(_remote(row)) for row in rows), default=0)
         self._widths = [each.width for each in _COLUMNS]
         self._widths[0] = min(max(names, 12), _NAME_WIDTH)
+        self._widths[_REMOTE] = min(max(remote, 8), _REMOTE_WIDTH) if remote else 0
         self._widths[-1] = min(max(inputs, 8), _INPUTS_WIDTH)
+        self._columns = [at for at, width in enumerate(self._widths) if width]
 
     def fit(self, width: int) -> bool:
         """A window of another width shows other cells of the same lines."""
@@ -93,7 +107,7 @@ class TableDrawing:
     @property
     def size(self) -> Size:
         """Cells of all lines, without the header."""
-        return Size(_LEAD + sum(self._widths) + len(_GAP) * (len(self._widths) - 1), len(self._order))
+        return Size(_LEAD + sum(self._widths) + len(_GAP) * (len(self._columns) - 1), len(self._order))
 
     @property
     def least(self) -> Size:
@@ -139,7 +153,8 @@ class TableDrawing:
     def header(self) -> list[Span]:
         """The names of the columns; an arrow stands at the one that sorts."""
         spans: list[Span] = [(" " * _LEAD, "head")]
-        for at, (column, width) in enumerate(zip(_COLUMNS, self._widths, strict=True)):
+        for at in self._columns:
+            column, width = _COLUMNS[at], self._widths[at]
             sorts = column.name == self.sort[0]
             text = f"{column.name} {'↓' if self.sort[1] else '↑'}" if sorts else column.name
             cell = right(text, width) if column.rightwards else clip(text, width)
@@ -160,13 +175,15 @@ class TableDrawing:
             (count(row.blocks), "muted"),
             (moment(row.watermark), "muted"),
             (moment(row.last_pulled), "muted"),
+            (shorten(_remote(row), self._widths[_REMOTE]), remotes.style(row.remotes)),
             (self._inputs(row), "muted"),
         )
         mark = "<" if above else ">" if below else " "
         spans: list[Span] = [
             (f"{mark} ", "lineage"), (f"{kind_glyph(row)} ", "name" if row.derivative else "muted")
         ]  # fmt: skip
-        for at, (column, width, (text, how)) in enumerate(zip(_COLUMNS, self._widths, texts, strict=True)):
+        for at in self._columns:
+            column, width, (text, how) = _COLUMNS[at], self._widths[at], texts[at]
             cell = right(text, width) if column.rightwards else clip(text, width)
             spans += [(_GAP, "")] * bool(at) + [(cell, how)]
         return spans
