@@ -6,13 +6,14 @@ Nothing of it is ever printed, logged, or sent to another origin than that it wa
 from __future__ import annotations
 
 from base64 import b64encode
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
 
-from odf_engine.errors import BadData
-from odf_engine.workspace.remotes import origin_of
-from odf_engine.workspace.small_files import write_text
+from odf_engine.errors import BadData, UsageError
+from odf_engine.workspace.addresses import origin_of
+from odf_engine.workspace.small_files import held, write_text
 
 
 class Login(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -48,18 +49,32 @@ class Credentials:
         return sorted(self._read())
 
     def set(self, url: str, login: Login) -> str:
-        """Keeps a login; returns the origin that it is for."""
+        """Keeps a login; returns the origin that it is for.
+
+        Raises:
+            UsageError: it holds what no header can, such as a line break.
+        """
+        if not all(text.isprintable() for text in (login.user, login.secret, login.token)):
+            raise UsageError("a login has no line breaks or control characters in it")
+        if ":" in login.user:
+            raise UsageError("the name of a user has no colon in it")
         origin = origin_of(url)
-        self._write({**self._read(), origin: login})
+        with self._held():
+            self._write({**self._read(), origin: login})
         return origin
 
     def forget(self, url: str) -> bool:
         """Forgets the login of an origin; whether there was one."""
-        known = self._read()
-        was = known.pop(origin_of(url), None)
-        if was is not None:
-            self._write(known)
+        with self._held():
+            known = self._read()
+            was = known.pop(origin_of(url), None)
+            if was is not None:
+                self._write(known)
         return was is not None
+
+    def _held(self) -> AbstractContextManager[None]:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return held(self._path.with_name("logins.lock"))
 
     def _read(self) -> dict[str, Login]:
         try:
@@ -71,5 +86,4 @@ class Credentials:
             raise BadData("the logins cannot be read", where=str(self._path), hint=hint) from None
 
     def _write(self, logins: dict[str, Login]) -> None:
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_text(self._path, msgspec.json.encode(logins).decode())

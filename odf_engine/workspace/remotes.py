@@ -6,18 +6,28 @@ Repositories are in ``.odf/repositories.json``. What is known of a dataset's rem
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
-from urllib.parse import quote, urlsplit, urlunsplit
+from typing import Final, Literal, NamedTuple
+from urllib.parse import quote, unquote
 
 import msgspec
 
-from odf_engine.errors import AlreadyExists, BadData, NotFound, UsageError
-from odf_engine.identity.did import DatasetId
+from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError
+from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.refs import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_name
-from odf_engine.workspace.small_files import write_text
+from odf_engine.workspace.addresses import checked_url, name_in, origin_of, without_login
+from odf_engine.workspace.small_files import held, write_text
 
-SCHEMES = ("file", "http", "https", "odf+http", "odf+https", "s3", "s3+http", "s3+https", "ipfs", "ipns")
+__all__ = [
+    "DatasetRemotes", "Kind", "Located", "Remotes", "Repo", "Seen", "checked_url", "name_in", "origin_of",
+    "without_login",
+]  # fmt: skip
+"""What addresses are is :mod:`odf_engine.workspace.addresses`; who knows remotes needs both."""
+
+Kind = Literal["pull", "push"]
+"""Whether a dataset comes from an address, or goes there."""
+KINDS: Final[tuple[Kind, ...]] = ("pull", "push")
 
 
 class Repo(msgspec.Struct, frozen=True):
@@ -81,6 +91,7 @@ class Remotes:
         self._odf = odf
         self._file = odf / "repositories.json"
         self._folder = odf / "remotes"
+        self._lock = odf / "remotes.lock"
 
     # --- Repositories ---
 
@@ -125,16 +136,18 @@ class Remotes:
             raise UsageError(
                 f"'{name}' cannot be the name of a repository", hint="letters, digits, dots, dashes"
             )
-        if self.is_repository(name):
-            raise AlreadyExists(f"there is a repository '{name}' already", hint=f"odf repo remove {name}")
         repo = Repo(name, checked_url(url))
-        self._write([*self.repositories(), repo])
+        with held(self._lock):
+            if self.is_repository(name):
+                raise AlreadyExists(f"there is a repository '{name}' already", hint=f"odf repo remove {name}")
+            self._write([*self.repositories(), repo])
         return repo
 
     def remove(self, name: str) -> Repo:
         """Forgets a repository; datasets keep their addresses. NotFound when there is none."""
-        gone = self.repository(name)
-        self._write([repo for repo in self.repositories() if repo != gone])
+        with held(self._lock):
+            gone = self.repository(name)
+            self._write([repo for repo in self.repositories() if repo != gone])
         return gone
 
     def _write(self, repos: list[Repo]) -> None:
@@ -149,22 +162,60 @@ class Remotes:
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
             return DatasetRemotes()
 
-    def set(self, dataset: DatasetId, remotes: DatasetRemotes) -> None:
-        """Remembers it instead of what was known."""
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_text(self._path(dataset), msgspec.json.encode(remotes).decode())
-
-    def note(self, dataset: DatasetId, seen: Seen, kind: Literal["pull", "push"] | None = None) -> None:
+    def note(self, dataset: DatasetId, seen: Seen, kind: Kind | None = None) -> None:
         """Remembers how a dataset stands to a remote; with ``kind`` also that it comes from or goes there."""
-        known = self.of(dataset)
-        if kind is not None and seen.url not in (urls := getattr(known, kind)):
-            known = msgspec.structs.replace(known, **{kind: [*urls, seen.url]})
-        rest = [each for each in known.seen if each.url != seen.url]
-        self.set(dataset, msgspec.structs.replace(known, seen=[*rest, seen]))
+        with held(self._lock):
+            known = self.of(dataset)
+            if kind is not None:
+                known = _with_address(known, seen.url, kind)
+            rest = [each for each in known.seen if each.url != seen.url]
+            self.set(dataset, msgspec.structs.replace(known, seen=[*rest, seen]))
+
+    def attach(self, dataset: DatasetId, url: str, kind: Kind) -> None:
+        """Remembers that a dataset comes from an address, or goes there."""
+        with held(self._lock):
+            self.set(dataset, _with_address(self.of(dataset), url, kind))
+
+    def detach(self, dataset: DatasetId, url: str, kinds: tuple[Kind, ...] = KINDS) -> list[Kind]:
+        """Forgets an address of a dataset; as what it was known."""
+        with held(self._lock):
+            known = self.of(dataset)
+            was: list[Kind] = [kind for kind in kinds if url in getattr(known, kind)]
+            for kind in was:
+                rest = [each for each in getattr(known, kind) if each != url]
+                known = msgspec.structs.replace(known, **{kind: rest})
+            if url not in (*known.pull, *known.push):
+                rest = [each for each in known.seen if each.url != url]
+                known = msgspec.structs.replace(known, seen=rest)
+            if was:
+                self.set(dataset, known)
+        return was
 
     def forget(self, dataset: DatasetId) -> None:
         """Forgets all of a dataset."""
-        self._path(dataset).unlink(missing_ok=True)
+        with held(self._lock):
+            self._path(dataset).unlink(missing_ok=True)
+
+    def at(self, url: str) -> DatasetId | None:
+        """The dataset that comes from an address, else one that goes there."""
+        known = [(dataset, self.of(dataset)) for dataset in self._known()]
+        for kind in KINDS:
+            for dataset, remotes in known:
+                if url in getattr(remotes, kind):
+                    return dataset
+        return None
+
+    def _known(self) -> Iterator[DatasetId]:
+        for path in sorted(self._folder.glob("[!.]*.json")):
+            try:
+                yield DatasetId.parse(DID_PREFIX + path.stem)
+            except InvalidIdentity:
+                continue
+
+    def set(self, dataset: DatasetId, remotes: DatasetRemotes) -> None:
+        """Remembers it instead of what was known; :meth:`attach` and others change a part of it safely."""
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        write_text(self._path(dataset), msgspec.json.encode(remotes).decode())
 
     def _path(self, dataset: DatasetId) -> Path:
         return self._folder / f"{dataset.multibase}.json"
@@ -188,66 +239,12 @@ class Remotes:
 
     def label(self, url: str) -> str:
         """How a URL is called: ``repo/name`` where a repository has it, else the URL without a login."""
-        for repo in self.repositories():
-            if url.startswith(repo.url) and (rest := url[len(repo.url) :].strip("/")):
+        for repo in sorted(self.repositories(), key=lambda repo: -len(repo.url)):
+            if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):
                 return f"{repo.name}/{rest}"
-        return url
+        return without_login(url)
 
 
-def checked_url(text: str) -> str:
-    """A URL with a slash at its end, without ``.`` and without a login, which never belongs there.
-
-    Raises:
-        UsageError: a scheme that is not known, no host, a login in the URL.
-    """
-    parts = urlsplit(text.strip())
-    scheme = parts.scheme.lower()
-    if scheme not in SCHEMES:
-        known = ", ".join(f"{each}:" for each in SCHEMES)
-        raise UsageError(
-            f"'{without_login(text)}' is no address that is known", hint=f"it begins with one of {known}"
-        )
-    if "@" in parts.netloc:
-        hint = "leave them out, and say: odf repo login URL"
-        raise UsageError("user and password do not belong into an address", hint=hint)
-    if scheme == "file":
-        path = parts.netloc + parts.path if parts.netloc not in ("", "localhost") else parts.path
-        return f"file://{path.rstrip('/')}/" if path.startswith("/") else f"file://{Path(path).absolute()}/"
-    if not parts.netloc:
-        raise UsageError(f"'{text}' has no host")
-    if parts.query or parts.fragment:
-        raise UsageError(
-            f"'{text}' has a part behind ? or #", hint="a dataset is a folder, and its address a path"
-        )
-    return urlunsplit((scheme, parts.netloc, parts.path.rstrip("/") + "/", "", ""))
-
-
-def without_login(url: str) -> str:
-    """A URL as it may be shown."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-
-
-def origin_of(url: str) -> str:
-    """What credentials belong to: scheme, host and port, in one spelling; of S3 also the bucket."""
-    parts = urlsplit(url)
-    scheme = parts.scheme.lower().removeprefix("odf+")
-    host = (parts.hostname or "").lower()
-    if ":" in host:
-        host = f"[{host}]"
-    default = {"http": 80, "https": 443, "s3+http": 80, "s3+https": 443}.get(scheme)
-    port = "" if parts.port in (None, default) else f":{parts.port}"
-    bucket = f"/{parts.path.lstrip('/').partition('/')[0]}" if scheme in ("s3+http", "s3+https") else ""
-    return f"{scheme}://{host}{port}{bucket}"
-
-
-def name_in(url: str) -> str:
-    """A name for the dataset of a URL: its last part that can be one, else its host."""
-    parts = urlsplit(url)
-    for part in reversed(parts.path.split("/")):
-        if is_name(part):
-            return part
-    host = parts.hostname or ""
-    if is_name(host):
-        return host
-    raise UsageError(f"{url} says no name for the dataset", hint="give it one: --as NAME")
+def _with_address(known: DatasetRemotes, url: str, kind: Kind) -> DatasetRemotes:
+    urls: list[str] = getattr(known, kind)
+    return known if url in urls else msgspec.structs.replace(known, **{kind: [*urls, url]})

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from odf_engine.errors import OdfError
@@ -20,6 +23,22 @@ def write_text(path: Path, text: str) -> None:
         _write_text(path, text)
     except OSError as error:
         raise not_writable(path, error) from error
+
+
+@contextmanager
+def held(lock: Path) -> Iterator[None]:
+    """Holds a lock, so that nobody else reads, changes and writes the same files meanwhile.
+
+    Raises:
+        OdfError: it cannot be written.
+    """
+    try:
+        file = lock.open("w")
+    except OSError as error:
+        raise not_writable(lock, error) from error
+    with file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def not_writable(path: Path, error: OSError) -> OdfError:

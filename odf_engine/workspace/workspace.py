@@ -25,6 +25,7 @@ from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEven
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace import config as settings
 from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders
+from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.small_files import not_writable
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 from odf_engine.workspace.version import check_version, write_version
@@ -289,7 +290,7 @@ class Workspace:
             return self._entry(entry.id, alias)
 
     def delete(self, entry: DatasetEntry) -> None:
-        """Removes a dataset, its data and its private key.
+        """Removes a dataset, its data, its private key, and what is known of its remotes.
 
         Raises:
             OdfError: other datasets read it; the message names them.
@@ -309,6 +310,7 @@ class Workspace:
             except FileNotFoundError:
                 raise self._not_found(str(entry.alias)) from None
             self.keys.forget(entry.id)
+            Remotes(self.odf).forget(entry.id)
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
 
