@@ -31,6 +31,7 @@ VERBS: Final = {
     "trust": "trust",
     "untrust": "trust",
     "verify": "verifying",
+    "keys": "keys",
     "demo": "demo",
     "jobs": "jobs",
     "cancel": "jobs",

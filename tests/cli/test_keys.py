@@ -1,0 +1,155 @@
+"""Keys and proofs on the command line; where another program knows the same things, it is asked too."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Odf, call_odf
+
+ROOT = "com.example.cases"
+
+
+@pytest.fixture
+def made(fresh: Odf) -> Odf:
+    """A workspace with one dataset."""
+    assert fresh("add", "-", input=fresh("new", ROOT, "--root").out).code == 0
+    return fresh
+
+
+def dataset_id(odf: Odf) -> str:
+    return odf("show", ROOT, "--json").json["id"]
+
+
+def folder(odf: Odf) -> Path:
+    return Path(odf("path", ROOT).out.strip())
+
+
+def test_keys_are_listed_with_their_datasets(made: Odf) -> None:
+    assert made("keys", "list", "--json").json == [{"id": dataset_id(made), "name": ROOT}]
+    assert ROOT in made("keys", "list").out
+    made("delete", ROOT, "-y")
+    assert made("keys", "list", "--json").json == []
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_key_goes_to_another_workspace(made: Odf, tmp_path: Path, locked: bool) -> None:
+    secret: list[str] = []
+    if locked:
+        (tmp_path / "secret").write_text("open sesame\nnot this\n")
+        secret = ["--passphrase-file", str(tmp_path / "secret")]
+    key = tmp_path / "key.pem"
+    ran = made("keys", "export", ROOT, "-o", str(key), *secret)
+    assert (ran.code, ran.out) == (0, "") and key.stat().st_mode & 0o777 == 0o600
+    text = key.read_text()
+    assert text.startswith(f"-----BEGIN {'ENCRYPTED ' if locked else ''}PRIVATE KEY-----")
+    again = made("keys", "export", ROOT, "-o", str(key))
+    assert again.code == 1 and "already" in again.err and key.read_text() == text
+
+    there = tmp_path / "there"
+    call_odf("init", str(there), cwd=tmp_path)
+    took = call_odf("keys", "import", str(key), *secret, "--json", cwd=there)
+    assert took.json == [{"id": dataset_id(made), "name": None, "status": "imported"}]
+    assert call_odf("keys", "import", str(key), *secret, "--json", cwd=there).json[0]["status"] == "known"
+    assert call_odf("keys", "export", dataset_id(made), cwd=there).out == made("keys", "export", ROOT).out
+    if locked:
+        call_odf("init", str(tmp_path / "third"), cwd=tmp_path)
+        for wrong in ([], ["--passphrase-file", str(key)]):
+            ran = call_odf("keys", "import", str(key), *wrong, cwd=tmp_path / "third")
+            assert ran.code == 1 and "passphrase" in ran.err
+        assert call_odf("keys", "list", "--json", cwd=tmp_path / "third").json == []
+
+
+def test_a_damaged_key_is_replaced_and_others_are_refused(made: Odf, tmp_path: Path) -> None:
+    pem = made("keys", "export", ROOT).out
+    stored = next((tmp_path / ".odf" / "keys").glob("*.pem"))
+    stored.write_text("damaged")
+    assert made("keys", "export", ROOT).code == 1
+    assert made("keys", "prove", ROOT).code == 1
+    assert made("keys", "import", "-", "--json", input=pem).json[0]["status"] == "imported"
+    assert made("keys", "export", ROOT).out == pem
+    from Crypto.PublicKey import ECC
+
+    curve = ECC.generate(curve="P-256").export_key(format="PEM")
+    for text in (curve, "", "x" * 100_000, "\udcff\udcfe"):
+        ran = made("keys", "import", "-", input=text.encode("utf-8", "surrogateescape"))
+        assert ran.code in (1, 2) and "error: " in ran.err and "Traceback" not in ran.err
+    assert len(made("keys", "list", "--json").json) == 1
+
+
+def test_a_key_goes_to_no_terminal_by_itself(made: Odf, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("odf_tui.cli.keys.is_terminal", lambda: True)
+    refused = made("keys", "export", ROOT)
+    assert refused.code == 2 and "PRIVATE" not in refused.out + refused.err and "-o -" in refused.err
+    assert "PRIVATE KEY" in made("keys", "export", ROOT, "-o", "-").out
+
+
+def test_a_proof_is_made_shown_and_verified(made: Odf) -> None:
+    ran = made("keys", "prove", ROOT)
+    proof = json.loads(ran.out)
+    head = made("show", ROOT, "--json").json["head"]
+    assert ran.code == 0 and proof["head"] == head and "the newest" in ran.err
+    assert (folder(made) / "proofs" / head).read_text() == ran.out
+    first = made("keys", "prove", ROOT, "--block", "0", "--json").json
+    assert first["block"] == 0 and first["proof"]["datasetId"] == dataset_id(made)
+    assert made("keys", "prove", ROOT, "--block", "99").code == 1
+    assert made("keys", "check", ROOT, "-", input=ran.out).code == 0
+    assert made("keys", "check", dataset_id(made), "-", "--json", input=ran.out).json["valid"] is True
+    wrong = ran.out.replace(head, first["proof"]["head"])
+    checked = made("keys", "check", ROOT, "-", input=wrong)
+    assert checked.code == 3 and "WRONG" in checked.out
+    assert made("keys", "check", ROOT, "-", input="{}").code == 1
+
+
+def test_who_has_no_key_cannot_prove(made: Odf, tmp_path: Path) -> None:
+    next((tmp_path / ".odf" / "keys").glob("*.pem")).unlink()
+    ran = made("keys", "prove", ROOT)
+    assert ran.code == 1 and "key" in ran.err and "odf keys import" in ran.err
+    assert not (folder(made) / "proofs").exists()
+
+
+def test_files_are_signed(made: Odf, tmp_path: Path) -> None:
+    file, kept = tmp_path / "report.bin", tmp_path / "report.sig"
+    file.write_bytes(bytes(range(256)) * 100)
+    signature = made("keys", "sign", ROOT, str(file)).out
+    kept.write_text(signature)
+    assert (
+        made("keys", "sign", ROOT, "-", "--json", input=file.read_bytes()).json["signature"]
+        == signature.strip()
+    )
+    for given in (str(kept), signature.strip()):
+        assert made("keys", "check", ROOT, str(file), given).code == 0
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    wrong = made("keys", "check", dataset_id(made), str(file), str(kept), "--json")
+    assert wrong.code == 3 and wrong.json["valid"] is False
+    assert made("keys", "check", ROOT, str(file), "nothing").code == 1
+    assert made("keys", "sign", ROOT, str(tmp_path / "absent")).code == 1
+
+
+def test_signing_a_file_never_makes_a_proof(made: Odf) -> None:
+    head = bytes.fromhex(made("show", ROOT, "--json").json["head"][1:])
+    refused = made("keys", "sign", ROOT, "-", input=head)
+    assert refused.code == 2 and "prove" in refused.err and refused.out == ""
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
+def test_openssl_understands_keys_and_proofs(made: Odf, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("open sesame")
+    key, message, signature = tmp_path / "key.pem", tmp_path / "message", tmp_path / "signature"
+    made("keys", "export", ROOT, "-o", str(key), "--passphrase-file", str(tmp_path / "secret"))
+    proof = json.loads(made("keys", "prove", ROOT).out)
+    message.write_bytes(bytes.fromhex(proof["head"][1:]))
+    signature.write_bytes(bytes.fromhex(proof["signature"][1:]))
+    done = subprocess.run(
+        [
+            *("openssl", "pkeyutl", "-verify", "-rawin", "-inkey", str(key), "-passin", "pass:open sesame"),
+            *("-in", str(message), "-sigfile", str(signature)),
+        ],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "Success" in done.stdout, done.stderr
