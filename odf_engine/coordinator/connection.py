@@ -77,11 +77,13 @@ class Client:
         *,
         timeout: float = 20.0,
         command: Sequence[str] | None = None,
+        warm: bool = True,
     ) -> Self:
         """Attaches to the worker of a workspace (its folder, or the ``.odf`` in it).
 
         When none runs, one is started, unless ``start`` is False; ``command`` is the command line to start
-        another program than the usual worker. An idle worker of another version is replaced.
+        another program than the usual worker. An idle worker of another version is replaced. A worker that
+        is started here begins to start Spark at once, if it is to be ``warm``, else when a job needs it.
 
         Raises:
             NotFound: the folder is not a workspace.
@@ -90,7 +92,7 @@ class Client:
         """
         files = Rendezvous(workspace)
         files.check()
-        starter = Starter(files, timeout, command)
+        starter = Starter(files, timeout, command, warm=warm)
         while True:
             client = await cls._attach(files)
             if client is not None:

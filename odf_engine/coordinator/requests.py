@@ -210,3 +210,16 @@ Request = (
 
 LOOKS: Final = frozenset({"compare", "describe", "export", "project", "search", "sql"})
 """Kinds of jobs that only look at what a dataset has. They change nothing, and run beside those that do."""
+
+_WITHOUT_SPARK: Final = (Push, Compare, Search, Describe, Project, Export)
+
+
+def needs_spark(request: Request) -> bool:
+    """Whether a job is going to ask for Spark, as far as its request tells."""
+    match request:
+        case Pull():
+            return request.url is None
+        case Verify():
+            return not request.integrity
+        case _:
+            return not isinstance(request, _WITHOUT_SPARK)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from odf_engine.coordinator.connection import Client, read_journal
 from odf_engine.coordinator.protocol import Event, Job, JobChanged, Request, WorkerStatus
+from odf_engine.coordinator.requests import needs_spark
 from odf_engine.errors import Cancelled, OdfError
 
 
@@ -43,7 +44,8 @@ class _Run:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, requests: Sequence[tuple[Request, str]], command: Sequence[str] | None) -> list[Job]:
-        client = await Client.connect(self._workspace, command=command)
+        warm = any(needs_spark(request) for request, _ in requests)
+        client = await Client.connect(self._workspace, command=command, warm=warm)
         self._client = client
         try:
             since = client.status.last_seq

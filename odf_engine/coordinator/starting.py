@@ -34,10 +34,13 @@ class Starter:
     Several clients may do so at once: of their workers one gets the lock and the others leave.
     """
 
-    def __init__(self, files: Rendezvous, timeout: float, command: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, files: Rendezvous, timeout: float, command: Sequence[str] | None = None, *, warm: bool = True
+    ) -> None:
         self._files = files
         self._deadline = time.monotonic() + timeout
         self._command = command
+        self._warm = warm
         self._child: subprocess.Popen[bytes] | None = None
 
     async def step(self) -> None:
@@ -58,6 +61,7 @@ class Starter:
     def _spawn(self) -> subprocess.Popen[bytes]:
         command = self._command or [
             *(sys.executable, "-P", "-m", "odf_engine.coordinator.worker"),
+            *([] if self._warm else ["--spark-later"]),
             str(self._files.workspace),
         ]
         try:

@@ -37,6 +37,7 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.coordinator.queue import JobQueue
 from odf_engine.coordinator.rendezvous import Rendezvous, engine_version
+from odf_engine.coordinator.requests import needs_spark
 from odf_engine.coordinator.sampling import Sampler
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
 from odf_engine.coordinator.spark_service import Runtime, SparkService
@@ -59,7 +60,8 @@ class Worker:
     """One worker. :meth:`run` returns when it has stopped.
 
     ``executor`` does the jobs and ``start_spark`` makes a started Spark; ``idle_seconds`` without a job
-    or a command end it.
+    or a command end it. Spark starts at once, so that it is there when a job asks for it; with
+    ``spark_later`` when the first job comes that needs it.
     """
 
     def __init__(
@@ -72,12 +74,14 @@ class Worker:
         idle_seconds: float = 1800,
         send_patience: float = SEND_PATIENCE,
         stop_patience: float = STOP_PATIENCE,
+        spark_later: bool = False,
     ) -> None:
         self._files = Rendezvous(workspace)
         self._executor = executor
         self._max_jobs = max_jobs
         self._idle_seconds = idle_seconds
         self._stop_patience = stop_patience
+        self._spark_later = spark_later
         self._stopping = False
         self._last_command = time.monotonic()
         self._sessions = Sessions(self, send_patience)
@@ -128,6 +132,8 @@ class Worker:
         self._last_command = time.monotonic()
         if self._stopping:
             raise OdfError("the worker is stopping", hint="try again in a moment: a new one is started then")
+        if self._spark.state == "off" and needs_spark(request):
+            self._spark.start()
         job = self._queue.submit(request, target, environment)
         self._loop.call_soon(self._queue.start_ready)
         self._start_beat()
@@ -178,7 +184,8 @@ class Worker:
         sweep_spools(self._files.odf)
         self._journal.prune()
         self._handle_signals()
-        self._spark.start()
+        if not self._spark_later:
+            self._spark.start()
         _log.info("worker %s serves %s", os.getpid(), self.folder)
         server = await asyncio.start_unix_server(self._connected, sock=listening, limit=MAX_COMMAND_BYTES)
         idle = asyncio.create_task(self._end_when_idle())
@@ -321,6 +328,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="odf-worker", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--foreground", action="store_true", help="stay in this terminal")
+    parser.add_argument("--spark-later", action="store_true", help="start Spark when a job needs it")
     given = parser.parse_args(arguments)
     files = Rendezvous(given.workspace)
     try:
@@ -334,6 +342,7 @@ def main(arguments: list[str] | None = None) -> int:
             start_spark=lambda: start_spark(files.workspace),
             max_jobs=config.max_jobs,
             idle_seconds=config.idle_minutes * 60,
+            spark_later=given.spark_later,
         )
         return worker.run()
     except OdfError as error:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.chain import Dataset, StoredBlock
 from odf_engine.errors import BadData, Conflict, MalformedBlock
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
@@ -40,12 +40,25 @@ class Relation(msgspec.Struct, frozen=True):
     common: Multihash | None
 
 
+class Diverged(Conflict):
+    """One does not simply go on where the other ends; ``relation`` is how they stand, if that is known."""
+
+    relation: Relation | None = None
+
+
 class Walked(NamedTuple):
     """A block of another chain, with the bytes that its hash was made of."""
 
     hash: Multihash
     block: MetadataBlock
     data: bytes
+    version: int = 3
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def stored(self) -> StoredBlock:
+        """The block as chains know it."""
+        return StoredBlock(self.hash, self.block, self.version, len(self.data), self.unknown)
 
 
 def checked(block_hash: Multihash, data: bytes, where: str) -> Walked:
@@ -57,11 +70,12 @@ def checked(block_hash: Multihash, data: bytes, where: str) -> Walked:
     if Multihash.sha3_256(data) != block_hash:
         raise BadData(f"block {block_hash}: {TAMPERED}", where=where, hint=SOURCE_HINT)
     try:
-        return Walked(block_hash, decode_block(data).block, data)
+        decoded = decode_block(data)
     except MalformedBlock as error:
         place = f" ({error.where})" if error.where else ""
         problem = f"block {block_hash} cannot be read: {error.message}{place}"
         raise BadData(problem, where=where, hint=SOURCE_HINT) from error
+    return Walked(block_hash, decoded.block, data, decoded.version, decoded.unknown)
 
 
 def walk(

@@ -6,6 +6,8 @@ from typing import Literal
 
 import msgspec
 
+from odf_engine.errors import AlreadyExists
+from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.progress import Reporter
@@ -22,6 +24,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
         old_head, new_head: of the dataset here.
         their_head: of the one there.
         blocks, records: how many came.
+        bytes: how much was fetched.
         relation: how the two stand to each other afterwards.
     """
 
@@ -31,7 +34,14 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     their_head: Multihash | None
     blocks: int
     records: int
+    bytes: int = 0
     relation: Relation
+
+
+class HereAlready(AlreadyExists):
+    """The dataset of a remote is in the workspace under another name; ``dataset`` is which."""
+
+    dataset: DatasetId | None = None
 
 
 def pull_into(
@@ -40,8 +50,8 @@ def pull_into(
     """Takes over what is new at the remote.
 
     Raises:
-        Conflict: both have changed since their common block, and ``force`` is not given; or it is another
-            dataset, whatever is given.
+        Diverged: both have changed since their common block, and ``force`` is not given.
+        Conflict: it is another dataset, whatever is given.
         BadData, ChainRuleViolated: the source is damaged.
         NotFound, SourceUnavailable, Cancelled: nothing is changed; what came whole is kept for the next time.
     """
@@ -54,7 +64,8 @@ def pull_new(
     """Makes a dataset here of the one at the remote; it appears when it is whole.
 
     Raises:
-        AlreadyExists: the name is taken, or the dataset is here under another one.
+        AlreadyExists: the name is taken.
+        HereAlready: the dataset is here under another name.
         OdfError: as :func:`pull_into`.
     """
     raise NotImplementedError
