@@ -32,7 +32,7 @@ def catch_up(index: ChainIndex, read: Read, head: Multihash) -> None:
     if fork is None:
         state, base, keep = None, None, -1
     else:
-        state, base, keep = _state_at(index, read, fork), fork.head, fork.sequence
+        state, base, keep = state_at(index, read, fork), fork.head, fork.sequence
     pending: list[Folded] = []
     for stored in _oldest_first(read, missing, walked):
         before, state = state, _folded(state, stored)
@@ -69,7 +69,7 @@ def _oldest_first(read: Read, missing: list[Multihash], walked: deque[StoredBloc
         yield walked.pop() if walked else read(block_hash)
 
 
-def _state_at(index: ChainIndex, read: Read, at: Position) -> ChainState:
+def state_at(index: ChainIndex, read: Read, at: Position) -> ChainState:
     """The state at a block that the index has, folded from the nearest state that it kept."""
     state = index.state(at.head) if at.sequence == at.head_sequence else None
     if state is None:

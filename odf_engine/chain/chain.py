@@ -207,7 +207,7 @@ class Dataset:
         """
         if not events:
             raise UsageError("a commit needs at least one event")
-        with self._told_of_the_disk():
+        with self.told_of_the_disk():
             if expected_head is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
             with self._refs.locked():
@@ -238,18 +238,49 @@ class Dataset:
         """
         if not events:
             raise UsageError("a dataset that begins anew needs at least one event")
-        with self._refs.locked(), self._told_of_the_disk():
+        with self._refs.locked(), self.told_of_the_disk():
             before = self._expect(expected_head)
             first = self.block(0)
             new = self._prepare(fold(None, first.block, first.hash), events, system_time, block_version)
             self._store(new, None, None)
-            kept = f"{_BEFORE_RESET}{expected_head.short}"
-            if self._refs.get(kept) is None:
-                self._refs.compare_and_set(kept, None, expected_head)
+            self._keep(f"{_BEFORE_RESET}{expected_head.short}", expected_head)
             self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
         self._newest = new[-1].folded.state
         self._remember(before, new, keep=0)
         return self._newest.head
+
+    def adopt(
+        self,
+        state: ChainState,
+        fork: ChainState | None,
+        folded: Sequence[Folded] | None,
+        *,
+        expected_head: Multihash | None,
+        keep: str | None,
+        first: Callable[[], None],
+    ) -> None:
+        """Moves the head to blocks that are stored already; for :class:`odf_engine.chain.adopting.Adoption`.
+
+        Args:
+            state: at the new head.
+            fork: at the block that the new ones follow.
+            folded: the new ones, for the index; None when they are too many.
+            expected_head, keep, first: as there.
+        """
+        with self.told_of_the_disk(), self._refs.locked():
+            before = self._expect(expected_head)
+            first()
+            if keep is not None and expected_head is not None:
+                self._keep(keep, expected_head)
+            self._refs.compare_and_set(HEAD, expected_head, state.head)
+        self._newest = state
+        if folded is not None:
+            base, last = before and before.head, -1 if fork is None else fork.sequence_number
+            self._index.extend(base, last, folded, state)
+
+    def _keep(self, name: str, head: Multihash) -> None:
+        if self._refs.get(name) is None:
+            self._refs.compare_and_set(name, None, head)
 
     def sweep(self, untouched_for: float = _DAY) -> int:
         """Removes files in the making that nobody has touched for so many seconds; how many there were.
@@ -262,7 +293,8 @@ class Dataset:
             return sum(sweep_folder(self.folder / name, untouched_for) for name in folders)
 
     @contextmanager
-    def _told_of_the_disk(self) -> Iterator[None]:
+    def told_of_the_disk(self) -> Iterator[None]:
+        """Lets errors of the file system within the block be told in words for people."""
         try:
             yield
         except FileNotFoundError as error:

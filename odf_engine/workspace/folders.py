@@ -16,7 +16,7 @@ from odf_engine.errors import InvalidIdentity, OdfError
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.storage.objects import sync_folder
-from odf_engine.workspace.small_files import write_text
+from odf_engine.workspace.small_files import not_writable, write_text
 
 ALIAS_FILE: Final = "info/alias"
 ORIGIN_FILE: Final = "info/origin"
@@ -76,6 +76,21 @@ class DatasetFolders:
     def publish(self, dataset_id: DatasetId) -> None:
         """Lets others see a dataset that was made."""
         self._staging(dataset_id).rename(self.path(dataset_id))
+        sync_folder(self.home)
+
+    def take_in(self, folder: Path, dataset_id: DatasetId, alias: DatasetAlias, origin: str) -> None:
+        """Moves a dataset that was made elsewhere to its place, with its name and where it came from.
+
+        Raises:
+            OdfError: the file system does not take it.
+        """
+        (folder / ALIAS_FILE).parent.mkdir(exist_ok=True)
+        write_text(folder / ALIAS_FILE, str(alias))
+        write_text(folder / ORIGIN_FILE, origin)
+        try:
+            folder.rename(self.path(dataset_id))
+        except OSError as error:
+            raise not_writable(self.path(dataset_id), error) from error
         sync_folder(self.home)
 
     def discard(self, dataset_id: DatasetId) -> None:

@@ -275,6 +275,38 @@ class Workspace:
             plan = Plan(dataset_id, alias, [Seed(dataset_id, kind), *events])
             return self._make([plan], system_time=system_time)[0]
 
+    def check_arrival(self, alias: DatasetAlias, dataset_id: DatasetId | None = None) -> None:
+        """Whether a dataset of others may get this name here.
+
+        Raises:
+            AlreadyExists: the name is taken, or the dataset is here under another one.
+        """
+        self._check_free(alias)
+        for known, name in self._folders.aliases():
+            if known == dataset_id:
+                raise AlreadyExists(
+                    f"the dataset is here already, as {name}",
+                    hint=f"bring that one up to date: odf pull {name}",
+                )
+
+    def take_in(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
+        """Lets others see a dataset that somebody else made, and that is whole.
+
+        Args:
+            folder: in repository layout, within ``.odf``; it moves to its place.
+            alias: how it is called here.
+            origin: where it came from.
+
+        Raises:
+            AlreadyExists: the name is taken, or the dataset is here under another one.
+        """
+        with self._lock():
+            dataset_id = Dataset(folder, self.index).state().dataset_id
+            self.check_arrival(alias, dataset_id)
+            self._folders.take_in(folder, dataset_id, alias, origin)
+            self._opened.pop(dataset_id, None)
+            return self._entry(dataset_id, alias)
+
     def rename(self, entry: DatasetEntry, alias: DatasetAlias) -> DatasetEntry:
         """Gives a dataset another name.
 

@@ -1,0 +1,214 @@
+"""Blocks of others on their way into a chain: checked by its rules, and seen by nobody before the head moves.
+
+What arrives waits in ``info/arriving/`` of the dataset's folder, by kind and under its hash. It stays there
+when the work is interrupted, so that the next try goes on from it. One adoption at a time is at work on a
+dataset; commits may happen beside it, and the head moves only from where it was expected.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from odf_engine.chain.catchup import state_at
+from odf_engine.chain.chain import Dataset
+from odf_engine.chain.index import ChainIndex, Folded, Position
+from odf_engine.chain.rows import StoredBlock
+from odf_engine.chain.rules import check_append
+from odf_engine.chain.state import ChainState, count, fold
+from odf_engine.errors import Conflict, NotFound
+from odf_engine.identity.multiformats import SHA3_256, Multihash
+from odf_engine.storage.durability import sync_files
+from odf_engine.storage.objects import make_folder, sync_folder
+
+ARRIVING: Final = "info/arriving"
+_LOCK: Final = "info/arriving.lock"
+_KINDS: Final = ("blocks", "data", "checkpoints")
+_KEPT_SECONDS: Final = 14 * 86_400.0
+_MOST_FOLDED: Final = 4096
+_MOST_FOLDED_BYTES: Final = 32 << 20
+"""A longer chain is indexed by reading it again: what it amounts to at each block does not fit in memory."""
+_DIGEST: Final = 32
+_BATCH: Final = 16_384
+
+
+class Adoption:
+    """What is about to be appended to a dataset; a context manager, which holds the lock against others.
+
+    Attributes:
+        dataset: where it goes; its folder has to be there.
+        arriving: the folder of what has arrived, with a folder for each kind of object.
+        state: what the chain amounts to with the blocks appended so far; None before the first.
+        blocks, records: how many were appended.
+    """
+
+    def __init__(self, dataset: Dataset) -> None:
+        self.dataset = dataset
+        self.arriving = dataset.folder / ARRIVING
+        self.state: ChainState | None = None
+        self.blocks = 0
+        self.records = 0
+        self._fork: ChainState | None = None
+        self._digests = bytearray()
+        self._folded: list[Folded] | None = []
+        self._weight = 0
+        self._lock: int | None = None
+        self._waiting, self._final = str(self.arriving / "blocks"), str(dataset.folder / "blocks")
+
+    def __enter__(self) -> Self:
+        """Takes the lock.
+
+        Raises:
+            Conflict: somebody else brings blocks into the dataset.
+            NotFound: the dataset is not there (any more).
+        """
+        with self.dataset.told_of_the_disk():
+            self.arriving.parent.mkdir(exist_ok=True)
+            lock = os.open(self.dataset.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(lock)
+                raise Conflict(
+                    "somebody else is just bringing blocks into the dataset",
+                    hint="wait until that has ended, then try again",
+                    where=str(self.dataset.folder),
+                ) from None
+            self._lock = lock
+            self._sweep()
+            for kind in _KINDS:
+                (self.arriving / kind).mkdir(parents=True, exist_ok=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Lets go of the lock; what has arrived stays, unless it was committed or discarded."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # --- Bytes ---
+
+    def stored(self, block_hash: Multihash) -> bytes | None:
+        """The bytes of a block that is here, in the dataset or from an earlier try; unchecked."""
+        name = str(block_hash)
+        for folder in (self._waiting, self._final):
+            try:
+                with open(f"{folder}/{name}", "rb", buffering=0) as file:  # noqa: PTH123 (for each block)
+                    return file.read()
+            except OSError:
+                continue
+        return None
+
+    def store(self, block_hash: Multihash, data: bytes) -> None:
+        """Keeps the bytes of a block, which are those of its hash, in any order of blocks."""
+        with (
+            self.dataset.told_of_the_disk(),
+            open(f"{self._waiting}/{block_hash}", "wb", buffering=0) as file,  # noqa: PTH123
+        ):
+            file.write(data)
+
+    # --- The chain ---
+
+    def follow(self, after: Multihash | None) -> None:
+        """Says which block of the dataset the next ones follow; None: they are the first.
+
+        Raises:
+            NotFound: there is no such block in the chain.
+        """
+        self._fork = self.state = None if after is None else self._state_at(after)
+
+    def append(self, stored: StoredBlock) -> None:
+        """Appends a block whose bytes are stored, and are those of its hash.
+
+        Raises:
+            ChainRuleViolated: it may not follow.
+        """
+        assert stored.hash.code == SHA3_256, "no other hash names a block"
+        check_append(self.state, stored.block)
+        before, self.state = self.state, fold(self.state, stored.block, stored.hash)
+        event: Any = stored.block.event
+        self.blocks += 1
+        self.records += count(getattr(event, "new_data", None))
+        self._digests += stored.hash.digest
+        self._weight += stored.size
+        if self._folded is not None:
+            self._folded.append(Folded(stored, self.state, before))
+            if len(self._folded) > _MOST_FOLDED or self._weight > _MOST_FOLDED_BYTES:
+                self._folded = None
+
+    def commit(
+        self,
+        expected_head: Multihash | None,
+        *,
+        keep: str | None = None,
+        first: Callable[[], None] = lambda: None,
+    ) -> ChainState:
+        """Moves the head to the last of the blocks; the objects they speak of have to be there.
+
+        Args:
+            expected_head: the head that is there now.
+            keep: a reference of this name begins to keep the old head, unless there is such a one.
+            first: is called just before the head moves, under the dataset's lock.
+
+        Raises:
+            Conflict: the head is another one; nothing is changed.
+        """
+        assert self.state is not None, "nothing to follow"
+        with self.dataset.told_of_the_disk():
+            self._settle()
+        self.dataset.adopt(
+            self.state, self._fork, self._folded, expected_head=expected_head, keep=keep, first=first
+        )
+        self.discard()
+        return self.state
+
+    def discard(self) -> None:
+        """Removes what has arrived and was not committed."""
+        shutil.rmtree(self.arriving, ignore_errors=True)
+
+    # --- Inside ---
+
+    def _state_at(self, block: Multihash) -> ChainState:
+        def ask(index: ChainIndex, at: Position) -> tuple[ChainState | None]:
+            found = index.position(block)
+            if found is None or found.chain != at.chain or found.sequence > at.sequence:
+                return (None,)
+            return (state_at(index, self.dataset.block, found),)
+
+        if block == self.dataset.head():
+            return self.dataset.state()
+        (state,) = self.dataset.indexed(ask)
+        if state is None:
+            raise NotFound(f"there is no block {block} in this dataset")
+        return state
+
+    def _settle(self) -> None:
+        """Moves the blocks to their names, durably; they mean nothing before the head moves."""
+        make_folder(Path(self._final))
+        for start in range(0, len(self._digests), _BATCH * _DIGEST):
+            part = bytes(self._digests[start : start + _BATCH * _DIGEST])
+            names = [str(Multihash(SHA3_256, part[at : at + _DIGEST])) for at in range(0, len(part), _DIGEST)]
+            waiting = [name for name in names if os.path.exists(f"{self._waiting}/{name}")]  # noqa: PTH110
+            if waiting:
+                sync_files([f"{self._waiting}/{name}" for name in waiting])
+            for name in waiting:
+                os.rename(f"{self._waiting}/{name}", f"{self._final}/{name}")  # noqa: PTH104
+        sync_folder(Path(self._final))
+
+    def _sweep(self) -> None:
+        try:
+            old = time.time() - self.arriving.stat().st_mtime > _KEPT_SECONDS
+        except FileNotFoundError:
+            return
+        if old:
+            shutil.rmtree(self.arriving, ignore_errors=True)
+        else:
+            os.utime(self.arriving)
