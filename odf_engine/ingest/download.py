@@ -12,36 +12,22 @@ import fcntl
 import hashlib
 import json
 import os
-import random
-import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
 from typing import Any, BinaryIO, Final, TypeVar
 
-from odf_engine.errors import Cancelled, OdfError, SourceUnavailable
+from odf_engine.errors import Cancelled
+from odf_engine.ingest.retries import Failed, Retries
 from odf_engine.progress import Reporter
 from odf_engine.workspace.config import FetchConfig
 
 _SYNC: Final = 16 << 20  # bytes after which a partial download is made safe against a power failure
 _KEPT_SECONDS: Final = 7 * 24 * 3600
 _KEPT: Final = 20
-_PAUSE: Final = 0.5
-_WORTH: Final = 1 << 20
-"""Bytes after which a download that broke off counts as one that gets on."""
 _Result = TypeVar("_Result")
-
-
-class Failed(Exception):
-    """An attempt that failed; ``again`` says whether another one makes sense, after ``pause`` seconds."""
-
-    def __init__(self, error: OdfError, *, again: bool, pause: float | None = None) -> None:
-        super().__init__(str(error))
-        self.error, self.again, self.pause = error, again, pause
 
 
 class Partial:
@@ -158,17 +144,14 @@ def attempts(
         Cancelled: within a moment, even while a connection hangs.
         OdfError: of the last failure.
     """
-    failures = 0
+    retries = Retries(config, reporter)
     try:
         while True:
             before = partial.size
             try:
                 return cancellable(once, abort, reporter)
             except Failed as failure:
-                failures = 1 if partial.size - before >= _WORTH else failures + 1
-                if not failure.again or failures > config.retries:
-                    raise failure.error from None
-                _pause(failure, failures, config, reporter)
+                retries.wait(failure, partial.size - before)
     except OSError:
         partial.close(keep=False)  # the disk is full or broken, and these bytes only make it worse
         raise
@@ -203,46 +186,9 @@ def cancellable(work: Callable[[], _Result], abort: Callable[[], None], reporter
     return outcome[0]
 
 
-def broken(reason: object, where: str) -> Failed:
-    """What a connection that failed amounts to: a sentence, and whether it may go better next time."""
-    again = True
-    if isinstance(reason, ssl.SSLCertVerificationError):
-        text, again = f"its certificate is not valid: {reason.verify_message}", False
-    elif isinstance(reason, socket.gaierror):
-        text, again = "its host name is not known", reason.errno == socket.EAI_AGAIN
-    elif isinstance(reason, TimeoutError):
-        text = "it did not answer in time"
-    elif isinstance(reason, OSError):
-        text = f"the connection failed: {reason.strerror or reason}"
-    else:
-        text = f"the connection broke: {reason}"
-    hint = "check the URL and the network, then pull again"
-    return Failed(SourceUnavailable(text, where=where, hint=hint), again=again)
-
-
 def is_of_disk(error: BaseException) -> bool:
     """Whether an error is one of a :class:`Partial`, and not of the network."""
     return isinstance(error, OSError) and error.filename is not None
-
-
-def _pause(failure: Failed, failures: int, config: FetchConfig, reporter: Reporter) -> None:
-    longest = config.longest_pause_seconds
-    pause = failure.pause
-    if pause is not None and pause > longest:
-        error = failure.error
-        raise SourceUnavailable(
-            f"{error.message}, and asks to wait {pause:,.0f} s",
-            where=error.where,
-            hint="pull again after that time, or raise fetch.longestPauseSeconds",
-        )
-    if pause is None:
-        pause = min(longest, _PAUSE * 2 ** (failures - 1) * random.uniform(1, 1.25))
-    reporter.line(f"{failure.error}; trying again in {pause:.1f} s", "warning")
-    woken = threading.Event()
-    end = monotonic() + pause
-    with reporter.on_cancel(woken.set):
-        woken.wait(max(0.0, end - monotonic()))
-    reporter.check()
 
 
 def _claim(path: Path) -> BinaryIO | None:

@@ -20,9 +20,10 @@ from urllib.parse import unquote, urlsplit
 
 from odf_engine.errors import BadData, OdfError, SourceUnavailable
 from odf_engine.ingest.addresses import connect
-from odf_engine.ingest.download import Failed, Partial, attempts, broken, is_of_disk
+from odf_engine.ingest.download import Partial, attempts, is_of_disk
 from odf_engine.ingest.fetch import LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
 from odf_engine.ingest.http import without_login
+from odf_engine.ingest.retries import Failed, broken
 from odf_engine.metadata.model import FromMetadata, FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 

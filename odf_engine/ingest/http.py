@@ -12,16 +12,16 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from datetime import UTC
-from email.utils import format_datetime, parsedate_to_datetime
-from time import monotonic, time
+from email.utils import format_datetime
+from time import monotonic
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
 from odf_engine.errors import BadData, OdfError, SourceUnavailable
 from odf_engine.ingest.addresses import connect
-from odf_engine.ingest.download import Failed, Partial, attempts, broken, is_of_disk
+from odf_engine.ingest.download import Partial, attempts, is_of_disk
 from odf_engine.ingest.fetch import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
+from odf_engine.ingest.retries import Failed, broken, http_moment, retry_after
 from odf_engine.metadata.model import FromMetadata, FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 
@@ -135,7 +135,7 @@ class _Attempt:
         self.partial.finish(path)
         version = f"{state.kind} {state.value}" if state else "no ETag"
         reporter.line(f"{self.name}, {size:,} bytes in {monotonic() - self.begun:.1f} s, {version}")
-        modified = _moment(known.get("modified"))
+        modified = http_moment(known.get("modified"))
         event_time = None if isinstance(self.step.event_time, FromSystemTime) else modified
         if modified is None and isinstance(self.step.event_time, FromMetadata):
             reporter.line("the server gives no Last-Modified: event time is the time of ingestion", "warning")
@@ -222,7 +222,7 @@ class _Attempt:
     def _status_failure(self, error: urllib.error.HTTPError) -> Failed:
         code, message = error.code, f"the server answered {error.code} {error.reason}".rstrip()
         hint, again = "pull again later", code in (408, 429) or code >= 500
-        pause = _retry_after(error.headers.get("Retry-After")) if error.headers else None
+        pause = retry_after(error.headers.get("Retry-After")) if error.headers else None
         if code in (404, 410):
             hint = "check fetch.url in the manifest"
         elif code in (401, 403, 407):
@@ -306,7 +306,7 @@ def _version(headers: Any) -> dict[str, str]:
     etag, modified = headers.get("ETag"), headers.get("Last-Modified")
     told = (("etag", etag), ("modified", modified), ("length", headers.get("Content-Length")))
     facts = {name: value for name, value in told if value}
-    now, then = _moment(headers.get("Date")), _moment(modified)
+    now, then = http_moment(headers.get("Date")), http_moment(modified)
     if etag and not etag.startswith("W/"):
         facts["validator"] = etag
     elif now and then and now.ns - then.ns >= _STRONG_SECONDS * 10**9:
@@ -317,31 +317,12 @@ def _version(headers: Any) -> dict[str, str]:
 def _state_of(version: Mapping[str, str]) -> SourceState | None:
     if etag := version.get("etag"):
         return SourceState(SOURCE_NAME, ETAG, etag)
-    modified = _moment(version.get("modified"))
+    modified = http_moment(version.get("modified"))
     return SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified)) if modified else None
 
 
 def _number(text: str | None) -> int | None:
     return int(text) if text and text.strip().isdigit() else None
-
-
-def _moment(text: str | None) -> Timestamp | None:
-    if not text:
-        return None
-    try:
-        moment = parsedate_to_datetime(text)
-        return Timestamp.from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-    except (ValueError, OverflowError):
-        return None
-
-
-def _retry_after(text: str | None) -> float | None:
-    if not text:
-        return None
-    if text.strip().isdigit():
-        return float(text)
-    moment = _moment(text)
-    return max(0.0, moment.ns / 1e9 - time()) if moment else None
 
 
 def without_login(url: str) -> str:

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
 from odf_engine.ingest.addresses import check_public
-from odf_engine.ingest.download import Failed, Partial, attempts, is_of_disk
+from odf_engine.ingest.download import Partial, attempts, is_of_disk
 from odf_engine.ingest.fetch import ETAG, LAST_MODIFIED, SOURCE_NAME, FetchContext, Payload
+from odf_engine.ingest.retries import Failed
 from odf_engine.ingest.s3_service import BUCKET, NO_ACCESS, endpoint_of, file_system, reason
 from odf_engine.metadata.model import FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
