@@ -305,6 +305,11 @@ class Serving:
 
     # --- Addresses ---
 
+    def address_of(self, request: web.BaseRequest) -> str:
+        """From which address a request comes; behind a proxy as that says."""
+        told = _last(request.headers.get("X-Forwarded-For")) if self.limits.behind_proxy else ""
+        return told[:64] or request.remote or ""
+
     def base_url(self, request: web.BaseRequest) -> str:
         """The server's address as this client sees it, with a slash at its end.
 

@@ -96,8 +96,8 @@ class SyncConfig(Settings, frozen=True):
 class ServeConfig(Settings, frozen=True):
     """Bounds on what others may ask of `odf serve`."""
 
-    connections: Annotated[int, Meta(ge=1, le=65_536, description="open connections in all")] = 512
-    connections_each: Annotated[int, Meta(ge=1, description="open connections of one address")] = 160
+    connections: Annotated[int, Meta(ge=1, le=65_536, description="open connections in all")] = 1024
+    connections_each: Annotated[int, Meta(ge=1, description="open connections of one address")] = 512
     sessions: Annotated[int, Meta(ge=1, description="smart pulls at the same time")] = 128
     sessions_each: Annotated[int, Meta(ge=1, description="smart pulls of one address")] = 80
     pushes: Annotated[int, Meta(ge=1, le=64, description="pushes at the same time")] = 4

@@ -32,6 +32,7 @@ VERBS: Final = {
     "untrust": "trust",
     "verify": "verifying",
     "keys": "keys",
+    "serve": "serve",
     "demo": "demo",
     "jobs": "jobs",
     "cancel": "jobs",

@@ -1,0 +1,200 @@
+"""The process of ``odf serve``: options, sockets, signals; ``python -m odf_engine.sync.server`` starts it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import errno
+import json
+import os
+import resource
+import signal
+import socket
+import ssl
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from msgspec.structs import replace
+
+from odf_engine.errors import NotFound, OdfError, UsageError
+from odf_engine.sync.server import SILENT, Front
+from odf_engine.sync.serving import Serving
+from odf_engine.sync.serving_gate import Gate
+from odf_engine.workspace.workspace import Workspace
+
+_GRACE_SECONDS: Final = 8.0
+"""So long may transfers go on that are running when the server is told to stop."""
+_BACKLOG: Final = 512
+
+
+def main() -> int:
+    """The program: options as ``odf serve`` gives them."""
+    given = _arguments()
+    try:
+        serving, tls = _prepared(given)
+        sockets = _listen(given.host, given.port)
+        _allow_files(serving.limits.connections)
+        asyncio.run(_serve(serving, sockets, tls, given))
+    except OdfError as error:
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        sys.stderr.write(f"error: {error}{hint}\n")
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 0
+    # Threads that still wait for a disk or a lock do not keep it: nothing of theirs has a name yet.
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(0)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="odf serve")
+    parser.add_argument("--workspace", type=Path, required=True)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=8080)
+    parser.add_argument("--dataset", action="append", default=[])
+    parser.add_argument("--allow-push", action="store_true")
+    parser.add_argument("--behind-proxy", action="store_true")
+    parser.add_argument("--tls-cert", type=Path)
+    parser.add_argument("--tls-key", type=Path)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--quiet", action="store_true")
+    parser.add_argument("--verbose", action="store_true")
+    return parser.parse_args()
+
+
+def _prepared(given: argparse.Namespace) -> tuple[Serving, ssl.SSLContext | None]:
+    workspace = Workspace.find(explicit=given.workspace)
+    limits = workspace.config.serve
+    if given.behind_proxy:
+        limits = replace(limits, behind_proxy=True)
+    tls = _tls(given.tls_cert, given.tls_key)
+    serving = Serving(
+        workspace,
+        limits=limits,
+        allow_push=given.allow_push,
+        patterns=given.dataset,
+        tls=tls is not None,
+    )
+    serving.tokens.all()  # damaged ones are told of now, not to a client
+    if given.dataset and not given.allow_push and not serving.datasets():
+        raise NotFound("no dataset is of those names", hint="see what is here with: odf list")
+    return serving, tls
+
+
+def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
+    if cert is None and key is None:
+        return None
+    if cert is None or key is None:
+        raise UsageError("TLS needs both files", hint="--tls-cert FILE --tls-key FILE")
+    for path in (cert, key):
+        if not path.is_file():
+            raise NotFound(f"there is no file {path}")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+
+    def no_passphrase() -> str:
+        raise UsageError(f"{key} is locked with a passphrase", hint="give a key without one")
+
+    try:
+        context.load_cert_chain(cert, key, no_passphrase)
+    except (ssl.SSLError, OSError) as error:
+        reason = error.strerror or getattr(error, "reason", None) or error
+        hint = "both are files in PEM; the key has to be that of the certificate"
+        raise UsageError(
+            f"certificate and key cannot be used: {reason}", where=f"{cert}, {key}", hint=hint
+        ) from None
+    return context
+
+
+def _listen(host: str, port: int) -> list[socket.socket]:
+    """Sockets at all addresses of a host, at one port; 0 takes a free one."""
+    sockets: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            made = socket.socket(family, kind, protocol)
+            sockets.append(made)
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            made.bind(
+                (address[0], sockets[0].getsockname()[1], *address[2:]) if len(sockets) > 1 else address
+            )
+            made.listen(_BACKLOG)
+    except OSError as error:
+        for each in sockets:
+            each.close()
+        what, hint = error.strerror or str(error), "choose another: --port N; 0 takes a free one"
+        if error.errno == errno.EADDRINUSE:
+            what = "somebody listens there already"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            what, hint = "that port is not for everybody", "choose one from 1024 on: --port N"
+        elif isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            what, hint = "that is no address of this machine", "0.0.0.0 means all of its addresses"
+        raise OdfError(f"cannot listen at {host}, port {port}: {what}", hint=hint) from None
+    return sockets
+
+
+def _allow_files(connections: int) -> None:
+    """Each connection needs a descriptor, and one for the file that goes over it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = 2 * connections + 256
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        best = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
+
+
+async def _serve(
+    serving: Serving, sockets: list[socket.socket], tls: ssl.SSLContext | None, given: argparse.Namespace
+) -> None:
+    def line(text: str) -> None:
+        with suppress(OSError, ValueError):
+            sys.stderr.write(text + "\n")
+            sys.stderr.flush()
+
+    def failed(text: str) -> None:
+        line(text if given.verbose else text.partition("\n")[0])
+
+    front = Front(serving, line if given.verbose else None, failed)
+    gate = Gate(front.answer, serving.limits, tls, logger=SILENT, access_log=None)
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(name, _stop, serving)
+    gate.listen(sockets)
+    await asyncio.to_thread(_told, serving, given, _url(sockets[0], given.host, tls))
+    await serving.stopping.wait()
+    gate.stop_listening()
+    for each in sockets:
+        each.close()
+    if not await front.settled(_GRACE_SECONDS) and not given.quiet:
+        line("transfers that were running were broken off")
+    await gate.close()
+    serving.close()
+
+
+def _stop(serving: Serving) -> None:
+    if serving.stopping.is_set():  # told twice: at once
+        os._exit(0)
+    serving.stopping.set()
+
+
+def _url(listening: socket.socket, host: str, tls: ssl.SSLContext | None) -> str:
+    shown = f"[{host}]" if ":" in host else host or "localhost"
+    return f"{'http' if tls is None else 'https'}://{shown}:{listening.getsockname()[1]}/"
+
+
+def _told(serving: Serving, given: argparse.Namespace, url: str) -> None:
+    number = len(serving.datasets())
+    if given.json:
+        facts = {"url": url, "datasets": number, "push": serving.allow_push, "pid": os.getpid()}
+        sys.stdout.write(json.dumps(facts) + "\n")
+        sys.stdout.flush()
+    elif not given.quiet:
+        what = f"{number} dataset{'' if number == 1 else 's'}"
+        how = "push with a token" if serving.allow_push else "read-only"
+        sys.stdout.write(f"serving {what} at {url} ({how}); ^C ends it\n")
+        sys.stdout.flush()
