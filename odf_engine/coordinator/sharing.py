@@ -2,23 +2,36 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import to_builtins
 
 from odf_engine.coordinator.protocol import Compare, Pull, Push, Search
-from odf_engine.errors import Cancelled, OdfError, UsageError
+from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
+from odf_engine.identity.did import DatasetId
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.workspace.appending import note_origin, take_back_origin
 from odf_engine.workspace.credentials import Credentials
-from odf_engine.workspace.remotes import Remotes, Seen
+from odf_engine.workspace.remotes import Kind, Remotes, Seen, checked_url
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.operations import Context
     from odf_engine.sync.compare import Relation
     from odf_engine.sync.places import Access
+    from odf_engine.sync.pull import Pulled
+    from odf_engine.sync.remote import Listed, RemoteDataset
+
+MOST_FOUND: Final = 10_000
+"""More datasets than these are not told: all of them are held in memory, and kept in the journal."""
+
+
+# --- Pull ------------------------------------------------------------------------------------------
 
 
 def source_of(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str | None:
@@ -38,26 +51,30 @@ def source_of(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str
 
 def pull(
     workspace: Workspace, entry: DatasetEntry | None, url: str, request: Pull, reporter: Reporter
-) -> Any:
+) -> dict[str, Any]:
     """Takes over what is new at a URL, into ``entry`` or into a dataset that is not here yet.
+
+    One that turns out to be here is brought up to date instead of made twice.
 
     Returns: the dataset's entry in the ``--json`` output of ``odf pull``.
     """
-    from odf_engine.sync.places import open_remote
-    from odf_engine.sync.pull import pull_into, pull_new
-
-    parallel = workspace.config.sync.parallel
-    remote = open_remote(url, access(workspace, reporter))
-    try:
+    url = checked_url(url)
+    if request.set_watermark is not None:
+        raise UsageError(f"it comes from {url}: its watermark is set there", hint=f"odf pull --from {url}")
+    remotes = Remotes(workspace.odf)
+    here = {each.id for each in workspace.datasets()}
+    entry = entry or _known(workspace, remotes.at(url))
+    reporter.line(f"from {url}")
+    with _opened(workspace, url, reporter) as remote:
         if entry is None:
-            assert request.alias is not None  # the command gives one
-            alias = DatasetAlias.parse(request.alias)
-            entry, pulled = pull_new(workspace, alias, remote, reporter, parallel=parallel)
+            entry, pulled = _pull_new(workspace, remote, request, reporter)
         else:
-            pulled = pull_into(entry, remote, reporter, force=request.force, parallel=parallel)
-        _note(workspace, entry, url, pulled.relation, pulled.their_head, "pull")
-    finally:
-        remote.close()
+            pulled = _pull_into(workspace, entry, remote, request, reporter)
+        # One's own dataset is made here all the same, and one that comes from somewhere does not move by
+        # itself: only what had no other beginning comes from there from now on.
+        mine = entry.id in here and (workspace.keys.holds(entry.id) or remotes.of(entry.id).pull)
+        kind: Kind | None = None if mine else "pull"
+        _note(workspace, entry, url, pulled.relation, pulled.their_head, kind)
     return {
         "name": str(entry.alias),
         "status": pulled.status,
@@ -67,27 +84,72 @@ def pull(
         "records": pulled.records,
         "error": None,
         "url": url,
+        "bytes": pulled.bytes,
         "ahead": pulled.relation.ours,
     }
 
 
+def _pull_new(
+    workspace: Workspace, remote: RemoteDataset, request: Pull, reporter: Reporter
+) -> tuple[DatasetEntry, Pulled]:
+    from odf_engine.sync.pull import HereAlready, pull_new
+
+    if request.alias is None:
+        raise UsageError("it is not here yet, and has no name", hint="give it one: --as NAME")
+    alias = DatasetAlias.parse(request.alias)
+    try:
+        return pull_new(workspace, alias, remote, reporter, parallel=workspace.config.sync.parallel)
+    except HereAlready as error:
+        entry = _known(workspace, error.dataset)
+        if entry is None:
+            raise
+    reporter.line(f"it is here already: {entry.alias}")
+    return entry, _pull_into(workspace, entry, remote, request, reporter)
+
+
+def _pull_into(
+    workspace: Workspace, entry: DatasetEntry, remote: RemoteDataset, request: Pull, reporter: Reporter
+) -> Pulled:
+    from odf_engine.sync.pull import pull_into
+
+    own, before = Trust(workspace).is_own(entry), entry.dataset.head()
+    if own:  # before the blocks: nothing foreign may run in between
+        note_origin(entry, remote.url)
+    try:
+        with _divergence_noted(workspace, entry, remote):
+            parallel = workspace.config.sync.parallel
+            return pull_into(entry, remote, reporter, force=request.force, parallel=parallel)
+    finally:
+        if own and entry.dataset.head() == before:
+            take_back_origin(entry)
+
+
+def _known(workspace: Workspace, dataset: DatasetId | None) -> DatasetEntry | None:
+    if dataset is not None:
+        try:
+            return workspace.resolve(str(dataset))
+        except NotFound:
+            pass  # what is known of it outlived it
+    return None
+
+
+# --- Push, compare, search -------------------------------------------------------------------------
+
+
 def push(request: Push, context: Context, reporter: Reporter) -> dict[str, Any]:
     """Brings another place up to date; the result is described with the request."""
-    from odf_engine.sync.places import open_remote
     from odf_engine.sync.push import push as push_to
 
     workspace = Workspace.find(explicit=context.host.folder)
-    entry = workspace.resolve(request.dataset)
-    remote = open_remote(request.url, access(workspace, reporter))
-    try:
+    entry, url = workspace.resolve(request.dataset), checked_url(request.url)
+    reporter.line(f"to {url}")
+    with _opened(workspace, url, reporter) as remote, _divergence_noted(workspace, entry, remote):
         parallel = workspace.config.sync.parallel
         pushed = push_to(entry, remote, reporter, force=request.force, parallel=parallel)
-        _note(workspace, entry, request.url, pushed.relation, pushed.new_head, "push")
-    finally:
-        remote.close()
+        _note(workspace, entry, url, pushed.relation, pushed.new_head, "push")
     return {
         "name": str(entry.alias),
-        "url": request.url,
+        "url": url,
         "status": pushed.status,
         "old_head": _text(pushed.old_head),
         "new_head": _text(pushed.new_head),
@@ -99,8 +161,7 @@ def push(request: Push, context: Context, reporter: Reporter) -> dict[str, Any]:
 
 def compare(request: Compare, context: Context, reporter: Reporter) -> dict[str, Any]:
     """Looks how a dataset stands to its remotes; the result is described with the request."""
-    from odf_engine.sync import compare as comparing
-    from odf_engine.sync.places import open_remote
+    from odf_engine.sync.compare import compare as relation_to
 
     workspace = Workspace.find(explicit=context.host.folder)
     entry = workspace.resolve(request.dataset)
@@ -109,18 +170,16 @@ def compare(request: Compare, context: Context, reporter: Reporter) -> dict[str,
     seen: list[Seen] = []
     problems: list[dict[str, str]] = []
     for url in request.urls or dict.fromkeys([*known.pull, *known.push]):
-        remote = open_remote(url, access(workspace, reporter))
+        reporter.phase("compare")
         try:
-            relation = comparing.compare(entry.dataset, remote, reporter)
-            _note(workspace, entry, url, relation, remote.head())
-            seen.extend(filter(None, [remotes.of(entry.id).seen_at(url)]))
+            with _opened(workspace, checked_url(url), reporter) as remote:
+                relation = relation_to(entry.dataset, remote, reporter)
+                seen.append(_note(workspace, entry, remote.url, relation, remote.head()))
         except Cancelled:
             raise
         except OdfError as error:
             reporter.line(f"{url}: {error.message}", "warning")
             problems.append({"url": url, "message": error.message})
-        finally:
-            remote.close()
     return {"name": str(entry.alias), "seen": to_builtins(seen), "problems": problems}
 
 
@@ -131,26 +190,37 @@ def search(request: Search, context: Context, reporter: Reporter) -> dict[str, A
     workspace = Workspace.find(explicit=context.host.folder)
     remotes = Remotes(workspace.odf)
     named = [remotes.repository(name) for name in request.repositories] or remotes.repositories()
-    wanted = request.text.casefold()
+    words = request.text.casefold().split()
     found: list[dict[str, Any]] = []
     problems: list[dict[str, str]] = []
     for repo in named:
-        reporter.check()
-        repository = open_repository(repo.url, access(workspace, reporter))
+        reporter.phase(f"look into {repo.name}")
         try:
-            for listed in repository.datasets():
-                reporter.check()
-                text = " ".join((listed.name, listed.id or "", listed.description, *listed.keywords))
-                if wanted in text.casefold():
-                    found.append({"repository": repo.name, **listed._asdict()})
+            repository = open_repository(repo.url, access(workspace, reporter))
+            try:
+                for listed in repository.datasets():
+                    reporter.check()
+                    if len(found) < MOST_FOUND and _matches(listed, words):
+                        found.append({"repository": repo.name, **listed._asdict()})
+                        reporter.amount(files=len(found))
+            finally:
+                repository.close()
         except Cancelled:
             raise
         except OdfError as error:
             reporter.line(f"{repo.name}: {error.message}", "warning")
             problems.append({"repository": repo.name, "message": error.message})
-        finally:
-            repository.close()
+    if len(found) == MOST_FOUND:
+        reporter.line(f"there may be more than these {MOST_FOUND:,}: look for something rarer", "warning")
     return {"datasets": found, "problems": problems}
+
+
+def _matches(listed: Listed, words: list[str]) -> bool:
+    text = " ".join((listed.name, listed.id or "", listed.description, *listed.keywords)).casefold()
+    return all(word in text for word in words)
+
+
+# --- What all of them need -------------------------------------------------------------------------
 
 
 def access(workspace: Workspace, reporter: Reporter) -> Access:
@@ -160,14 +230,38 @@ def access(workspace: Workspace, reporter: Reporter) -> Access:
     return Access(workspace.config, Credentials(workspace.odf), reporter)
 
 
+@contextmanager
+def _opened(workspace: Workspace, url: str, reporter: Reporter) -> Iterator[RemoteDataset]:
+    from odf_engine.sync.places import open_remote
+
+    remote = open_remote(url, access(workspace, reporter))
+    try:
+        yield remote
+    finally:
+        remote.close()
+
+
+@contextmanager
+def _divergence_noted(workspace: Workspace, entry: DatasetEntry, remote: RemoteDataset) -> Iterator[None]:
+    """Remembers how far two histories are apart, when that is why nothing was done."""
+    from odf_engine.sync.compare import Diverged
+
+    try:
+        yield
+    except Diverged as error:
+        if error.relation is not None:
+            _note(workspace, entry, remote.url, error.relation, remote.head())
+        raise
+
+
 def _note(
     workspace: Workspace,
     entry: DatasetEntry,
     url: str,
     relation: Relation,
     their_head: Any,
-    kind: Any = None,
-) -> None:
+    kind: Kind | None = None,
+) -> Seen:
     seen = Seen(
         url=url,
         relation=relation.kind,
@@ -179,6 +273,7 @@ def _note(
         at=str(Timestamp.now()),
     )
     Remotes(workspace.odf).note(entry.id, seen, kind)
+    return seen
 
 
 def _text(value: object) -> str | None:

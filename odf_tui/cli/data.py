@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from odf_engine.coordinator.protocol import Job, JobState, Pull, Request
+from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import UsageError
 from odf_engine.workspace.lineage import Graph
+from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, verb
+from odf_tui.cli.pulling import Asked, Wanted, wanted
+from odf_tui.humane import size
 
 
 @verb("pull", example="odf pull port-haven.stations", json=True)
 @click.argument("names", nargs=-1)
 @click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
 @click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
+@click.option("--from", "source", metavar="URL|REPO/NAME", help="Take it over from there.")
+@click.option("--as", "alias", metavar="NAME", help="The name of a dataset that is new here.")
 @click.option("--fetch-uncacheable", is_flag=True, help="Fetch sources that cannot say whether they changed.")
 @click.option("--set-watermark", metavar="TIME", help="Only say how far event time is complete (RFC 3339).")
-@click.option("--force", is_flag=True, help="Fetch even if the source says that nothing changed.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Fetch even if the source says that nothing changed; of two histories, take the other one.",
+)
 @click.option("--strict", is_flag=True, help="Rows that a ledger has with other values are an error.")
 @click.option(
     "--reset-on-divergence",
@@ -33,39 +44,61 @@ def pull_verb(
     names: tuple[str, ...],
     everything: bool,
     recursive: bool,
+    source: str | None,
+    alias: str | None,
     fetch_uncacheable: bool,
     set_watermark: str | None,
     force: bool,
     strict: bool,
     reset_on_divergence: bool,
 ) -> None:
-    """Polls the sources of datasets until they have no more; derivative ones take in what is new."""
+    """Polls the sources of datasets until they have no more; derivative ones take in what is new.
+
+    A dataset of somebody else is named by its address, or as REPO/NAME (see odf repo): it comes here whole
+    and checked, and from then on odf pull NAME takes over what is new there. Its own source or query does
+    not run meanwhile. Where both sides have changed, nothing is done, unless --force takes the history
+    there; the one here is then kept under a reference.
+    """
     workspace = open_workspace()
     watermark = moment("--set-watermark", set_watermark)
-    graph = Graph(workspace.summaries())
-    entries = chosen(workspace, names, everything, recursive)
+    found = wanted(workspace, Asked(names, everything, recursive, source, alias))
+    if watermark is not None:
+        _check_made_here(workspace, found)
     requests: list[tuple[Request, str]] = [
         (
             Pull(
-                dataset=str(entry.id),
-                after=[str(each) for each in graph.upstream(entry.id)],
+                dataset=each.url or "" if each.entry is None else str(each.entry.id),
+                after=list(each.after),
                 fetch_uncacheable=fetch_uncacheable,
                 set_watermark=watermark,
                 force=force,
                 strict=strict,
                 reset_on_divergence=reset_on_divergence,
+                url=each.url,
+                alias=each.alias,
             ),
-            str(entry.alias),
+            each.target,
         )
-        for entry in entries
+        for each in found
     ]
     jobs = follow(workspace, requests)
     if options_of().json:
-        print_json([pull_entry(job) for job in jobs])
+        print_json([pull_entry(job, each.alias) for job, each in zip(jobs, found, strict=True)])
     else:
-        for job in jobs:
-            say_pull(job)
+        for job, each in zip(jobs, found, strict=True):
+            say_pull(job, workspace, each)
+    if any(each.entry is None for each in found):
+        tell_changed(workspace.folder)
     sys.exit(exit_code(jobs))
+
+
+def _check_made_here(workspace: Workspace, found: Sequence[Wanted]) -> None:
+    for each in found:
+        if each.url is not None:
+            raise UsageError(
+                f"{each.target} comes from {each.url}: its watermark is set there",
+                hint=f"odf repo alias remove {each.target} lets go of that place" if each.entry else None,
+            )
 
 
 def moment(option: str, text: str | None) -> str | None:
@@ -87,7 +120,7 @@ def moment(option: str, text: str | None) -> str | None:
 def chosen(
     workspace: Workspace, names: tuple[str, ...], everything: bool, recursive: bool
 ) -> list[DatasetEntry]:
-    """The datasets that the arguments name, inputs before what is made from them."""
+    """The datasets here that the arguments name, inputs before what is made from them."""
     if bool(names) == everything:
         raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
     entries = workspace.datasets() if everything else workspace.match(names)
@@ -99,10 +132,10 @@ def chosen(
     return [by_id[dataset] for dataset in graph.order(wanted) if dataset in by_id]
 
 
-def pull_entry(job: Job) -> dict[str, Any]:
-    """The ``--json`` entry of a pull or a push."""
+def pull_entry(job: Job, name: str | None = None) -> dict[str, Any]:
+    """The ``--json`` entry of a pull or an ingestion; ``name`` is that of a dataset which is new."""
     entry: dict[str, Any] = {
-        "name": job.target,
+        "name": name or job.target,
         "status": "failed",
         "old_head": None,
         "new_head": None,
@@ -112,21 +145,38 @@ def pull_entry(job: Job) -> dict[str, Any]:
     }
     if job.result:
         entry.update(json.loads(job.result))
-    if job.error is not None:
-        entry["error"] = {"message": job.error.message, "where": job.error.where, "hint": job.error.hint}
+    entry["error"] = error_entry(job)
     return entry
 
 
-def say_pull(job: Job) -> None:
+def error_entry(job: Job) -> dict[str, Any] | None:
+    """Why a job failed, for ``--json``."""
+    error = job.error
+    return None if error is None else {"message": error.message, "where": error.where, "hint": error.hint}
+
+
+def say_pull(job: Job, workspace: Workspace | None = None, wanted: Wanted | None = None) -> None:
     """The same for people."""
     entry = pull_entry(job)
     if job.state is not JobState.done:
         say_failure(job)
-    elif entry["status"] == "updated":
-        blocks = "block" if entry["blocks"] == 1 else "blocks"
-        sys.stdout.write(f"{job.target}: {entry['records']} records in {entry['blocks']} {blocks}\n")
+        return
+    label = Remotes(workspace.odf).label(url) if workspace and (url := entry.get("url")) else ""
+    if entry["status"] == "updated":
+        new = "new, " if wanted is not None and wanted.entry is None and entry["old_head"] is None else ""
+        amount = f", {size(fetched)}" if (fetched := entry.get("bytes")) else ""
+        place = f", from {label}" if label else ""
+        records = f"{entry['records']} records in {counted(entry['blocks'], 'block')}"
+        sys.stdout.write(f"{entry['name']}: {new}{records}{amount}{place}\n")
     else:
-        sys.stdout.write(f"{job.target}: up to date\n")
+        ahead = f" ({counted(entry['ahead'], 'block')} ahead of {label})" if entry.get("ahead") else ""
+        place = f" with {label}" if label and not ahead else ""
+        sys.stdout.write(f"{entry['name']}: up to date{place}{ahead}\n")
+
+
+def counted(number: int, what: str) -> str:
+    """A number of things, such as ``1 block`` or ``3 blocks``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def say_failure(job: Job) -> None:
