@@ -129,8 +129,8 @@ class Tokens:
         now = _now()
         try:
             expires = None if days is None else now + timedelta(days=days)
-        except OverflowError:
-            raise UsageError(f"{days:g} days are too many") from None
+        except (OverflowError, ValueError):
+            raise UsageError(f"{days:g} days are no length of time") from None
         if expires is not None and expires <= now:
             raise UsageError("a token that has expired already is of no use", hint="give it days: --days 30")
         token = Token(name=name, hash=_hash(text), datasets=tuple(datasets), created=now, expires=expires)
