@@ -2,19 +2,42 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from odf_engine.errors import BadData, MalformedBlock, NotFound, SourceUnavailable
+from odf_engine.errors import BadData, MalformedBlock, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import is_name
-from odf_engine.storage.objects import LocalObjects, find_name, make_folder
+from odf_engine.storage.objects import (
+    LocalObjects,
+    find_name,
+    make_folder,
+    sweep_folder,
+    sync_file,
+    sync_folder,
+)
 from odf_engine.storage.refs import HEAD, LocalRefs
+from odf_engine.sync.outgoing import pieces
 from odf_engine.sync.remote import Listed, ObjectFile, ObjectKind
 
-_CHUNK = 1 << 20
+_CHUNK: Final = 1 << 20
+_DAY: Final = 86_400.0
+_LATER: Final = "; then push again: what is there whole is not sent anew"
+_HINTS: Final = {
+    errno.ENOSPC: "free some space there" + _LATER,
+    errno.EDQUOT: "free some space there" + _LATER,
+    errno.EROFS: "mount it so that it can be written to, or push to somewhere else",
+    errno.EACCES: "check whose the folder is, and its permissions",
+    errno.EPERM: "check whose the folder is, and its permissions",
+    errno.ENOENT: "make the folder first, or mount it: only those of a dataset and its account are made",
+    errno.ENOTDIR: "check the path: a file is where a folder belongs",
+    errno.EEXIST: "check the path: a file is where a folder belongs",
+}
 
 
 def folder_of(url: str) -> Path:
@@ -30,12 +53,19 @@ class FolderRemote:
         self.folder = folder_of(url)
         self._refs = LocalRefs(self.folder / "refs")
 
+    # --- Reading ------------------------------------------------------------------------------
+
     def head(self) -> Multihash | None:
         """The newest block; None when there is no dataset yet."""
         try:
-            return self._refs.get(HEAD)
+            # What is no plain file, such as a pipe, would never end.
+            return self._refs.get(HEAD) if (self.folder / "refs" / HEAD).is_file() else None
         except MalformedBlock as error:
-            raise BadData(error.message, where=self.url) from None
+            raise BadData(error.message, where=self.url, hint=error.hint) from None
+        except NotFound as error:
+            raise SourceUnavailable(error.message, where=self.url) from None
+        except OSError as error:
+            raise self._unreadable("refs/head", error) from error
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
         """A small object as a whole."""
@@ -61,55 +91,96 @@ class FolderRemote:
     def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
         """Whether the object is there, of this size."""
         objects = self._objects(kind)
-        name = find_name(objects, object_hash)
-        return name is not None and size in (None, objects.size(name))
+        try:
+            name = find_name(objects, object_hash)
+            return name is not None and size in (None, objects.size(name))
+        except OSError as error:
+            raise self._unreadable(f"{kind}/{object_hash}", error) from error
+
+    # --- Writing ------------------------------------------------------------------------------
 
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
-        """Stores a small object durably; one that is there stays as it is."""
-        self._make()
-        objects = self._objects(kind)
-        make_folder(objects.folder)
-        objects.put(str(object_hash), data)
+        """Stores a small object durably; one that is there of this size stays as it is."""
+        if self.holds(kind, object_hash, len(data)):
+            return
+        with self._writing(), self._staged(kind, object_hash) as staged:
+            staged.write_bytes(data)
 
     def upload(self, file: ObjectFile, source: Path, told: Callable[[int], None]) -> None:
-        """Stores a large object durably."""
-        self._make()
-        objects, sent = self._objects(file.kind), 0
-        staged = objects.staging_path()
-        try:
-            with source.open("rb") as read, staged.open("xb") as write:
-                while chunk := read.read(_CHUNK):
-                    write.write(chunk)
-                    sent += len(chunk)
-                    told(sent)
-            objects.put_file(str(file.hash), staged)
-        finally:
-            staged.unlink(missing_ok=True)
+        """Stores a large object durably, if its bytes are right."""
+        sent = 0
+        with self._writing(), self._staged(file.kind, file.hash) as staged, staged.open("xb") as write:
+            for piece in pieces(file, source):
+                write.write(piece)
+                sent += len(piece)
+                told(sent)
+
+    def keep(self, name: str, block: Multihash) -> None:
+        """Lets a reference stand for a block; one that is there stays."""
+        with self._writing(), self._refs.locked():
+            if self._refs.text(name) is None:
+                self._refs.compare_and_set(name, None, block)
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
         """Moves the head, under the lock that programs beside this one use."""
-        self._make()
-        self._refs.compare_and_set(HEAD, expected, new)
+        with self._writing():
+            self._refs.compare_and_set(HEAD, expected, new)
+        with suppress(OSError):  # what was killed some time ago left its files
+            for name in ("data", "checkpoints", "proofs", "blocks", "refs"):
+                sweep_folder(self.folder / name, _DAY)
 
-    def _make(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+    # --- Inside -------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Makes the folder where it is not there yet; errors of the disk become ones for people."""
+        try:
+            for folder in (self.folder.parent, self.folder):  # no more: a path may be mistaken
+                if not folder.is_dir():
+                    make_folder(folder)
+            yield
+        except MalformedBlock as error:
+            raise BadData(error.message, where=self.url, hint=error.hint) from None
+        except OSError as error:
+            problem = f"the folder cannot be written to: {(error.strerror or str(error)).lower()}"
+            hint = _HINTS.get(error.errno or 0, "check the drive" + _LATER)
+            raise OdfError(problem, where=self.url, hint=hint) from error
+
+    @contextmanager
+    def _staged(self, kind: ObjectKind, object_hash: Multihash) -> Iterator[Path]:
+        """A file in the making, which gets the object's name when the block ends well."""
+        objects = self._objects(kind)
+        staged = objects.staging_path()
+        try:
+            yield staged
+            sync_file(staged)
+            # In place of one that is there: its size is wrong, or its bytes are the same.
+            staged.replace(objects.path(str(object_hash)))
+            sync_folder(objects.folder)
+        finally:
+            with suppress(OSError):
+                staged.unlink(missing_ok=True)
 
     def _objects(self, kind: ObjectKind) -> LocalObjects:
         return LocalObjects(self.folder / kind)
 
     def _read(self, kind: ObjectKind, object_hash: Multihash, start: int, at_most: int) -> Iterator[bytes]:
         objects = self._objects(kind)
-        name = find_name(objects, object_hash) or str(object_hash)
         try:
-            with objects.open(name) as file:
+            name = find_name(objects, object_hash)
+            if name is None:
+                raise NotFound(f"there is no {kind}/{object_hash}", where=self.url)
+            with objects.path(name).open("rb", buffering=0) as file:
                 file.seek(start)
                 while at_most > 0 and (chunk := file.read(min(_CHUNK, at_most))):
                     at_most -= len(chunk)
                     yield chunk
         except OSError as error:
-            raise SourceUnavailable(
-                f"{kind}/{name} cannot be read: {error.strerror}", where=self.url
-            ) from error
+            raise self._unreadable(f"{kind}/{object_hash}", error) from error
+
+    def _unreadable(self, what: str, error: OSError) -> SourceUnavailable:
+        problem = f"{what} cannot be read: {(error.strerror or str(error)).lower()}"
+        return SourceUnavailable(problem, where=self.url, hint="check the drive, and the permissions")
 
 
 class FolderRepository:
@@ -120,22 +191,41 @@ class FolderRepository:
 
     def datasets(self) -> Iterator[Listed]:
         """The folders in it that have a head, in the order of names."""
-        yield from self._within(folder_of(self.url), "")
+        folder = folder_of(self.url)
+        try:
+            names = _names(folder)
+        except FileNotFoundError:
+            raise NotFound(f"there is no folder {folder}", where=self.url) from None
+        except OSError as error:
+            problem = f"the folder cannot be read: {(error.strerror or str(error)).lower()}"
+            hint = "check the path, the drive and the permissions"
+            raise SourceUnavailable(problem, where=self.url, hint=hint) from error
+        for name in names:
+            yield from self._look(folder, name, "")
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _within(self, folder: Path, account: str) -> Iterator[Listed]:
+    def _look(self, folder: Path, name: str, account: str) -> Iterator[Listed]:
+        """The dataset in a folder, or those of an account; one that cannot be read hides no other."""
         try:
-            names = sorted(os.listdir(folder), key=str.lower)  # noqa: PTH208
-        except FileNotFoundError:
-            raise NotFound(f"there is no folder {folder}", where=self.url) from None
-        except OSError as error:
-            raise SourceUnavailable(f"the folder cannot be read: {error.strerror}", where=self.url) from error
-        for name in filter(is_name, names):
             if (folder / name / "refs" / HEAD).is_file():
                 remote = FolderRemote(f"{self.url}{account}{name}/")
-                head = remote.head()
-                yield Listed(account + name, remote.url, head=None if head is None else str(head))
-            elif not account and (folder / name).is_dir():
-                yield from self._within(folder / name, f"{name}/")
+                yield Listed(account + name, remote.url, head=_head(remote))
+            elif not account:
+                for inner in _names(folder / name):
+                    yield from self._look(folder / name, inner, f"{name}/")
+        except OSError:
+            return
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(filter(is_name, os.listdir(folder)), key=str.lower)  # noqa: PTH208
+
+
+def _head(remote: FolderRemote) -> str | None:
+    try:
+        head = remote.head()
+    except OdfError:
+        return None  # damaged; whoever pulls it is told
+    return None if head is None else str(head)

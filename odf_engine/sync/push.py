@@ -1,16 +1,30 @@
-"""Pushing a dataset to somewhere else."""
+"""Pushing a dataset to somewhere else.
+
+Readers of the other place see a whole dataset at every moment: first come slices and checkpoints, then the
+proof of the head if there is one, then blocks, and the head moves last. What a push that broke off has
+brought there whole is not sent again.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from typing import Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
+from odf_engine.chain.chain import Dataset
+from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, Unsupported
+from odf_engine.identity import proof as proofs
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.progress import Reporter
-from odf_engine.sync.compare import Relation
-from odf_engine.sync.remote import RemoteDataset
+from odf_engine.sync.compare import Relation, compare
+from odf_engine.sync.remote import ObjectFile, RemoteDataset, WritableRemote
 from odf_engine.workspace.workspace import DatasetEntry
+
+_BEFORE: Final = "before-push-"
+_T = TypeVar("_T")
 
 
 class Pushed(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,6 +46,17 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     relation: Relation
 
 
+@runtime_checkable
+class PushingRemote(Protocol):
+    """A dataset at a server, which has a way of its own to take what is new."""
+
+    def push(
+        self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
+    ) -> Pushed:
+        """Sends what ``relation`` says the other side does not have, and has its head moved."""
+        ...
+
+
 def push(
     entry: DatasetEntry, remote: RemoteDataset, reporter: Reporter, *, force: bool, parallel: int
 ) -> Pushed:
@@ -41,6 +66,215 @@ def push(
         Conflict: the remote has blocks that are not here, and ``force`` is not given; it moved meanwhile;
             or it is another dataset, whatever is given.
         Unsupported: the remote cannot be written to.
+        BadData, MalformedBlock: an object or a block here is damaged.
         OdfError: as the remote has it; its head is what it was.
     """
-    raise NotImplementedError
+    if not isinstance(remote, PushingRemote | WritableRemote):
+        scheme = remote.url.partition(":")[0]
+        hint = "a dataset can be pushed to a folder (file:), a bucket (s3:) or a server (odf+https:)"
+        raise Unsupported(f"what lies at {scheme}: can only be read", where=remote.url, hint=hint)
+    reporter.phase("compare")
+    theirs = remote.head()
+    relation = _relation(entry.dataset, remote, reporter)
+    if not force:
+        _refuse(relation, remote.url)
+    if isinstance(remote, PushingRemote):
+        return remote.push(entry.dataset, relation, reporter, force=force, parallel=parallel)
+    return _Push(entry, remote, reporter, parallel).run(relation, theirs)
+
+
+def _relation(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Relation:
+    if dataset.head() is None:
+        raise NotFound("the dataset is empty: there is nothing to push", where=str(dataset.folder))
+    try:
+        return compare(dataset, remote, reporter)
+    except Conflict as error:
+        raise Conflict(error.message, where=error.where, hint="push it to an address of its own") from None
+
+
+def _refuse(relation: Relation, url: str) -> None:
+    there = _count(relation.theirs, "block")
+    if relation.kind == "behind":
+        raise Conflict(
+            f"the dataset there has {there} more than the one here",
+            where=url,
+            hint="pull from there first; --force takes them away there, and keeps them under a reference",
+        )
+    if relation.kind == "diverged":
+        raise Conflict(
+            f"both have changed: {_count(relation.ours, 'block')} only here, {there} only there",
+            where=url,
+            hint="--force lets those here take the place of those there, and keeps them under a reference",
+        )
+
+
+class _Outgoing(NamedTuple):
+    """Blocks, oldest first, and the objects that they speak of."""
+
+    head: Multihash
+    blocks: list[Multihash]
+    files: list[ObjectFile]
+
+
+class _Push:
+    """One push to a place whose files are written one by one."""
+
+    def __init__(
+        self, entry: DatasetEntry, remote: WritableRemote, reporter: Reporter, parallel: int
+    ) -> None:
+        self.dataset = entry.dataset
+        self.id = entry.id
+        self.remote = remote
+        self.reporter = reporter
+        self.parallel = parallel
+        self.lock = threading.Lock()
+        self.stopped = threading.Event()
+        self.blocks = self.objects = self.bytes = 0
+        self.done_files = self.done_bytes = 0
+
+    def run(self, relation: Relation, theirs: Multihash | None) -> Pushed:
+        new = self._collect(relation.common)
+        if new.blocks:
+            told = (
+                f"{_count(len(new.blocks), 'block')} and {_count(len(new.files), 'object')} are to be there"
+            )
+            self.reporter.line(told)
+        self._send_files(new.files)
+        self._send_proof(new.head)
+        self._send_blocks(new.blocks)
+        if new.head != theirs:
+            self.reporter.phase("commit")
+            if theirs is not None and relation.kind in ("behind", "diverged"):
+                self.remote.keep(f"{_BEFORE}{theirs.short}", theirs)
+            self.reporter.check()
+            self.remote.set_head(theirs, new.head)
+        sent = self.objects or new.head != theirs
+        return Pushed(
+            status="updated" if sent else "up-to-date",
+            old_head=theirs,
+            new_head=new.head,
+            blocks=self.blocks,
+            objects=self.objects,
+            bytes=self.bytes,
+            relation=Relation("equal", 0, 0, new.head),
+        )
+
+    def _collect(self, common: Multihash | None) -> _Outgoing:
+        """What has come since ``common``; every block is read, so that a damaged one is found first."""
+        head = at = self.dataset.head()
+        assert head is not None  # it was compared
+        blocks: list[Multihash] = []
+        files: dict[Multihash, ObjectFile] = {}
+        while at is not None and at != common:
+            self.reporter.check()
+            block = self.dataset.block(at).block
+            if (data := getattr(block.event, "new_data", None)) is not None:
+                files[data.physical_hash] = ObjectFile("data", data.physical_hash, data.size)
+            if (kept := getattr(block.event, "new_checkpoint", None)) is not None:
+                files[kept.physical_hash] = ObjectFile("checkpoints", kept.physical_hash, kept.size)
+            blocks.append(at)
+            at = block.prev_block_hash
+        if at != common:
+            where = str(self.dataset.folder)
+            raise Conflict("the dataset was set back meanwhile", where=where, hint="push again")
+        return _Outgoing(head, blocks[::-1], list(files.values())[::-1])
+
+    def _send_files(self, files: list[ObjectFile]) -> None:
+        self.reporter.phase("send")
+        total = sum(file.size for file in files)
+        self.reporter.amount(bytes=0, total_bytes=total, files=0, total_files=len(files))
+        self._each(files, self._send_file)
+
+    def _send_file(self, file: ObjectFile) -> None:
+        if self.remote.holds(file.kind, file.hash, file.size):
+            self._told(file.size)
+        else:
+            path = self.dataset.slice_path if file.kind == "data" else self.dataset.checkpoint_path
+            before = 0
+
+            def told(sent: int) -> None:
+                nonlocal before
+                self._told(sent - before)
+                before = sent
+
+            self.remote.upload(file, path(file.hash), told)
+            with self.lock:
+                self.objects += 1
+                self.bytes += file.size
+        with self.lock:
+            self.done_files += 1
+            self.reporter.amount(files=self.done_files)
+
+    def _told(self, more: int) -> None:
+        self._check()
+        with self.lock:
+            self.done_bytes += more
+            self.reporter.amount(bytes=self.done_bytes)
+
+    def _send_proof(self, head: Multihash) -> None:
+        """The proof of the head, if there is a right one here."""
+        try:
+            found = proofs.read_proof(self.dataset.folder, head)
+            if found is None:
+                return
+            proofs.check(found, self.id, head)
+        except BadData as error:
+            self.reporter.line(f"the proof of block {head.short} was not sent: {error.message}", "warning")
+            return
+        data = bytes(found)
+        if not self.remote.holds("proofs", head, len(data)):
+            self.remote.write("proofs", head, data)
+            self.objects += 1
+            self.bytes += len(data)
+
+    def _send_blocks(self, blocks: list[Multihash]) -> None:
+        if blocks:
+            self.done_files = 0
+            self.reporter.amount(files=0, total_files=len(blocks))
+            self._each(blocks, self._send_block)
+
+    def _send_block(self, block: Multihash) -> None:
+        data = self.dataset.block_bytes(block)
+        if Multihash.sha3_256(data) != block:
+            raise BadData(f"block {block} is damaged here", where=str(self.dataset.folder))
+        if not self.remote.holds("blocks", block, len(data)):
+            self.remote.write("blocks", block, data)
+            with self.lock:
+                self.blocks += 1
+                self.bytes += len(data)
+        with self.lock:
+            self.done_files += 1
+            self.reporter.amount(files=self.done_files)
+
+    def _each(self, items: Iterable[_T], work: Callable[[_T], None]) -> None:
+        """Calls ``work`` for each, in order, several at a time; the first failure ends it."""
+        waiting = iter(items)
+
+        def run() -> None:
+            while True:
+                self._check()
+                with self.lock:
+                    item = next(waiting, None)
+                if item is None:
+                    return
+                work(item)
+
+        with ThreadPoolExecutor(self.parallel, "push") as pool:
+            futures = [pool.submit(run) for _ in range(self.parallel)]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            if any(future.exception() for future in done):
+                self.stopped.set()
+        errors = [error for future in futures if (error := future.exception()) is not None]
+        self.reporter.check()
+        if errors:
+            # Those that were only told to stop say nothing of the reason.
+            raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])
+
+    def _check(self) -> None:
+        self.reporter.check()
+        if self.stopped.is_set():
+            raise Cancelled
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

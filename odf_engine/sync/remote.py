@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol, runtime_checkable
 
 from odf_engine.identity.multiformats import Multihash
 
@@ -77,6 +77,7 @@ class RemoteDataset(Protocol):
         ...
 
 
+@runtime_checkable
 class WritableRemote(RemoteDataset, Protocol):
     """A dataset somewhere else whose files can be written one by one: a folder, an S3 bucket."""
 
@@ -90,6 +91,10 @@ class WritableRemote(RemoteDataset, Protocol):
 
     def upload(self, file: ObjectFile, source: Path, told: Callable[[int], None]) -> None:
         """Stores a large object durably; ``told`` hears how many bytes have gone so far."""
+        ...
+
+    def keep(self, name: str, block: Multihash) -> None:
+        """Lets the reference ``name`` stand for a block, so that it is not lost; one that is there stays."""
         ...
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:

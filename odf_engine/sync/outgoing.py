@@ -1,0 +1,61 @@
+"""Slices and checkpoints on their way to somewhere else: a damaged one does not get there."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from odf_engine.errors import BadData, NotFound
+from odf_engine.identity.multiformats import HASH_NAMES, SHA2_256, SHA3_256, Multihash
+from odf_engine.sync.remote import ObjectFile
+
+PIECE: Final = 1 << 20
+_HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
+_MEND: Final = "it was not sent; odf verify shows what else is wrong, a copy of the dataset may have it right"
+
+
+def pieces(file: ObjectFile, source: Path) -> Iterator[bytes]:
+    """The bytes of an object that is here, at most :data:`PIECE` at a time.
+
+    Whoever takes them publishes nothing before the iterator has ended: at its end it is known whether the
+    bytes were right.
+
+    Raises:
+        NotFound: the file is not there, or cannot be read.
+        BadData: it has other bytes than its hash and size say.
+    """
+    hasher, left = _hasher(file.hash), file.size
+    try:
+        with source.open("rb", buffering=0) as read:
+            while piece := read.read(PIECE):
+                left -= len(piece)
+                if left < 0:
+                    break
+                hasher.update(piece)
+                yield piece
+    except FileNotFoundError:
+        raise NotFound(f"{_name(file)} is not here", where=str(source), hint=_MEND) from None
+    except OSError as error:
+        problem = f"{_name(file)} cannot be read: {error.strerror}"
+        raise NotFound(problem, where=str(source), hint=_MEND) from error
+    if left:
+        raise BadData(
+            f"{_name(file)} is damaged here: it does not have {file.size:,} bytes",
+            where=str(source),
+            hint=_MEND,
+        )
+    if hasher.digest() != file.hash.digest:
+        problem = f"{_name(file)} is damaged here: its bytes are not those that its hash was made of"
+        raise BadData(problem, where=str(source), hint=_MEND)
+
+
+def _hasher(expected: Multihash) -> Any:
+    if expected.code not in _HASHERS:
+        raise BadData(f"an object is named by {HASH_NAMES[expected.code]}, which no bytes can be checked by")
+    return _HASHERS[expected.code]()
+
+
+def _name(file: ObjectFile) -> str:
+    return f"{file.kind}/{file.hash}"
