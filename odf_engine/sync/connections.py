@@ -1,0 +1,288 @@
+"""Connections to servers: kept for the next request, cut off by a cancel, and only where they may go.
+
+A server may name other addresses: it redirects, or says where to fetch a file. What leads into the network
+around this machine is followed only when the address that a person named lies there itself, so that no
+server of the internet can make this program speak with what listens here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import io
+import socket
+import ssl
+import threading
+from collections import defaultdict
+from contextlib import ExitStack, suppress
+from time import monotonic
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from odf_engine.errors import Cancelled, SourceUnavailable
+from odf_engine.ingest.addresses import is_public
+from odf_engine.ingest.download import cancellable
+from odf_engine.progress import Reporter
+from odf_engine.workspace.config import FetchConfig
+from odf_engine.workspace.remotes import origin_of
+
+LEAST_RATE: Final = 1 << 10
+"""Bytes a second: what comes slower for as long as the patience for reading lasts is given up."""
+MOST_HEADER_BYTES: Final = 1 << 18
+_MOST_IDLE: Final = 64
+
+
+class TooSlow(TimeoutError):
+    """Something comes, but too slowly to wait for its end."""
+
+
+class TooMuch(OSError):
+    """More came than an answer of this size can need."""
+
+
+class Watched(io.RawIOBase):
+    """What comes from a socket, as long as it comes fast enough and not without end.
+
+    The headers have to be there within ``patience`` seconds. Of a body there have to come ``patience`` times
+    :data:`LEAST_RATE` bytes, or all of it, in each ``patience`` seconds that were spent waiting for it.
+    """
+
+    def __init__(self, sock: socket.socket, patience: float) -> None:
+        self._sock, self._patience = sock, patience
+        self._file = sock.makefile("rb", buffering=0)
+        if hasattr(socket, "TCP_QUICKACK"):
+            # Else a server that sends headers and body apart waits 40 ms between the two.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
+        self._least: float | None = None
+        self._left = patience
+        self._came = 0
+        self._allowed = MOST_HEADER_BYTES
+
+    def body(self, at_most: int) -> None:
+        """The headers are over; of the body, with what is around it, so many bytes may come."""
+        self._least = self._patience * LEAST_RATE
+        self._left, self._came, self._allowed = self._patience, 0, at_most
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Waits for bytes."""
+        begun = monotonic()
+        self._sock.settimeout(max(self._left, 0.001))
+        try:
+            count = self._file.readinto(buffer) or 0  # type: ignore[attr-defined]
+        except TimeoutError:
+            raise (TooSlow if self._came else TimeoutError) from None
+        self._left -= monotonic() - begun
+        self._came += count
+        self._allowed -= count
+        if self._allowed < 0:
+            raise TooMuch
+        if self._least is not None and self._came >= self._least:
+            self._left, self._came = self._patience, 0
+        return count
+
+    def close(self) -> None:
+        """Lets go of the socket, which stays open for whoever else has it."""
+        self._file.close()
+        super().close()
+
+
+class _Made:
+    """A socket as ``http.client`` wants it, whose answers are watched."""
+
+    def __init__(self, sock: socket.socket, patience: float) -> None:
+        self.watched = Watched(sock, patience)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self.watched, 1 << 14)
+
+
+class Connection:
+    """A connection to an origin; ``used`` when it has carried an exchange before."""
+
+    def __init__(self, origin: str, client: http.client.HTTPConnection, sock: socket.socket) -> None:
+        self.origin, self.client, self.sock = origin, client, sock
+        self.used = False
+        client.sock = sock
+        client.auto_open = 0
+
+    def answer(self, patience: float) -> tuple[http.client.HTTPResponse, Watched]:
+        """Waits for the answer to what was asked."""
+        made: list[_Made] = []
+
+        def response(sock: socket.socket, **rest: Any) -> http.client.HTTPResponse:
+            made.append(_Made(sock, patience))
+            return http.client.HTTPResponse(made[0], **rest)  # type: ignore[arg-type]
+
+        self.client.response_class = response  # type: ignore[assignment]
+        return self.client.getresponse(), made[0].watched
+
+
+class Connections:
+    """The connections of one remote; safe from several threads.
+
+    Args:
+        url: the address that a person named.
+    """
+
+    def __init__(self, url: str, config: FetchConfig, reporter: Reporter) -> None:
+        self._home, self._host = origin_of(url), urlsplit(url).hostname or ""
+        self._config, self._reporter = config, reporter
+        self._idle: dict[str, list[Connection]] = defaultdict(list)
+        self._sockets: set[socket.socket] = set()
+        self._known: dict[str, list[str]] = {}
+        self._context: ssl.SSLContext | None = None
+        self._lock = threading.Lock()
+        self._cancel: ExitStack | None = None
+
+    def take(self, url: str, *, fresh: bool = False) -> Connection:
+        """A connection to the origin of a URL that nobody else uses.
+
+        Raises:
+            SourceUnavailable: it may not go there.
+            OSError: it cannot be had.
+        """
+        origin = origin_of(url)
+        with self._lock:
+            if self._cancel is None:
+                self._cancel = ExitStack()
+                hook = self._cancel
+            else:
+                hook = None
+            if fresh:
+                self._discard(self._idle.pop(origin, []))
+            elif idle := self._idle.get(origin):
+                return idle.pop()
+        if hook is not None:
+            hook.enter_context(self._reporter.on_cancel(self.abort))
+        return self._open(origin, url)
+
+    def give(self, connection: Connection) -> None:
+        """Takes a connection back for the next one who asks."""
+        connection.used = True
+        with self._lock:
+            idle = self._idle[connection.origin]
+            if self._cancel is not None and len(idle) < _MOST_IDLE:
+                idle.append(connection)
+                return
+        self.drop(connection)
+
+    def drop(self, connection: Connection) -> None:
+        """Closes a connection."""
+        with self._lock:
+            self._discard([connection])
+
+    def abort(self) -> None:
+        """Cuts off what anybody waits for."""
+        with self._lock:
+            sockets = list(self._sockets)
+        for sock in sockets:
+            with suppress(OSError):
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Closes what nobody uses."""
+        with self._lock:
+            cancel, self._cancel = self._cancel, None
+            for idle in self._idle.values():
+                self._discard(idle)
+            self._idle.clear()
+        if cancel is not None:
+            cancel.close()
+
+    def _discard(self, connections: list[Connection]) -> None:
+        for connection in connections:
+            self._sockets.discard(connection.sock)
+            with suppress(OSError):
+                connection.client.close()
+                connection.sock.close()
+
+    # --- New ones ---
+
+    def _open(self, origin: str, url: str) -> Connection:
+        parts = urlsplit(url)
+        host, secure = parts.hostname or "", parts.scheme == "https"
+        port = parts.port or (443 if secure else 80)
+        sock = self._connect(host, self._allowed(origin, host, port), port)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            client: http.client.HTTPConnection
+            if secure:
+                context = self._trusted()
+                client = http.client.HTTPSConnection(host, port, context=context)
+                sock = self._noted(
+                    sock, context.wrap_socket(sock, server_hostname=host, do_handshake_on_connect=False)
+                )
+                sock.do_handshake()
+            else:
+                client = http.client.HTTPConnection(host, port)
+        except BaseException:
+            self._forget(sock)
+            raise
+        sock.settimeout(self._config.read_timeout_seconds)
+        return Connection(origin, client, sock)
+
+    def _allowed(self, origin: str, host: str, port: int) -> list[str]:
+        addresses = self._resolved(host, port)
+        if origin == self._home or not any(map(is_public, self._resolved(self._host, port))):
+            return addresses
+        allowed = [address for address in addresses if is_public(address)]
+        if not allowed:
+            there = host if host == addresses[0] else f"{host}, which is {addresses[0]},"
+            raise SourceUnavailable(
+                f"the server leads to {there} in a network of this machine, and is not followed there",
+                hint="a server of the internet has no business there: tell its owner",
+            )
+        return allowed
+
+    def _resolved(self, host: str, port: int) -> list[str]:
+        """The addresses of a host: asked for once, so that they cannot change in between."""
+        if (known := self._known.get(host)) is None:
+
+            def ask() -> list[str]:
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+            known = self._known[host] = cancellable(ask, lambda: None, self._reporter)
+        return known
+
+    def _connect(self, host: str, addresses: list[str], port: int) -> socket.socket:
+        failure: OSError = OSError(f"{host} has no address")
+        for address in addresses:
+            self._reporter.check()
+            sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+            with self._lock:
+                self._sockets.add(sock)
+            try:
+                sock.settimeout(self._config.connect_timeout_seconds)
+                sock.connect((address, port))
+            except OSError as error:
+                failure = error
+                self._forget(sock)
+            else:
+                return sock
+        self._reporter.check()
+        raise failure
+
+    def _noted(self, old: socket.socket, new: ssl.SSLSocket) -> ssl.SSLSocket:
+        with self._lock:
+            self._sockets.discard(old)
+            self._sockets.add(new)
+        if self._reporter.cancelled:
+            raise Cancelled
+        return new
+
+    def _forget(self, sock: socket.socket) -> None:
+        with self._lock:
+            self._sockets.discard(sock)
+        sock.close()
+
+    def _trusted(self) -> ssl.SSLContext:
+        """Checks certificates by what the system trusts, or ``SSL_CERT_FILE``."""
+        with self._lock:
+            if self._context is None:
+                self._context = ssl.create_default_context()
+                self._context.set_alpn_protocols(["http/1.1"])
+            return self._context

@@ -1,0 +1,430 @@
+"""One exchange with a server over HTTP: what remotes of all kinds need of it, and nothing of datasets.
+
+Logins go to the origin they were kept for, and stay at home when a server redirects elsewhere. What a server
+answers is bounded in size, in time, and in how often it may lead on.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from time import monotonic
+from typing import Any, BinaryIO, Final, Self, TypeVar
+from urllib.parse import quote, urljoin, urlsplit, urlunsplit
+
+from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
+from odf_engine.ingest.retries import Failed, Retries, broken, retry_after
+from odf_engine.sync.connections import Connection, Connections, TooMuch, TooSlow, Watched
+from odf_engine.sync.places import Access
+from odf_engine.workspace.remotes import origin_of, without_login
+
+PIECE: Final = 1 << 20
+"""Bytes that are handed on at once where they come fast."""
+_LONGEST_PIECE: Final = 0.5
+_SENT: Final = 1 << 16
+_URL_SAFE: Final = "%/:=&?~#+!$,;'@()*[]"
+_REDIRECTS: Final = (301, 302, 303, 307, 308)
+_OURS: Final = frozenset(("host", "connection", "content-length", "transfer-encoding", "te", "upgrade"))
+"""Headers that say how an exchange goes: no server decides them for us."""
+_WORTH_READING: Final = 1 << 14
+_NETWORK_HINT: Final = "check the address and the network, then try again"
+
+_Result = TypeVar("_Result")
+
+
+class Response:
+    """An answer, whose body comes piece by piece; a context manager.
+
+    Attributes:
+        url: where it came from, after all redirects.
+        status: of HTTP.
+        headers: as ``http.client`` has them.
+        length: how many bytes the body has, where the server says that.
+    """
+
+    def __init__(
+        self, web: Web, url: str, connection: Connection, answer: http.client.HTTPResponse, watched: Watched
+    ) -> None:
+        self.url, self.status, self.headers = url, answer.status, answer.headers
+        self.length = answer.length
+        self._web, self._connection, self._answer, self._watched = web, connection, answer, watched
+        self._whole = answer.length == 0
+
+    def pieces(self, at_most: int) -> Generator[bytes, None, None]:
+        """The body, up to ``at_most`` bytes of it, and what came of it where the connection broke.
+
+        Raises:
+            Failed: it broke, or is too slow. What ends early without a failure is not noticed here.
+        """
+        # Chunks of one byte each need six.
+        self._watched.body(8 * at_most + (1 << 16))
+        left = at_most if self.length is None else min(at_most, self.length)
+        view = memoryview(bytearray(min(left, PIECE)))
+        while left > 0 and not self._whole:
+            count, failure = self._fill(view[: min(left, len(view))])
+            if count:
+                left -= count
+                yield bytes(view[:count])
+            self._web.reporter.check()
+            if failure is not None:
+                raise self._web.broken(failure, self.url) from None
+        if self.length is not None and left == 0 and at_most >= self.length:
+            self._whole = True
+
+    def read(self, at_most: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            Failed: it broke, or has more than ``at_most`` bytes.
+        """
+        data = b"".join(self.pieces(at_most + 1))
+        if len(data) > at_most or (self.length or 0) > at_most:
+            problem = f"the server sends more than the {at_most:,} bytes that this may have"
+            raise Failed(BadData(problem, where=shown(self.url)), again=False)
+        if self.length is not None and len(data) < self.length:
+            problem = f"the connection ended after {len(data):,} of {self.length:,} bytes"
+            raise Failed(SourceUnavailable(problem, where=shown(self.url)), again=True)
+        return data
+
+    def close(self) -> None:
+        """Lets go of the connection; one whose answer was read to its end is used again."""
+        if not self._whole and not self._answer.will_close and (self.length or 0) <= _WORTH_READING:
+            with suppress(Failed, OdfError):
+                for _ in self.pieces(_WORTH_READING):
+                    pass
+        self._answer.close()
+        if self._whole and not self._answer.will_close:
+            self._web.connections.give(self._connection)
+        else:
+            self._web.connections.drop(self._connection)
+
+    def _fill(self, view: memoryview) -> tuple[int, Exception | None]:
+        """Fills the view, or as much of it as comes within a moment, or before what went wrong."""
+        filled, begun = 0, monotonic()
+        try:
+            while filled < len(view) and (not filled or monotonic() - begun < _LONGEST_PIECE):
+                count = self._some(view[filled:])
+                filled += count
+                if not count:
+                    self._whole = self.length is None
+                    return filled, None if self._whole else http.client.IncompleteRead(b"")
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            return filled, error
+        return filled, None
+
+    def _some(self, view: memoryview) -> int:
+        answer: Any = self._answer
+        if answer.chunked:
+            data = answer.read1(len(view))
+            view[: len(data)] = data
+            return len(data)
+        return 0 if answer.fp is None else answer.fp.readinto1(view)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Web:
+    """Speaks HTTP for one remote; safe from several threads.
+
+    Args:
+        url: the address that a person named; ``odf+`` before its scheme is of no matter. Where a server
+            leads to another origin, no login goes along, and what is no public address is not gone to
+            unless this one is none either.
+    """
+
+    def __init__(self, url: str, access: Access) -> None:
+        self.url = url.removeprefix("odf+")
+        self.config, self.reporter = access.config.fetch, access.reporter
+        self.connections = Connections(self.url, self.config, self.reporter)
+        self._home = origin_of(url)
+        self._credentials = access.credentials
+
+    def request(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Path | None = None,
+        told: Callable[[int], None] | None = None,
+    ) -> Response:
+        """Asks until there is an answer of success, and follows redirects.
+
+        Args:
+            method: one that may be repeated: GET, HEAD, PUT.
+            url: http or https.
+            headers: go along as they are, but to this origin only.
+            body: bytes, or a file that is sent from its beginning at each attempt.
+            told: hears how many bytes of the body have gone so far.
+
+        Raises:
+            NotFound: 404 or 410.
+            SourceUnavailable: any other answer, or none after the retries that are set.
+            Cancelled: at once.
+        """
+        return self.retried(lambda: self.once(method, url, headers=headers, body=body, told=told))
+
+    def fetch(self, url: str, at_most: int, headers: Mapping[str, str] | None = None) -> bytes:
+        """The whole body of a small file.
+
+        Raises:
+            BadData: it has more than ``at_most`` bytes, or is a web page instead.
+            OdfError: as :meth:`request`.
+        """
+
+        def get() -> bytes:
+            with self.once("GET", url, headers=headers) as response:
+                data = response.read(at_most) if at_most else b""
+                self.check_plain(response, data)
+                return data
+
+        return self.retried(get)
+
+    def retried(self, once: Callable[[], _Result]) -> _Result:
+        """Calls ``once`` until it does not raise :class:`Failed`, or not in a way that may pass."""
+        retries = Retries(self.config, self.reporter)
+        while True:
+            try:
+                return once()
+            except Failed as failure:
+                retries.wait(failure)
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        self.connections.close()
+
+    # --- One attempt ---
+
+    def once(
+        self,
+        method: str,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: bytes | Path | None = None,
+        told: Callable[[int], None] | None = None,
+    ) -> Response:
+        """One attempt of :meth:`request`; raises :class:`Failed` instead of other errors."""
+        given = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
+        try:
+            at, seen = quote(without_login(url), safe=_URL_SAFE), set[str]()
+            self._check_way(self.url, at)
+            while True:
+                seen.add(at)
+                own = given if origin_of(at) == origin_of(url) else {}
+                response = self._exchange(method, at, own, body, told)
+                if response.status not in _REDIRECTS:
+                    break
+                with response:
+                    at = self._redirected(response, method, at, seen)
+        except (ValueError, http.client.InvalidURL):
+            problem = "the address, or a header that goes with it, has characters that are not allowed there"
+            raise Failed(SourceUnavailable(problem, where=shown(url)), again=False) from None
+        if 200 <= response.status < 300:
+            return response
+        with response:
+            raise self._refused(response)
+
+    def broken(self, reason: object, url: str) -> Failed:
+        """What a connection amounts to that failed."""
+        self.reporter.check()
+        if isinstance(reason, TooSlow):
+            problem = (
+                f"it sends too slowly: not even 1 KiB a second for {self.config.read_timeout_seconds:g} s"
+            )
+            return Failed(SourceUnavailable(problem, where=shown(url), hint=_NETWORK_HINT), again=True)
+        if isinstance(reason, TooMuch):
+            problem = "the server sends headers, or chunks, without end"
+            return Failed(BadData(problem, where=shown(url)), again=False)
+        if isinstance(reason, http.client.RemoteDisconnected):
+            reason = "the server closed it without an answer"
+        elif isinstance(reason, http.client.IncompleteRead):
+            reason = "it ended before the end of the answer"
+        elif isinstance(reason, http.client.BadStatusLine):
+            reason = "the answer is not HTTP"
+        elif isinstance(reason, http.client.HTTPException | ValueError):
+            reason = printable(str(reason)) or "the answer is not HTTP"
+        return broken(reason, shown(url), _NETWORK_HINT)
+
+    def check_plain(self, response: Response, data: bytes) -> None:
+        """Looks whether the first bytes of a file are those of a page for people, or packed.
+
+        Raises:
+            Failed: they are.
+        """
+        start = data[:512].lstrip()[:16].lower()
+        typed = response.headers.get_content_type() in ("text/html", "application/xhtml+xml")
+        where = shown(response.url)
+        if start.startswith((b"<!doctype html", b"<html")) or (typed and start.startswith(b"<")):
+            problem = "the server answers with a web page (HTML) instead of a file of a dataset"
+            hint = "is this the address of a dataset? perhaps one has to log in first: odf repo login URL"
+            raise Failed(BadData(problem, where=where, hint=hint), again=False)
+        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("", "identity"):
+            problem = f"the server sends the file packed as {printable(encoding)}, though it was asked not to"
+            raise Failed(BadData(problem, where=where, hint="tell its owner"), again=False)
+
+    def _exchange(
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | Path | None,
+        told: Callable[[int], None] | None,
+    ) -> Response:
+        fresh = False
+        while True:
+            self.reporter.check()
+            try:
+                connection = self.connections.take(url, fresh=fresh)
+            except OSError as error:
+                raise self.broken(error, url) from None
+            except OdfError as error:
+                error.where = error.where or shown(url)
+                raise Failed(error, again=False) from None
+            try:
+                self._send(connection, method, url, headers, body, told)
+                answer, watched = connection.answer(self.config.read_timeout_seconds)
+                return Response(self, url, connection, answer, watched)
+            except (OSError, http.client.HTTPException) as error:
+                self.connections.drop(connection)
+                # A server may close a kept connection at any time: that is no failure.
+                if connection.used and isinstance(error, ConnectionError) and not fresh:
+                    fresh = True
+                    continue
+                if isinstance(error, OSError) and error.filename is not None:
+                    raise  # the file that is sent
+                raise self.broken(error, url) from None
+            except BaseException:
+                self.connections.drop(connection)
+                raise
+
+    def _send(
+        self,
+        connection: Connection,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | Path | None,
+        told: Callable[[int], None] | None,
+    ) -> None:
+        client, parts = connection.client, urlsplit(url)
+        every = {"User-Agent": "odf-workstation", "Accept": "*/*", "Accept-Encoding": "identity"}
+        names = {name.lower() for name in headers}
+        every = {name: value for name, value in every.items() if name.lower() not in names}
+        login = self._credentials.of(url) if origin_of(url) == self._home else None
+        if login is not None and "authorization" not in names:
+            every["Authorization"] = login.header
+        connection.sock.settimeout(self.config.read_timeout_seconds)
+        client.putrequest(
+            method, urlunsplit(("", "", parts.path or "/", parts.query, "")), skip_accept_encoding=True
+        )
+        for name, value in (*every.items(), *headers.items()):
+            client.putheader(name, value)
+        if body is None:
+            client.endheaders()
+            return
+        size = len(body) if isinstance(body, bytes) else body.stat().st_size
+        client.putheader("Content-Length", str(size))
+        client.endheaders()
+        try:
+            for sent in _sent(client, body, size):
+                self.reporter.check()
+                if told is not None:
+                    told(sent)
+        except (BrokenPipeError, ConnectionResetError):
+            return  # whoever closes before the end may have said why
+
+    def _redirected(self, response: Response, method: str, url: str, seen: set[str]) -> str:
+        location = response.headers.get("Location")
+        problem = hint = None
+        if not location:
+            problem = f"the server answered {response.status}, and not where it redirects to"
+        elif method == "PUT" and response.status not in (307, 308):
+            problem = f"the server answered {response.status} to what was sent, which cannot be followed"
+        else:
+            joined = urlsplit(quote(urljoin(url, location), safe=_URL_SAFE))._replace(fragment="")
+            target = without_login(urlunsplit(joined))
+            if target in seen:
+                problem = "the server redirects in a circle"
+            elif len(seen) > self.config.max_redirects:
+                problem = f"the server redirects more than {self.config.max_redirects} times"
+            else:
+                self._check_way(url, target)
+                return target
+        raise Failed(SourceUnavailable(problem, where=shown(url), hint=hint), again=False)
+
+    def _check_way(self, old: str, new: str) -> None:
+        schemes = urlsplit(old).scheme, urlsplit(new).scheme
+        problem = None
+        if schemes[1] not in ("http", "https"):
+            problem = f"the server leads to {printable(schemes[1])}:, which is not followed"
+        elif schemes == ("https", "http"):
+            problem = "the server leads from https to http, where anybody can listen"
+        elif not urlsplit(new).hostname:
+            problem = "the server leads to an address without a host"
+        if problem:
+            raise Failed(SourceUnavailable(problem, where=shown(old)), again=False)
+
+    def _refused(self, response: Response) -> Failed:
+        """What an answer amounts to that is no success."""
+        home = origin_of(response.url) == self._home
+        login = f"odf repo login {self._home}" if home else None
+        known = home and self._credentials.of(response.url) is not None
+        kind: type[OdfError] = SourceUnavailable
+        status, hint, again = response.status, None, False
+        problem = f"the server answered {status}"
+        if status in (404, 410):
+            kind, problem = NotFound, f"there is nothing: {problem}"
+        elif status == 401:
+            problem = "does not accept the login that is kept for it" if known else "asks for a login"
+            problem, hint = f"the server {problem} (401)", login
+        elif status == 403:
+            hint = "ask its owner whether this login may do that" if known else login
+            problem = "the server forbids it (403)"
+        elif status == 416:
+            kind, problem = BadData, "the file there is shorter than it should be (416)"
+        elif status == 429:
+            problem, hint = (
+                "the server is asked too often (429)",
+                "try again later, or set sync.parallel lower",
+            )
+            again = True
+        elif status in (408, 425) or status >= 500:
+            hint, again = "try again later", True
+        error = kind(problem, where=shown(response.url), hint=hint)
+        return Failed(error, again=again, pause=retry_after(response.headers.get("Retry-After")))
+
+
+def _sent(client: http.client.HTTPConnection, body: bytes | Path, size: int) -> Iterator[int]:
+    """Sends a body, and yields how much of it has gone."""
+    if isinstance(body, bytes):
+        for at in range(0, size, _SENT):
+            client.send(body[at : at + _SENT])
+            yield min(size, at + _SENT)
+        return
+    file: BinaryIO
+    with body.open("rb") as file:
+        at = 0
+        while at < size and (data := file.read(min(_SENT, size - at))):
+            client.send(data)
+            at += len(data)
+            yield at
+
+
+def shown(url: str) -> str:
+    """A URL as it may be shown: without a login, and without a query, which may hold a signature."""
+    parts = urlsplit(without_login(url))
+    return printable(urlunsplit(parts._replace(query="", fragment="")), 200)
+
+
+def printable(text: str, at_most: int = 80) -> str:
+    """What a server says, as it may be shown."""
+    plain = "".join(char for char in text if char.isprintable())
+    return plain if len(plain) <= at_most else plain[: at_most - 1] + "…"
