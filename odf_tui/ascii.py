@@ -32,12 +32,13 @@ ASCII: Final[dict[str, str]] = {
     # Arrows and signs in texts.
     "→": ">", "←": "<", "›": ">", "‹": "<", "↑": "^", "↓": "v", "↵": "<", ENTER: "<", "…": ".", "×": "x",
     "±": "+", "≤": "<", "≥": ">", "≈": "~", "∞": "8", "µ": "u", "σ": "s", "Σ": "S", "°": "o", "√": "v",
+    "§": "&",
     **dict.fromkeys("‘’‚", "'"), **dict.fromkeys("“”„«»", '"'),
     "\N{NO-BREAK SPACE}": " ", "\N{NARROW NO-BREAK SPACE}": " ", "\N{NON-BREAKING HYPHEN}": "-",
 }  # fmt: skip
 """What the program draws itself, in ASCII."""
 
-_CONSOLE_FONT: Final = frozenset("─│┌┐└┘├┤┬┴┼═║╔╗╚╝╠╣╦╩╬█▄▀▌▐░▒▓■◆·÷±≥≤≈∞µ°√→←↑↓«»×")
+_CONSOLE_FONT: Final = frozenset("§─│┌┐└┘├┤┬┴┼═║╔╗╚╝╠╣╦╩╬█▄▀▌▐░▒▓■◆·÷±≥≤≈∞µ°√→←↑↓«»×")
 _CONSOLE: Final[dict[str, str]] = {
     **{letter: letter for letter in _CONSOLE_FONT},
     **{chr(code): chr(code) for code in range(0xC0, 0x100)},  # Latin letters

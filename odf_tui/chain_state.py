@@ -67,6 +67,7 @@ class BlockText(msgspec.Struct, frozen=True):
     """A block as YAML, with what leads on from it; one that is a transaction also in words.
 
     ``problem``: it cannot be read, for this reason, and there is no YAML. Its number may not be known then.
+    ``proof``: in words, whether the dataset's owner stands behind it; empty where nothing was signed.
     """
 
     yaml: str
@@ -76,6 +77,7 @@ class BlockText(msgspec.Struct, frozen=True):
     hash: str = ""
     links: tuple[Link, ...] = ()
     problem: str = ""
+    proof: str = ""
 
 
 class Want(msgspec.Struct, frozen=True):
@@ -92,12 +94,14 @@ class BlockPage(msgspec.Struct, frozen=True):
     """Some blocks, oldest first, from place ``first`` of ``total``; places count from the oldest block.
 
     ``broken``: the chain cannot be read to its end; the line of the block where it breaks says why.
+    ``proven``: the hashes of all blocks of the chain that the holder of the dataset's key has signed.
     """
 
     total: int
     first: int
     lines: tuple[BlockLine, ...]
     broken: bool = False
+    proven: frozenset[str] = frozenset()
 
 
 class Revision(msgspec.Struct, frozen=True):
@@ -188,6 +192,14 @@ class BlockSource(Protocol):
 
     def block(self, dataset: str, which: Which) -> BlockText:
         """A block in full; of one that cannot be read, why not."""
+        ...
+
+    def holds_key(self, dataset: str) -> bool:
+        """Whether the dataset's private key is here."""
+        ...
+
+    def prove(self, dataset: str, block: str) -> None:
+        """Signs a block, by its hash, with the dataset's key: its owner stands behind it."""
         ...
 
     def revision(self, dataset: str, which: Which) -> Revision:

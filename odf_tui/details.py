@@ -9,11 +9,13 @@ import msgspec
 
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.ownership import proven
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui.definition import fetch_words, merge_words, read_words, sections
 from odf_tui.humane import count, moment, size
 from odf_tui.state import Detail, Fact, Section
+from odf_tui.verdict import up_to
 
 _MOST_PUSH_BLOCKS = 1000
 
@@ -30,7 +32,7 @@ def detail_of(workspace: Workspace, entry: DatasetEntry) -> Detail:
     found.append(Section("Data", tuple(_amounts(state))))
     if columns := _columns(state):
         found.append(Section(f"{count(len(columns))} columns", tuple(columns)))
-    found.append(Section("Identity", tuple(_identity(entry, state))))
+    found.append(Section("Identity", tuple(_identity(workspace, entry, state))))
     return Detail(tuple(_facts(entry, state, names)), tuple(found), _text(entry, state))
 
 
@@ -58,7 +60,7 @@ def _trust(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
     if standing == "trusted" and grant is not None:
         facts.append(("trusted", f"since {moment(grant.granted)}, until a block changes its source"))
     else:
-        facts.append(("not trusted", "nothing of it runs here; p shows what would, and asks"))
+        facts.append(("not trusted", "nothing of it runs here; t shows what would, and asks"))
     yield Section("Trust", tuple(facts))
 
 
@@ -73,11 +75,19 @@ def _columns(state: ChainState) -> list[Fact]:
     ]
 
 
-def _identity(entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
+def _identity(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
     yield "id", str(entry.id)
+    yield "private key", "is here" if workspace.keys.holds(entry.id) else "is not here"
+    yield "owner's proof", _proven(entry) or "none"
     yield "head", str(state.head)
     yield "changed", moment(str(state.system_time))
     yield "folder", str(entry.dataset.folder)
+
+
+def _proven(entry: DatasetEntry) -> str:
+    """Up to which block the owner stands behind it; empty: nowhere."""
+    found = proven(entry)
+    return "" if found is None else up_to(found.number, found.newer)
 
 
 def _amounts(state: ChainState) -> Iterator[Fact]:
@@ -111,6 +121,8 @@ def _facts(entry: DatasetEntry, state: ChainState, names: dict[str, str]) -> Ite
         yield "licence", state.license.short_name
     if state.info is not None and state.info.description:
         yield "about", state.info.description
+    if owned := _proven(entry):
+        yield "proven", f"by its owner {owned}"
     yield "id", "…" + str(entry.id)[-12:]
 
 

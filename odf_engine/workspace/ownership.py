@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from odf_engine.chain.search import numbers_of
@@ -11,7 +12,7 @@ from odf_engine.identity.proof import Proof, check, proof_names, prove, read_pro
 from odf_engine.workspace.summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
-_MOST_TRIED: Final = 100
+_MOST_TRIED: Final = 1000  # two seconds of checking, once
 
 
 class Proven(NamedTuple):
@@ -35,9 +36,22 @@ def proven(entry: DatasetEntry) -> Proven | None:
     Raises:
         OdfError: the chain cannot be read.
     """
+    return next(_right(entry), None)
+
+
+def all_proven(entry: DatasetEntry) -> list[Proven]:
+    """The blocks with a right proof, newest first; of very many proofs, the newest.
+
+    Raises:
+        OdfError: the chain cannot be read.
+    """
+    return list(_right(entry))
+
+
+def _right(entry: DatasetEntry) -> Iterator[Proven]:
     names = list(proof_names(entry.dataset.folder))
     if not names:
-        return None
+        return
     state = entry.dataset.state()
     held = sorted(numbers_of(entry.dataset, names).items(), key=lambda each: -each[1])
     for name, number in held[:_MOST_TRIED]:
@@ -49,8 +63,7 @@ def proven(entry: DatasetEntry) -> Proven | None:
             check(proof, state.dataset_id, block)
         except BadData:
             continue
-        return Proven(number, block, state.sequence_number - number)
-    return None
+        yield Proven(number, block, state.sequence_number - number)
 
 
 def make_proof(workspace: Workspace, entry: DatasetEntry, block: Multihash | None = None) -> Proof:
@@ -76,8 +89,3 @@ def make_proof(workspace: Workspace, entry: DatasetEntry, block: Multihash | Non
             f"the proof cannot be written: {error.strerror or error}",
             where=str(error.filename or entry.dataset.folder),
         ) from error
-
-
-def proven_blocks(entry: DatasetEntry) -> dict[str, int]:
-    """The blocks of the chain that have a proof, right or not, by hash, with their numbers."""
-    return numbers_of(entry.dataset, proof_names(entry.dataset.folder))

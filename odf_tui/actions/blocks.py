@@ -12,6 +12,12 @@ _FOUND: Final = need("findings", "nothing was found on these blocks: v verifies 
 _TRAIL: Final = need("trail", "no link was followed yet")
 
 
+def _signed(situation: Situation) -> str | None:
+    if (block := situation.block) is None or not block.broken:
+        return _BLOCK(situation)
+    return "this block cannot be read"
+
+
 def _revised(situation: Situation) -> str | None:
     if (block := situation.block) is None or block.event in REVISED:
         return _BLOCK(situation)
@@ -33,6 +39,9 @@ ACTIONS: Final = (
     ),
     Action(
         "block_bytes", ("b",), "the bytes of the block, with the fields in them", "blocks", "bytes", _BLOCK
+    ),
+    Action(
+        "prove_block", ("S",), "sign the block with the dataset's key, as its owner", "blocks", "", _signed
     ),
     Action("block_kinds", ("f",), "show only some kinds of events", "blocks", "kinds", readable),
     Action("jump_block", ("J",), "go to a number, hash, time or offset", "blocks", "jump", readable),

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, Final
 
 from odf_engine.chain.rows import BlockRow
+from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import OdfError
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.proof import PROOFS
 from odf_tui.chain_state import BlockPage, BlockText, Want, Which
 from odf_tui.engine.revisions import RevisionReads
 from odf_tui.humane import count
@@ -31,7 +36,41 @@ class BlockReads(RevisionReads):
             found = find_blocks(chain, first, limit, want.kinds, want.text)
         except OdfError:
             return self._broken(dataset, want)
-        return BlockPage(found.total, found.first, tuple(map(_line, found.rows)))
+        return BlockPage(
+            found.total, found.first, tuple(map(_line, found.rows)), proven=frozenset(self._proven(dataset))
+        )
+
+    def _proven(self, dataset: str) -> Mapping[str, int]:
+        """The blocks that the dataset's owner has signed, with their numbers, newest first; looked at again
+        when there are other proofs."""
+        from odf_engine.workspace.ownership import all_proven
+
+        entry = self.entry(dataset)
+        try:
+            changed = (entry.dataset.folder / PROOFS).stat().st_mtime_ns
+            about = (changed, str(entry.dataset.head()))
+            known = self._proofs.get(dataset)
+            if known is None or known[0] != about:
+                known = about, {str(each.hash): each.number for each in all_proven(entry)}
+                self._proofs[dataset] = known
+        except (OSError, OdfError):  # there are none, or the chain cannot be read
+            return {}
+        return known[1]
+
+    @cached_property
+    def _proofs(self) -> dict[str, tuple[tuple[int, str], Mapping[str, int]]]:
+        return {}
+
+    def holds_key(self, dataset: str) -> bool:
+        """Whether the dataset's private key is here."""
+        return self.workspace.keys.holds(self.entry(dataset).id)
+
+    def prove(self, dataset: str, block: str) -> None:
+        """Signs a block with the dataset's key."""
+        from odf_engine.workspace.ownership import make_proof
+
+        make_proof(self.workspace, self.entry(dataset), Multihash.parse(block))
+        tell_changed(self.folder)
 
     def _broken(self, dataset: str, want: Want) -> BlockPage:
         from odf_engine.chain.walk import walk_back
@@ -103,8 +142,26 @@ class BlockReads(RevisionReads):
         event: Any = stored.block.event
         text = head + block_to_yaml(stored.block, stored.version)
         return BlockText(
-            text, transaction, kind_of(event), stored.block.sequence_number, str(stored.hash), links
+            text,
+            transaction,
+            kind_of(event),
+            stored.block.sequence_number,
+            str(stored.hash),
+            links,
+            proof=_proof_words(self._proven(dataset), stored.block.sequence_number),
         )
+
+
+def _proof_words(proven: Mapping[str, int], number: int) -> str:
+    """Whether the owner stands behind a block."""
+    if not proven:
+        return ""
+    if number in proven.values():
+        return "signed by the dataset's owner, who stands behind it and all blocks before it"
+    newest = max(proven.values())
+    if number > newest:
+        return f"newer than what the dataset's owner has signed: block {count(newest)}"
+    return f"the dataset's owner stands behind it: block {count(newest)} is signed"
 
 
 def _line(row: BlockRow) -> BlockLine:

@@ -14,7 +14,7 @@ from odf_tui.screens.details import Text, fact_lines
 from odf_tui.screens.dialogs import Reader
 from odf_tui.screens.texts import yaml_spans
 from odf_tui.state import Section, Target
-from odf_tui.widgets.blocks import WRONG
+from odf_tui.widgets.blocks import PROVEN, WRONG
 from odf_tui.widgets.lines import Span
 
 if TYPE_CHECKING:
@@ -81,9 +81,13 @@ class BlockReader(Reader):
         if block.transaction is not None:
             lines, targets = transaction_lines(dataset, block.transaction)
             self._words = lines, {at: Link("", target) for at, target in targets.items()}
-        if wrong:
-            self._yaml = _below(wrong, self._yaml)
-            self._words = self._words and _below(wrong, self._words)
+        for text, style in (
+            (block.proof and f"{PROVEN} {block.proof}", "muted"),
+            (wrong and f"{WRONG} {wrong}", "bad"),
+        ):
+            if text:
+                self._yaml = _below(text, style, self._yaml)
+                self._words = self._words and _below(text, style, self._words)
         self._choose_first()
         self._lines = self._page()
 
@@ -191,10 +195,10 @@ class BlockReader(Reader):
         self._bench.do_block_bytes()
 
 
-def _below(wrong: str, page: _Page) -> _Page:
-    """A page under what a verification found."""
+def _below(text: str, style: str, page: _Page) -> _Page:
+    """A page under what a verification found, or the owner says."""
     lines, links = page
-    head: Text = [*_paragraph(f"{WRONG} {wrong}", "bad"), []]
+    head: Text = [*_paragraph(text, style), []]
     return [*head, *lines], {at + len(head): link for at, link in links.items()}
 
 

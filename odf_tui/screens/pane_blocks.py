@@ -12,12 +12,12 @@ from odf_engine.coordinator.protocol import Job, JobChanged, JobState
 from odf_tui.chain_messages import BlocksRead, BlocksWanted
 from odf_tui.chain_state import Finding, Verdict
 from odf_tui.messages import EventsArrived, JobsRead
-from odf_tui.screens.reading_blocks import BlockReading
+from odf_tui.screens.proving import Proving
 from odf_tui.state import verified_head
 from odf_tui.widgets.blocks import PAGE
 
 
-class BlocksPart(BlockReading):
+class BlocksPart(Proving):
     """The part of the workbench about the list of blocks."""
 
     # --- What is learnt ---

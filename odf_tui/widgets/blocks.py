@@ -23,6 +23,7 @@ KEPT: Final = 10
 """How many pages are kept: however long a chain is and wherever one scrolls, no more."""
 
 WRONG: Final = "≠"
+PROVEN: Final = "§"
 _WIDE: Final = 76
 _EVENT: Final = 16
 _SHORT_EVENT: Final = 13
@@ -43,6 +44,7 @@ class BlocksView(LineView):
         dataset, total: whose chain it is, and how many blocks the chain has.
         want: which of them are shown.
         findings: what a verification found, by the hash of the block.
+        proven: the hashes of blocks that the dataset's owner has signed.
     """
 
     headed = True
@@ -55,6 +57,7 @@ class BlocksView(LineView):
         self.error = ""
         self.broken = False
         self.findings: Mapping[str, Finding] = {}
+        self.proven: frozenset[str] = frozenset()
         self._shown: int | None = None  # how many are wanted, as far as is known
         self._pages: OrderedDict[int, tuple[BlockLine, ...]] = OrderedDict()
         self._old: set[int] = set()  # pages from before the chain changed
@@ -65,7 +68,7 @@ class BlocksView(LineView):
     def open(self, dataset: str, total: int) -> None:
         """Shows a dataset's chain; for the same dataset, what is new in it."""
         if dataset != self.dataset:
-            self.dataset, self.findings = dataset, {}
+            self.dataset, self.findings, self.proven = dataset, {}, frozenset()
             self._forget()
         elif self.cursor and total > self.total and not self.want:
             self.cursor += total - self.total  # stays on its block
@@ -109,7 +112,7 @@ class BlocksView(LineView):
             before = self._shown
             if page.broken != self.broken:
                 self._pages.clear()
-            self.broken = page.broken
+            self.broken, self.proven = page.broken, page.proven
             if self.want or self.broken or not self.total:
                 self._shown = page.total
                 if self.cursor and before is not None and page.total > before:
@@ -205,15 +208,16 @@ class BlocksView(LineView):
             number = "" if self.want or self.broken else str(place)
             return self._columns("", number, "…", "", ("", ""), "", ["muted"] * 5)
         wrong = block.broken or block.hash in self.findings
+        signed = block.hash in self.proven
         name = "bad" if wrong else _EVENT_STYLES.get(block.event, "")
         return self._columns(
-            WRONG if wrong else "",
+            WRONG if wrong else PROVEN if signed else "",
             str(block.sequence_number) if block.sequence_number >= 0 else "?",
             block.event,
             moment(block.time),
             (plain(block.summary), "bad" if block.broken else ""),
             block.hash,
-            ["bad", "bad" if wrong else "muted", name, "muted", "muted"],
+            ["bad" if wrong else "good", "bad" if wrong else "muted", name, "muted", "muted"],
         )
 
     def _ask(self, page: int | None) -> None:
@@ -313,6 +317,8 @@ class BlocksPane(Pane):
             parts.append(f"{WRONG} {count(self._found)} finding" + ("s" if self._found != 1 else ""))
         if block is not None and (finding := view.findings.get(block.hash)) is not None:
             parts.append(f"{finding.kind}: {finding.message}")
+        elif block is not None and block.hash in view.proven:
+            parts.append(f"{PROVEN} signed by the dataset's owner")
         elif block is not None and block.time:
             parts.append(f"{block.time[:19].replace('T', ' ')}")
         text, room = " · ".join(parts), max(self.size.width - 4, 0)

@@ -33,6 +33,7 @@ class FakeBlocks:
         asked: what was asked for: a dataset, the first place, how much, and which.
         transactions: blocks that are transactions.
         lines: blocks of a dataset in place of those made up.
+        proven, owned: blocks that are signed, and whether the keys to sign are here.
         broken: datasets whose oldest line is that of a block that cannot be read.
     """
 
@@ -46,6 +47,8 @@ class FakeBlocks:
         self.broken: set[str] = set()
         self.texts: dict[tuple[str, int], BlockText] = {}
         self.revisions: dict[tuple[str, int], Revision] = {}
+        self.proven: set[str] = set()
+        self.owned = True
         self.bytes: dict[tuple[str, Which], BlockBytes] = {}
 
     def _chain(self, dataset: str) -> list[BlockLine]:
@@ -67,7 +70,16 @@ class FakeBlocks:
         if dataset in self.broken:
             return BlockPage(len(found), 0, tuple(found), True)
         start = max(len(found) - limit, 0) if first is None else first
-        return BlockPage(len(found), start, tuple(found[start : start + limit]))
+        lines = tuple(found[start : start + limit])
+        return BlockPage(len(found), start, lines, proven=frozenset(self.proven))
+
+    def holds_key(self, dataset: str) -> bool:
+        """What the test says."""
+        return self.owned
+
+    def prove(self, dataset: str, block: str) -> None:
+        """Notes it."""
+        self.proven.add(block)
 
     def block_kinds(self, dataset: str) -> dict[str, int]:
         """How many there are of each."""
