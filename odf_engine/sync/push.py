@@ -19,7 +19,7 @@ from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, Unsupporte
 from odf_engine.identity import proof as proofs
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.progress import Reporter
-from odf_engine.sync.compare import Relation, compare
+from odf_engine.sync.compare import Diverged, Relation, compare
 from odf_engine.sync.remote import ObjectFile, RemoteDataset, WritableRemote
 from odf_engine.workspace.workspace import DatasetEntry
 
@@ -63,8 +63,8 @@ def push(
     """Brings the remote up to date with the dataset here.
 
     Raises:
-        Conflict: the remote has blocks that are not here, and ``force`` is not given; it moved meanwhile;
-            or it is another dataset, whatever is given.
+        Diverged: the remote has blocks that are not here, and ``force`` is not given.
+        Conflict: it moved meanwhile; or it is another dataset, whatever is given.
         Unsupported: the remote cannot be written to.
         BadData, MalformedBlock: an object or a block here is damaged.
         OdfError: as the remote has it; its head is what it was.
@@ -95,17 +95,16 @@ def _relation(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Re
 def _refuse(relation: Relation, url: str) -> None:
     there = _count(relation.theirs, "block")
     if relation.kind == "behind":
-        raise Conflict(
-            f"the dataset there has {there} more than the one here",
-            where=url,
-            hint="pull from there first; --force takes them away there, and keeps them under a reference",
-        )
-    if relation.kind == "diverged":
-        raise Conflict(
-            f"both have changed: {_count(relation.ours, 'block')} only here, {there} only there",
-            where=url,
-            hint="--force lets those here take the place of those there, and keeps them under a reference",
-        )
+        message = f"the dataset there has {there} more than the one here"
+        hint = "pull from there first; --force takes them away there, and keeps them under a reference"
+    elif relation.kind == "diverged":
+        message = f"both have changed: {_count(relation.ours, 'block')} only here, {there} only there"
+        hint = "--force lets those here take the place of those there, and keeps them under a reference"
+    else:
+        return
+    error = Diverged(message, where=url, hint=hint)
+    error.relation = relation
+    raise error
 
 
 class _Outgoing(NamedTuple):

@@ -274,6 +274,8 @@ def _summary_json(summary: Summary, status: Status) -> dict[str, Any]:
 def show_verb(name: str, manifest: bool) -> None:
     """Shows everything that is known of a dataset."""
     from odf_tui.cli.details import bounded, definition_of, details
+    from odf_tui.cli.standing import document as remote_document
+    from odf_tui.cli.standing import remotes_of, sentence
 
     workspace = open_workspace()
     entry = workspace.resolve(name)
@@ -286,9 +288,12 @@ def show_verb(name: str, manifest: bool) -> None:
     document = _summary_json(summary, statuses[entry.id])
     document.update(details(workspace, entry, summaries))
     document["last_verification"] = statuses[entry.id].last_verification
+    remotes = remotes_of(workspace, [summary]).get(str(entry.id), ())
+    document["remotes"] = [remote_document(remote) for remote in remotes]
     if options_of().json:
         print_json(document)
         return
+    document["remotes"] = [sentence(remote) for remote in remotes]
     print_yaml({key: bounded(value) for key, value in document.items() if value not in (None, [], {})})
 
 

@@ -45,7 +45,6 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
         "info": plain(state.info),
         "attachments": plain(state.attachments),
         "not_understood": state.not_understood,
-        "remotes": [],
     }
 
 
