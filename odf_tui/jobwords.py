@@ -14,6 +14,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_tui import verdict
 from odf_tui.humane import count, elapsed, plain, shorten, size
 from odf_tui.pace import Pace, bar, left_words, part_done, rate_words, unit_of
+from odf_tui.sharewords import shared_outcome, shares
 from odf_tui.state import found_invalid
 from odf_tui.widgets.lines import Span
 
@@ -21,7 +22,7 @@ _MAX_LINE: Final = 4000
 _MAX_EXCERPT: Final = 400
 _BAR: Final = 8
 # What is counted as files, where it is none: what stands before and after the number.
-_COUNTED: Final = {"verify": ("", " blocks"), "replay": ("transaction ", "")}
+_COUNTED: Final = {"verify": ("", " blocks"), "compare": ("", " blocks"), "replay": ("transaction ", "")}
 
 
 def seconds_of(job: Job, now: Timestamp) -> float | None:
@@ -43,6 +44,8 @@ def outcome(job: Job) -> tuple[str, str]:
     if job.state is not JobState.done:
         return job.state.value, "warn"
     result = result_of(job)
+    if shares(job, result):
+        return shared_outcome(job, result)
     if job.kind == "validate":
         return str(result.get("message") or "the query is right"), "good" if result.get("checked") else "warn"
     if job.kind == "verify":

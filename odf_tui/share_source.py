@@ -45,14 +45,6 @@ class ShareSource(Protocol):
         """Forgets a repository; datasets keep their addresses."""
         ...
 
-    def place(self, text: str) -> Place:
-        """The address that a person means by ``repository/name`` or a URL, and a name for the dataset."""
-        ...
-
-    def place_in(self, repository: str, dataset: str) -> Place:
-        """Where a dataset of ours would be in a repository."""
-        ...
-
     def branches(self, dataset: str, common: str, limit: int) -> Branches:
         """Our blocks since a block; at most so many."""
         ...

@@ -343,7 +343,7 @@ def _health(
         return Health.damaged
     if opened is not None:
         return Health.running if opened.state is JobState.running else Health.queued
-    if row.diverged:
+    if row.diverged or any(each.pull and each.relation == "diverged" for each in row.remotes):
         return Health.diverged
     pull, verify = pulls.get(row.id), verifies.get(row.id)
     if verify is not None and found_invalid(verify):
@@ -352,7 +352,7 @@ def _health(
         return Health.failed
     if row.derivative and row.last_pulled is None:
         return Health.new
-    if row.behind:
+    if row.behind or any(each.pull and each.relation == "behind" for each in row.remotes):
         return Health.stale
     if row.last_pulled is None and (pull is None or pull.state is not JobState.done):
         return Health.new

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from odf_tui.actions import blocks, data, datasets, general, jobs, sql
+from odf_tui.actions import blocks, data, datasets, general, jobs, sharing, sql
 from odf_tui.actions.base import ANYWHERE, PANES, Action, Situation
 from odf_tui.actions.keymap import Hint, KeyMap, key_name
 
@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 ACTIONS: Final[tuple[Action, ...]] = (
-    *datasets.ACTIONS, *jobs.ACTIONS, *blocks.ACTIONS, *data.ACTIONS, *sql.ACTIONS,
+    *datasets.ACTIONS, *sharing.ACTIONS, *jobs.ACTIONS, *blocks.ACTIONS, *data.ACTIONS, *sql.ACTIONS,
     *general.ACTIONS,
 )  # fmt: skip
 

@@ -25,6 +25,7 @@ class Situation(msgspec.Struct, frozen=True):
     has_rows: bool = False
     datasets: int = 0
     pullable: int = 0
+    remotes: int = 0  # how many datasets come from somewhere else, or go there
     worker: str = "connected"  # starting, connected, gone
     up: str = ""  # what escape would leave: a filter, the zoom, a pane
     findings: bool = False  # whether a verification found something on the blocks that are shown

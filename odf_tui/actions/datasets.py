@@ -14,14 +14,20 @@ def _pull(situation: Situation) -> str | None:
     row = situation.dataset
     if (why := readable(situation)) or row is None:
         return why
+    if row.comes_from_elsewhere:
+        return _pulled_already(situation)
     if row.diverged:
         return f"its input {row.diverged[0]} was reset or replaced: D makes {row.name} anew"
     if not (row.polls or row.derivative) and row.push_sources:
         return f"there is nothing to poll: data is pushed with odf ingest {row.name} FILE"
     if not (row.polls or row.derivative):
         return f"{row.name} has no source: e edits its definition"
+    return _pulled_already(situation)
+
+
+def _pulled_already(situation: Situation) -> str | None:
     if situation.dataset_job is not None and situation.dataset_job.kind == "pull":
-        return f"{row.name} is being pulled already"
+        return f"{situation.dataset_job.target} is being pulled already"
     return None
 
 
@@ -29,6 +35,8 @@ def _begin_anew(situation: Situation) -> str | None:
     row = situation.dataset
     if (why := readable(situation)) or row is None:
         return why
+    if row.comes_from_elsewhere:
+        return f"{row.name} comes from elsewhere: V shows how it stands to that"
     if not row.diverged:
         return f"{row.name} has not diverged from its inputs: nothing is to be made anew"
     return f"{row.name} is being worked on already" if situation.dataset_job else None

@@ -28,7 +28,7 @@ class DatasetReads(ShareReads):
         summaries = self.workspace.summaries(entries)
         remotes = self.remotes_of(summaries)
         rows = [
-            replace(row, standing=self._standing(summary), remotes=remotes.get(row.id, ()))
+            _shared(replace(row, standing=self._standing(summary), remotes=remotes.get(row.id, ())))
             for row, summary in zip(dataset_rows(summaries), summaries, strict=True)
         ]
         missing = (node for node in Graph(summaries).nodes.values() if node.missing)
@@ -47,6 +47,11 @@ class DatasetReads(ShareReads):
         from odf_tui.details import detail_of
 
         return detail_of(self.workspace, self.entry(dataset))
+
+
+def _shared(row: DatasetRow) -> DatasetRow:
+    """One that comes from elsewhere is not made here: how it stands to its inputs says nothing."""
+    return replace(row, behind=False, diverged=()) if row.comes_from_elsewhere else row
 
 
 def dataset_rows(summaries: Sequence[Summary]) -> list[DatasetRow]:

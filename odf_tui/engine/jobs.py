@@ -15,9 +15,9 @@ from odf_tui.source import Link
 
 JOBS: Final = 200
 _MOST_BLOCKS: Final = 200
-_AGAIN: Final = ("pull", "verify")
+_AGAIN: Final = ("pull", "verify", "push", "compare")
 """What makes sense again although it was done."""
-_FOR_SCREENS: Final = ("validate", "describe", "project", "sql")
+_FOR_SCREENS: Final = ("validate", "describe", "project", "sql", "search")
 
 
 class JobReads(Entries):

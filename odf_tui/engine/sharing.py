@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.identity.refs import DatasetAliasRemote, parse_ref_remote
 from odf_engine.workspace.remotes import DatasetRemotes, Remotes, Seen
 from odf_engine.workspace.workspace import Summary
 from odf_tui.chain_state import Want
@@ -38,16 +37,6 @@ class ShareReads(BlockReads):
         """Forgets a repository."""
         self._remotes.remove(name)
 
-    def place(self, text: str) -> Place:
-        """The address that a person means."""
-        located = self._remotes.locate(parse_ref_remote(text))
-        return Place(located.name, located.url)
-
-    def place_in(self, repository: str, dataset: str) -> Place:
-        """Where a dataset of ours would be in a repository."""
-        located = self._remotes.locate(DatasetAliasRemote.parse(f"{repository}/{dataset}"))
-        return Place(f"{repository}/{dataset}", located.url)
-
     def branches(self, dataset: str, common: str, limit: int) -> Branches:
         """Our blocks since a block, at most so many, newest first."""
         number = self.block_numbers(dataset, (common,)).get(common)
@@ -62,15 +51,8 @@ class ShareReads(BlockReads):
     def detach(self, dataset: str, url: str) -> None:
         """Forgets that a dataset comes from a URL, or goes there."""
         entry = self.entry(dataset)
-        known = self._remotes.of(entry.id)
-        if url not in (*known.pull, *known.push):
+        if not self._remotes.detach(entry.id, url):
             raise NotFound(f"{entry.alias} has no remote {url} any more")
-        left = DatasetRemotes(
-            [each for each in known.pull if each != url],
-            [each for each in known.push if each != url],
-            [each for each in known.seen if each.url != url],
-        )
-        self._remotes.set(entry.id, left)
         tell_changed(self.folder)
 
     def remotes_of(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:

@@ -10,6 +10,7 @@ from textual.binding import Binding, BindingType
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import elapsed, moment, plain
+from odf_tui.remotes import direction, diverged, remote_words
 from odf_tui.screens.dialogs import Reader
 from odf_tui.screens.texts import sql_spans, yaml_spans
 from odf_tui.state import DatasetRow, Detail, Health, Section, Sql
@@ -31,6 +32,9 @@ class DetailReader(Reader):
         Binding("p", "dismiss('pull')", show=False),
         Binding("e", "dismiss('edit')", show=False),
         Binding("D", "dismiss('begin_anew')", show=False),
+        Binding("u", "dismiss('push')", show=False),
+        Binding("m", "dismiss('look')", show=False),
+        Binding("V", "dismiss('branches')", show=False),
     ]
 
     def __init__(self, title: str, words: Text, yaml: str, copy: Callable[[str], None]) -> None:
@@ -65,9 +69,23 @@ def detail_lines(row: DatasetRow, health: Health, detail: Detail, job: Job | Non
         lines += [[], [_name("why"), (f"{names}, which it was made from, was reset or replaced", "bad")]]
         lines.append([_name("next"), ("D makes it anew", "good")])
     lines += _last_job(row, job)
+    lines += _remotes(row)
     for section in detail.sections:
         lines += [[], *fact_lines(section)]
     return lines
+
+
+def _remotes(row: DatasetRow) -> Text:
+    """Where it comes from and goes to, and what can be done."""
+    if not row.remotes:
+        return []
+    lines: Text = [[], [(" Elsewhere", "title")]]
+    for each in row.remotes:
+        lines.append([_name(direction(each)), (plain(remote_words(each)), "")])
+        if each.label != each.url:
+            lines.append([_name(""), (plain(each.url), "muted")])
+    both = "V shows both histories" if diverged(row.remotes) else "m looks how it stands now"
+    return [*lines, [_name("next"), (both, "good")]]
 
 
 def fact_lines(section: Section) -> Text:
@@ -113,6 +131,8 @@ def _name(text: str) -> Span:
 
 def what_next(row: DatasetRow) -> str:
     """What brings rows into a dataset, in a few words."""
+    if row.comes_from_elsewhere:
+        return "p takes over what is new there"
     if row.polls:
         return "p shows what it would run here, and asks" if row.untrusted else "p pulls them from the source"
     if row.push_sources:

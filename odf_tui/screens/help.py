@@ -12,13 +12,12 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input
 
-from odf_tui.actions import ANYWHERE, Action, KeyMap, Situation
-from odf_tui.actions.datasets import ACTIONS as OF_THE_DATASET
+from odf_tui.actions import ANYWHERE, Action, KeyMap, Situation, datasets, sharing
 from odf_tui.fuzzy import score
 from odf_tui.screens.dialogs import LIST_MOVES, Dialog
 from odf_tui.widgets.choices import Choice, Choices
 
-_OF_THE_DATASET: Final = frozenset(action.id for action in OF_THE_DATASET)
+_OF_THE_DATASET: Final = frozenset(action.id for action in (*datasets.ACTIONS, *sharing.ACTIONS))
 
 
 class Help(Dialog[str]):

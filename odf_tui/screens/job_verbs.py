@@ -64,8 +64,9 @@ class JobVerbs(DatasetsPart):
         job = self.jobs_pane.view.job
         if job is None:
             return
-        if any(row.id == job.dataset for row in self.rows):
-            self.select_dataset(job.dataset)
+        row = self.row_of(job.dataset) or next((row for row in self.rows if row.name == job.target), None)
+        if row is not None:
+            self.select_dataset(row.id)
         else:
             self.notify_line(f"{job.target} is not in this workspace", "warn")
 

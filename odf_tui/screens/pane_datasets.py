@@ -15,8 +15,10 @@ from odf_tui.humane import count, plain, shorten
 from odf_tui.messages import DatasetsRead, DetailRead
 from odf_tui.narrowing import counts, with_word, words_of
 from odf_tui.screens.base import CARD_SIZE, Early
+from odf_tui.screens.browsing import Browsing
 from odf_tui.screens.resetting import Resetting
 from odf_tui.screens.verbs import Verbs
+from odf_tui.sharewords import speeds
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow, Detail, Health, healths, inputs_first
 from odf_tui.widgets.card import jobs_of
@@ -30,10 +32,10 @@ READ_SECONDS: Final = 1.0
 _CARD_HEIGHT: Final = 13
 _LEAST_CARD: Final = 8
 _LETTERS: Final = "only what holds these letters"
-_FILTERS: Final = "letters of names · kind:root · state:failed,stale · !letters without"
+_FILTERS: Final = "letters · kind:root · state:failed,stale · remote:behind · !letters without"
 
 
-class DatasetsPart(Resetting, Verbs):
+class DatasetsPart(Browsing, Resetting, Verbs):
     """The part of the workbench about datasets.
 
     Attributes:
@@ -135,8 +137,9 @@ class DatasetsPart(Resetting, Verbs):
         """What is selected, and what runs; graph and card say how far it is."""
         super()._show_status()
         running = {job.dataset: job for job in self.book.open() if job.state is JobState.running}
-        self.graph.set_jobs(running)
-        self.datasets_pane.card.progress(running.get(self.graph.selected or ""))
+        rates, selected = speeds(running.values(), self.jobs_pane.pace), self.graph.selected or ""
+        self.graph.set_jobs(running, rates)
+        self.datasets_pane.card.progress(running.get(selected), rates.get(selected, ""))
 
     @on(DetailRead)
     def _detail_read(self, message: DetailRead) -> None:
@@ -160,7 +163,9 @@ class DatasetsPart(Resetting, Verbs):
     def do_pull(self) -> None:
         """Pulls the selected dataset; a source of somebody else's is looked at first, a query is shut in."""
         row = self.graph.row
-        if row is not None and row.untrusted and not row.derivative:
+        if row is not None and row.comes_from_elsewhere:
+            self.synchronise(row)
+        elif row is not None and row.untrusted and not row.derivative:
             self.ask_for_trust(row, pull=True)
         elif row is not None:
             self.submit([(self.pull_of(row), row.name)])
@@ -168,14 +173,21 @@ class DatasetsPart(Resetting, Verbs):
     def do_pull_all(self) -> None:
         """Pulls all datasets that may run here, did not diverge and are not being pulled, inputs first."""
         busy = {job.dataset for job in self.book.open() if job.kind == "pull"}
-        by_id = {row.id: row for row in self.rows if row.polls or (row.derivative and not row.missing)}
+        by_id = {
+            row.id: row
+            for row in self.rows
+            if row.polls or row.comes_from_elsewhere or (row.derivative and not row.missing)
+        }
         order = inputs_first(self.rows, by_id)
         wanted = [by_id[dataset] for dataset in order if dataset in by_id and dataset not in busy]
-        refused = sum(row.untrusted for row in wanted)
+        apart = [row for row in wanted if self.healths.get(row.id) is Health.diverged and not row.diverged]
+        wanted = [row for row in wanted if row not in apart]
+        refused = sum(row.untrusted and not row.comes_from_elsewhere for row in wanted)
         diverged = sum(bool(row.diverged) for row in wanted)
         remark = f"; {count(refused)} not trusted" if refused else ""
         remark += f"; {count(diverged)} diverged: D makes them anew" if diverged else ""
-        wanted = [row for row in wanted if not (row.untrusted or row.diverged)]
+        remark += f"; {count(len(apart))} went apart from elsewhere: V shows how" if apart else ""
+        wanted = [row for row in wanted if row.comes_from_elsewhere or not (row.untrusted or row.diverged)]
         self.submit([(self.pull_of(row), row.name) for row in wanted], remark)
 
     def do_verify(self) -> None:
@@ -213,7 +225,7 @@ class DatasetsPart(Resetting, Verbs):
         line.placeholder = _FILTERS if self.pane == "datasets" else _LETTERS
 
     def do_narrow(self) -> None:
-        """Chooses a kind or a state to show only that; what is shown already is taken back."""
+        """Chooses a kind, a state or a remote to show only that; what is shown already is taken back."""
         from odf_tui.screens.dialogs import Choice, Picker
 
         pane = self.datasets_pane

@@ -98,6 +98,7 @@ class JobsPart(JobVerbs):
     def _ended(self, job: Job) -> None:
         words, style = outcome(job)
         self.notify_line(f"{job.kind} {job.target}: {words}", style if style != "muted" else "good")
+        self.tell_of_divergence(job)
 
     def _tell_open_log(self, events: Sequence[Event]) -> None:
         samples = [each for event in events if isinstance(event, Samples) for each in event.samples]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from odf_engine.coordinator.protocol import Pull
 from odf_tui.humane import plain
+from odf_tui.remotes import sources
 from odf_tui.screens.base import Parts
 from odf_tui.state import DatasetRow, Standing, inputs_first
 
@@ -53,7 +54,9 @@ class Trusting(Parts):
             self.submit([(self.pull_of(row), row.name)], "; U takes the trust back")
 
     def pull_of(self, row: DatasetRow) -> Pull:
-        """The request that pulls a dataset, after those that it is made from."""
+        """The request that pulls a dataset, after those that it is made from, or from elsewhere."""
+        if known := sources(row.remotes):
+            return Pull(dataset=row.id, url=known[0].url)
         after = inputs_first(self.rows, [row.id])
         return Pull(dataset=row.id, after=[each for each in after if each != row.id])
 

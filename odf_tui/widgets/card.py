@@ -13,6 +13,7 @@ from odf_tui.widgets.drawing import UNTRUSTED
 from odf_tui.widgets.lines import Paragraphs, Span
 
 _CARD_KEYS = 11
+_UNTRUSTED_WORDS = "not trusted: p shows what would run"
 _STANDINGS = {"diverged": "bad", "behind": "warn"}
 
 
@@ -87,7 +88,8 @@ class Card(Paragraphs):
             lines += [[("try  ", "muted"), (remedy, "good")]] if remedy else []
             self.why = f"{health.glyph} {why}"
         if row.untrusted:
-            lines.append([(f"{UNTRUSTED} ", "warn"), ("not trusted: p shows what would run", "warn")])
+            why = "not trusted: t shows what would run" if row.comes_from_elsewhere else _UNTRUSTED_WORDS
+            lines.append([(f"{UNTRUSTED} ", "warn"), (why, "warn")])
         if row.diverged:
             names = plain(", ".join(row.diverged))
             lines.append(

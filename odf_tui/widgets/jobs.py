@@ -24,6 +24,7 @@ from odf_tui.jobwords import (
 )
 from odf_tui.logs import Entry, file_line, merged
 from odf_tui.pace import Pace, pressure
+from odf_tui.sharewords import may_have_diverged
 from odf_tui.state import JobBook, job_glyph
 from odf_tui.widgets.gauges import Gauges
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
@@ -36,7 +37,12 @@ __all__ = [
 ]  # fmt: skip
 
 _SHOWN: Final = 120
-_KINDS: Final = {"validate": "check", "describe": "count", "project": "state"}  # there are six cells for it
+_KINDS: Final = {
+    "validate": "check",
+    "describe": "count",
+    "project": "state",
+    "compare": "look",
+}  # there are six cells for it
 _GAUGED: Final = 18
 """Rows from which on the pane has some for speed and memory."""
 
@@ -235,5 +241,6 @@ def end_of(job: Job, hidden: int = 0) -> list[list[Span]]:
     failed = failure_spans(job)
     if failed:
         more = [("i", "key"), (f" shows {count(hidden)} more lines, ", "muted")] if hidden else []
-        failed.append([(f"{'':9}", ""), *more, (".", "key"), (" tries again", "muted")])
+        both = [("V", "key"), (" shows both histories, ", "muted")] if may_have_diverged(job) else []
+        failed.append([(f"{'':9}", ""), *more, *both, (".", "key"), (" tries again", "muted")])
     return failed + verdict_spans(job)

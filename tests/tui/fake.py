@@ -38,6 +38,7 @@ from odf_tui.state import (
 from tests.tui.fake_blocks import FakeBlocks
 from tests.tui.fake_jobs import FakeLogs
 from tests.tui.fake_looks import FakeLooks
+from tests.tui.fake_sharing import FakeSharing
 from tests.tui.sql_fake import FakeQuestions
 
 REMARKS = ["fine", "foggy, wind from the west all day and the night before", "a\tb\x1b[31m", None]
@@ -154,7 +155,7 @@ class FakeLink:
         self._queue.put_nowait(None)
 
 
-class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks):
+class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
     """Everything that the screen needs, from memory."""
 
     theme = "tide"

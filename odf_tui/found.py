@@ -1,0 +1,127 @@
+"""Datasets that were found in repositories, and how they stand to those that are here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from odf_tui.humane import count, plain, size
+from odf_tui.remotes import standing_words
+from odf_tui.state import DatasetRow
+from odf_tui.widgets.lines import Span
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A dataset elsewhere, as its repository tells of it.
+
+    Attributes:
+        here: the one in this workspace that is the same.
+        standing: how that stands to it, in a few words; empty: it is not here.
+        words: what it is found by, in small letters.
+    """
+
+    name: str
+    url: str
+    repository: str = ""
+    id: str = ""
+    kind: str = ""
+    head: str = ""
+    blocks: int | None = None
+    records: int | None = None
+    size: int | None = None
+    description: str = ""
+    keywords: tuple[str, ...] = ()
+    here: DatasetRow | None = None
+    standing: str = ""
+    words: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What a search found, and which repositories could not be asked: name and reason."""
+
+    found: Sequence[Found] = ()
+    problems: Sequence[tuple[str, str]] = ()
+
+
+def answer_of(result: Mapping[str, Any], rows: Iterable[DatasetRow]) -> Answer:
+    """What a search found; entries that cannot be understood are left out.
+
+    Args:
+        result: that of :class:`odf_engine.coordinator.protocol.Search`.
+        rows: the datasets that are here.
+    """
+    by_id: dict[str, DatasetRow] = {}
+    by_url: dict[str, DatasetRow] = {}
+    for row in rows:
+        if not row.missing:
+            by_id[row.id] = row
+            by_url.update((remote.url, row) for remote in row.remotes)
+    found: list[Found] = []
+    for entry in result.get("datasets") or ():
+        if isinstance(entry, dict) and entry.get("name") and entry.get("url"):
+            one = _found(entry)
+            found.append(_with_ours(one, by_id.get(one.id) or by_url.get(one.url)))
+    problems = [
+        (str(each.get("repository") or "?"), str(each.get("message") or "it cannot be asked"))
+        for each in result.get("problems") or ()
+    ]
+    return Answer(found, problems)
+
+
+def _found(entry: Mapping[str, Any]) -> Found:
+    keywords = tuple(str(each) for each in entry.get("keywords") or ())
+    texts = {key: str(entry.get(key) or "") for key in ("name", "url", "repository", "id", "kind", "head")}
+    description = str(entry.get("description") or "")
+    numbers = {key: _number(entry.get(key)) for key in ("blocks", "records", "size")}
+    words = " ".join((texts["name"], texts["repository"], texts["id"], description, *keywords)).lower()
+    return Found(**texts, **numbers, description=description, keywords=keywords, words=words)  # type: ignore[arg-type]
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _with_ours(found: Found, row: DatasetRow | None) -> Found:
+    if row is None:
+        return found
+    remote = next((each for each in row.remotes if each.url == found.url), None)
+    if found.head and found.head == row.head:
+        words = "here, the same"
+    elif remote is not None and remote.relation and remote.their_head == found.head:
+        words = f"here, {standing_words(remote)}"
+    elif found.head and found.blocks is not None and found.blocks > row.blocks:
+        words = f"here, {count(found.blocks - row.blocks)} blocks less"
+    elif found.head:
+        words = "here, another head"
+    else:
+        words = "here"
+    return msgspec.structs.replace(found, here=row, standing=words)
+
+
+def fitting(found: Sequence[Found], text: str) -> list[Found]:
+    """Those that have all of some words in them."""
+    wanted = text.lower().split()
+    return [each for each in found if all(word in each.words for word in wanted)]
+
+
+def about(found: Found) -> list[list[Span]]:
+    """What there is to say of one: some lines, the most important first."""
+    facts = [
+        found.kind.lower(),
+        "" if found.records is None else f"{count(found.records)} rows",
+        "" if found.size is None else size(found.size),
+        "" if found.blocks is None else f"{count(found.blocks)} blocks",
+    ]
+    lines: list[list[Span]] = [[(" ", ""), (plain(" · ".join(filter(None, facts))), "")]]
+    if found.here is not None:
+        lines[0].append((f"  {found.standing}, as {plain(found.here.name)}", "good"))
+    if found.description:
+        lines.append([(" ", ""), (plain(found.description.partition("\n")[0]), "")])
+    if found.keywords:
+        lines.append([(" ", ""), (plain(", ".join(found.keywords)), "muted")])
+    lines.append([(" at    ", "muted"), (plain(found.url), "")])
+    if found.head:
+        lines.append([(" head  ", "muted"), (plain(found.head), "muted")])
+    return lines
