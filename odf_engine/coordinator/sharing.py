@@ -14,10 +14,8 @@ from odf_engine.identity.did import DatasetId
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.workspace.appending import note_origin, take_back_origin
 from odf_engine.workspace.credentials import Credentials
 from odf_engine.workspace.remotes import Kind, Remotes, Seen, checked_url
-from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 if TYPE_CHECKING:
@@ -112,16 +110,9 @@ def _pull_into(
 ) -> Pulled:
     from odf_engine.sync.pull import pull_into
 
-    own, before = Trust(workspace).is_own(entry), entry.dataset.head()
-    if own:  # before the blocks: nothing foreign may run in between
-        note_origin(entry, remote.url)
-    try:
-        with _divergence_noted(workspace, entry, remote):
-            parallel = workspace.config.sync.parallel
-            return pull_into(entry, remote, reporter, force=request.force, parallel=parallel)
-    finally:
-        if own and entry.dataset.head() == before:
-            take_back_origin(entry)
+    with _divergence_noted(workspace, entry, remote):
+        parallel = workspace.config.sync.parallel
+        return pull_into(entry, remote, reporter, force=request.force, parallel=parallel)
 
 
 def _known(workspace: Workspace, dataset: DatasetId | None) -> DatasetEntry | None:

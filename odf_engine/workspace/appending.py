@@ -22,11 +22,6 @@ def note_origin(entry: DatasetEntry, origin: str) -> None:
     write_text(entry.dataset.folder / ORIGIN_FILE, origin)
 
 
-def take_back_origin(entry: DatasetEntry) -> None:
-    """Takes back what :func:`note_origin` noted, where nothing came of it."""
-    (entry.dataset.folder / ORIGIN_FILE).unlink(missing_ok=True)
-
-
 def check_no_state(update: Update) -> None:
     """Lets pass what can be appended without an engine.
 
