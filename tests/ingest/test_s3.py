@@ -15,7 +15,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.fetching import get
 from tests.ingest.recorder import Recorder
-from tests.ingest.s3_server import S3Server, refuse, s3_server
+from tests.s3_server import S3Server, refuse, s3_server
 
 BODY = bytes(range(256)) * 80_000  # three ranges
 
