@@ -10,6 +10,7 @@ from odf_engine.chain.state import ChainState
 from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.yaml import to_plain
 from odf_engine.workspace.definitions import snapshot_of
+from odf_engine.workspace.ownership import proven
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry, Summary, Workspace
 
@@ -36,6 +37,7 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
         "path": str(entry.dataset.folder),
         "trust": trust.standing(entry),
         "origin": trust.origin(entry),
+        "proof": _proof(entry),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
         "outputs": [other.name for other in summaries if entry.id in other.inputs],
         "sources": list(_sources(entry.dataset, state)),
@@ -46,6 +48,12 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
         "attachments": plain(state.attachments),
         "not_understood": state.not_understood,
     }
+
+
+def _proof(entry: DatasetEntry) -> dict[str, Any] | None:
+    """Up to which block the owner stands behind it, and how many are newer."""
+    found = proven(entry)
+    return None if found is None else {"block": found.number, "hash": found.hash, "newer": found.newer}
 
 
 def _sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:

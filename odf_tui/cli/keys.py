@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,10 +28,10 @@ class _Keys(click.Group):
     """The group; what is about tokens is loaded when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.commands, *(["token"] if find_spec("odf_tui.cli.tokens") else [])]
+        return [*self.commands, "token"]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "token" and find_spec("odf_tui.cli.tokens"):
+        if cmd_name == "token":
             from odf_tui.cli.tokens import token_verb
 
             return token_verb

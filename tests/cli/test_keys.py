@@ -95,6 +95,8 @@ def test_a_proof_is_made_shown_and_verified(made: Odf) -> None:
     assert ran.code == 0 and proof["head"] == head and "the newest" in ran.err
     assert (folder(made) / "proofs" / head).read_text() == ran.out
     first = made("keys", "prove", ROOT, "--block", "0", "--json").json
+    shown = made("show", ROOT, "--json").json["proof"]
+    assert shown["hash"] == head and shown["newer"] == 0
     assert first["block"] == 0 and first["proof"]["datasetId"] == dataset_id(made)
     assert made("keys", "prove", ROOT, "--block", "99").code == 1
     assert made("keys", "check", ROOT, "-", input=ran.out).code == 0
