@@ -73,6 +73,8 @@ def pull(
         mine = entry.id in here and (workspace.keys.holds(entry.id) or remotes.of(entry.id).pull)
         kind: Kind | None = None if mine else "pull"
         _note(workspace, entry, url, pulled.relation, pulled.their_head, kind)
+    if pulled.status == "updated":
+        reporter.line(f"{pulled.blocks:,} blocks with {pulled.records:,} records, {pulled.bytes:,} bytes")
     return {
         "name": str(entry.alias),
         "status": pulled.status,
@@ -138,6 +140,8 @@ def push(request: Push, context: Context, reporter: Reporter) -> dict[str, Any]:
         parallel = workspace.config.sync.parallel
         pushed = push_to(entry, remote, reporter, force=request.force, parallel=parallel)
         _note(workspace, entry, url, pushed.relation, pushed.new_head, "push")
+    if pushed.status == "updated":
+        reporter.line(f"{pushed.blocks:,} blocks and {pushed.objects:,} objects, {pushed.bytes:,} bytes")
     return {
         "name": str(entry.alias),
         "url": url,

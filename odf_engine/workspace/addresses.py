@@ -91,6 +91,12 @@ def _folder(path: str) -> str:
     return "file:///" + "".join(f"{quote(part)}/" for part in parts)
 
 
+def folder_of(url: str) -> Path | None:
+    """The folder that a ``file:`` address means; None: it is not one of these."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
 def without_login(url: str) -> str:
     """An address as it may be shown."""
     try:

@@ -185,7 +185,7 @@ def say_failure(job: Job) -> None:
     if error is None:
         sys.stderr.write(f"{job.target}: {job.state.value}\n")
         return
-    where = f"{error.where}: " if error.where else ""
+    where = f"{error.where}: " if error.where and error.where != job.target else ""
     sys.stderr.write(f"error: {job.target}: {where}{error.message}\n")
     for line in error.excerpt:
         sys.stderr.write(f"  {line}\n")

@@ -8,7 +8,7 @@ import click
 
 from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import NotFound, UsageError
-from odf_engine.workspace.addresses import checked_url, is_s3, origin_of, takes_login
+from odf_engine.workspace.addresses import checked_url, folder_of, is_s3, origin_of, takes_login
 from odf_engine.workspace.credentials import Credentials, Login
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
 from odf_engine.workspace.workspace import Workspace
@@ -43,6 +43,9 @@ def add(new: str, url: str) -> None:
     """
     repo = Remotes(open_workspace().odf).add(new, url)
     say(f"{repo.name} is {repo.url}")
+    folder = folder_of(repo.url)
+    if folder is not None and not folder.is_dir():
+        say(f"! there is no folder {folder} yet: make it, or mount it")
     if takes_login(repo.url):
         say(f"if it asks who you are: odf repo login {repo.name}")
 
