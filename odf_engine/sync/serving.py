@@ -197,15 +197,17 @@ class Serving:
         """The served dataset of this alias or id.
 
         Raises:
-            InvalidIdentity: neither of them.
+            UsageError: neither of them.
             NotFound: there is none, or it is not served.
         """
         try:
             entry = self.workspace.resolve(text)
+        except InvalidIdentity:
+            raise UsageError("this can be the name of no dataset") from None
         except NotFound:
             entry = None  # its words name folders
         if entry is None or not self.serves(entry.alias, entry.id):
-            raise NotFound(f"there is no dataset '{text}'")
+            raise NotFound("there is no such dataset")
         return entry
 
     # --- Who may do what ---
@@ -245,7 +247,7 @@ class Serving:
 
         Raises:
             Unauthorized, Forbidden: it may not.
-            InvalidIdentity: neither an alias nor an id.
+            UsageError: neither an alias nor an id.
             NotFound: an id that is not here.
         """
         if not self.allow_push:

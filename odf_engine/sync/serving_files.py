@@ -99,16 +99,16 @@ def _open(folder: Path, wanted: Multihash, written: str) -> _Opened | None:
             descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError:
             continue
-        file = FileIO(descriptor, "rb")
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
-            file.close()
-        elif found.st_size > _SMALL:
+            os.close(descriptor)
+            continue
+        file = FileIO(descriptor, "rb")
+        if found.st_size > _SMALL:
             return _Opened(found.st_size, None, file)
-        else:
-            with file:
-                data = file.readall()
-            return _Opened(len(data), data, None)
+        with file:
+            data = file.readall()
+        return _Opened(len(data), data, None)
     return None
 
 

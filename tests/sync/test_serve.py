@@ -1,0 +1,464 @@
+"""``odf serve``: what it gives away, to whom, and in which words."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odf_engine.errors import OdfError
+from odf_engine.identity.multiformats import Multihash, base58btc_encode
+from odf_engine.sync.server import _way
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from tests.ingest.ftp_server import make_certificate
+from tests.sync.builders import add_files, as_old_repository, describe, make_derivative, make_root
+from tests.sync.serving_here import Running, served
+
+
+class Answer(NamedTuple):
+    """What a server said."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: bytes
+
+
+def ask(server: Running, path: str, method: str = "GET", **headers: str) -> Answer:
+    """One request, with the path as it is."""
+    connection = http.client.HTTPConnection(*server.address, timeout=10)
+    try:
+        connection.putrequest(method, path, skip_host="Host" in headers, skip_accept_encoding=True)
+        for name, value in headers.items():
+            connection.putheader(name.replace("_", "-"), value)
+        connection.endheaders()
+        answer = connection.getresponse()
+        return Answer(answer.status, answer.headers, answer.read())
+    finally:
+        connection.close()
+
+
+@pytest.fixture
+def numbers(there: Workspace) -> DatasetEntry:
+    """A dataset with small slices, and one of more than a megabyte."""
+    entry = make_root(there, slices=2)
+    add_files(entry, 1, 1_300_000)
+    return entry
+
+
+@pytest.fixture
+def server(there: Workspace, numbers: DatasetEntry) -> Iterator[Running]:
+    """Serves it, read-only."""
+    with served(there) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, DatasetEntry]]:
+    """The same for tests that change nothing."""
+    workspace = Workspace.init(tmp_path_factory.mktemp("lasting") / "there")
+    entry = make_root(workspace, "numbers")
+    add_files(entry, 1, 1_300_000)
+    with served(workspace) as running:
+        yield running, entry
+
+
+def largest(entry: DatasetEntry) -> Path:
+    """The file of the largest slice."""
+    return max((entry.dataset.folder / "data").iterdir(), key=lambda path: path.stat().st_size)
+
+
+class TestObjects:
+    def test_all_of_a_dataset_is_served_byte_by_byte(self, server: Running, numbers: DatasetEntry) -> None:
+        folder = numbers.dataset.folder
+        for kind in ("blocks", "data"):
+            for path in (folder / kind).iterdir():
+                answer = ask(server, f"/numbers/{kind}/{path.name}")
+                assert (answer.status, answer.body) == (200, path.read_bytes())
+                assert answer.headers["ETag"] == f'"{path.name}"'
+                assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable"
+                assert answer.headers["Content-Type"] == "application/octet-stream"
+                head = ask(server, f"/numbers/{kind}/{path.name}", "HEAD")
+                assert (head.status, head.body) == (200, b"")
+                assert head.headers["Content-Length"] == str(path.stat().st_size)
+
+    def test_checkpoints_and_proofs(self, there: Workspace, numbers: DatasetEntry, server: Running) -> None:
+        from odf_engine.identity.proof import prove
+
+        entry = make_derivative(there, numbers)
+        (checkpoint,) = (entry.dataset.folder / "checkpoints").iterdir()
+        assert ask(server, f"/derived/checkpoints/{checkpoint.name}").body == checkpoint.read_bytes()
+        head = numbers.dataset.head()
+        assert head is not None
+        assert ask(server, f"/numbers/proofs/{head}").status == 404
+        proof = prove(numbers.dataset.folder, numbers.id, there.keys.private_key_pem(numbers.id), head)
+        answer = ask(server, f"/numbers/proofs/{head}")
+        assert (answer.body, answer.headers["Content-Type"]) == (
+            bytes(proof),
+            "application/json; charset=utf-8",
+        )
+
+    def test_the_head_is_never_kept(self, server: Running, numbers: DatasetEntry) -> None:
+        answer = ask(server, "/numbers/refs/head")
+        assert answer.body == str(numbers.dataset.head()).encode()
+        assert answer.headers["Cache-Control"] == "no-cache"
+        assert answer.headers["Content-Type"] == "text/plain; charset=utf-8"
+        assert ask(server, "/numbers/refs/head", If_None_Match=answer.headers["ETag"]).status == 304
+        new = describe(numbers, "now with words")
+        assert (
+            ask(server, "/numbers/refs/head", If_None_Match=answer.headers["ETag"]).body == str(new).encode()
+        )
+        assert ask(server, "/numbers/refs/before-reset-1").status == 404
+
+    @pytest.mark.parametrize("spell", [str, lambda h: base58btc_encode(bytes(h)), lambda h: str(h).upper()])
+    def test_hashes_in_any_encoding(self, server: Running, numbers: DatasetEntry, spell: object) -> None:
+        head = numbers.dataset.head()
+        assert head is not None and callable(spell)
+        answer = ask(server, f"/numbers/blocks/{spell(head)}")
+        assert answer.body == numbers.dataset.block_bytes(head)
+        assert answer.headers["ETag"] == f'"{head}"'
+
+    def test_files_with_old_names_are_found(
+        self, there: Workspace, numbers: DatasetEntry, tmp_path: Path
+    ) -> None:
+        old = tmp_path / "old"
+        as_old_repository(numbers.dataset.folder, old)
+        (old / "info").mkdir()
+        (old / "info" / "alias").write_text("numbers")
+        folder = numbers.dataset.folder
+        folder.rename(tmp_path / "gone")
+        old.rename(folder)
+        head = Multihash.parse((folder / "refs" / "head").read_text())
+        with served(there) as server:
+            assert ask(server, "/numbers/refs/head").body == str(head).encode()
+            block = ask(server, f"/numbers/blocks/{head}").body
+        assert Multihash.sha3_256(block) == head
+
+    def test_names_of_datasets(self, there: Workspace, server: Running) -> None:
+        entry = make_root(there, "acme/Plans")
+        head = str(entry.dataset.head()).encode()
+        for name in ("acme/plans", "ACME/Plans", str(entry.id), str(entry.id).replace(":", "%3A")):
+            assert ask(server, f"/{name}/refs/head").body == head
+        for name in ("plans", "acme", "acme/plans/more"):
+            assert ask(server, f"/{name}/refs/head").status == 404
+
+    def test_only_what_is_chosen_is_served(self, there: Workspace, numbers: DatasetEntry) -> None:
+        make_root(there, "secret")
+        with served(there, patterns=("num%",)) as server:
+            assert ask(server, "/numbers/refs/head").status == 200
+            assert ask(server, "/secret/refs/head").status == 404
+            assert [
+                row["name"]
+                for row in json.loads(ask(server, "/", Accept="application/json").body)["datasets"]
+            ] == ["numbers"]
+
+    def test_a_dataset_that_grows_goes_or_is_renamed(
+        self, there: Workspace, server: Running, numbers: DatasetEntry
+    ) -> None:
+        assert ask(server, "/later/refs/head").status == 404
+        later = make_root(there, "later")
+        assert ask(server, "/later/refs/head").status == 200
+        there.delete(later)
+        assert ask(server, "/later/refs/head").status == 404
+        assert ask(server, f"/later/blocks/{numbers.dataset.head()}").status == 404
+
+    def test_a_damaged_head_tells_no_paths(self, server: Running, numbers: DatasetEntry) -> None:
+        (numbers.dataset.folder / "refs" / "head").write_text("nonsense")
+        answer = ask(server, "/numbers/refs/head")
+        assert answer.status == 500
+        assert b"/" not in answer.body
+        page = ask(server, "/").body.decode()
+        assert "damaged" in page and str(numbers.dataset.folder) not in page
+
+
+class TestRanges:
+    @given(data=st.data())
+    def test_any_range_is_that_part_of_the_file(self, data: st.DataObject) -> None:
+        from odf_engine.sync.serving_files import _asked
+
+        size = data.draw(st.integers(0, 50))
+        numbers = st.none() | st.integers(0, 60)
+        first, last = data.draw(numbers), data.draw(numbers)
+
+        written = f"bytes={'' if first is None else first}-{'' if last is None else last}"
+        request = SimpleNamespace(headers={"Range": written})
+        content = bytes(range(size))
+        found = content[slice(*_asked(cast("Any", request), size, '"x"'))]
+        if first is None:
+            assert found == (content if last is None else content[max(0, size - last) :] if last else b"")
+        elif last is not None and last < first:
+            assert found == content
+        else:
+            assert found == content[first : None if last is None else last + 1]
+
+    @pytest.mark.parametrize(
+        ("asked", "status", "part"),
+        [
+            ("bytes=0-0", 206, slice(0, 1)),
+            ("bytes=1299999-", 206, slice(1_299_999, None)),
+            ("bytes=-5", 206, slice(-5, None)),
+            ("bytes=-99999999", 200, slice(None)),
+            ("bytes=1000000-99999999", 206, slice(1_000_000, None)),
+            ("bytes=1300000-", 416, slice(0)),
+            ("bytes=-0", 416, slice(0)),
+            ("bytes=5-2", 200, slice(None)),
+            ("bytes=0-1,5-6", 200, slice(None)),
+            ("bytes=a-b", 200, slice(None)),
+            ("lines=1-2", 200, slice(None)),
+            ("bytes=" + "9" * 40 + "-", 200, slice(None)),
+            ("bytes=-", 200, slice(None)),
+        ],
+    )
+    def test_of_large_files(
+        self, lasting: tuple[Running, DatasetEntry], asked: str, status: int, part: slice
+    ) -> None:
+        server, numbers = lasting
+        path = largest(numbers)
+        answer = ask(server, f"/numbers/data/{path.name}", Range=asked)
+        assert answer.status == status
+        assert answer.body == path.read_bytes()[part]
+        if status == 206:
+            first = part.indices(1_300_000)[0]
+            assert answer.headers["Content-Range"] == f"bytes {first}-{first + len(answer.body) - 1}/1300000"
+        if status == 416:
+            assert answer.headers["Content-Range"] == "bytes */1300000"
+
+    def test_of_another_version_is_passed_over(self, server: Running, numbers: DatasetEntry) -> None:
+        path = largest(numbers)
+        target = f"/numbers/data/{path.name}"
+        assert ask(server, target, Range="bytes=1-2", If_Range=f'"{path.name}"').status == 206
+        assert ask(server, target, Range="bytes=1-2", If_Range='"other"').status == 200
+
+
+class TestWhatIsPrivate:
+    @pytest.mark.parametrize(
+        ("path", "status"),
+        [
+            ("/numbers/info/alias", 404),
+            ("/numbers/info/", 404),
+            ("/numbers/", 200),
+            ("/.odf/config.yaml", 400),
+            ("/config.yaml/refs/head", 404),
+            ("/numbers/../../config.yaml", 400),
+            ("/numbers/data/../../../config.yaml", 400),
+            ("/numbers/data/..%2f..%2fconfig.yaml", 400),
+            ("/numbers/data/%2e%2e", 400),
+            ("/numbers/data/.pending-1", 400),
+            ("/numbers/data/f1620%00", 400),
+            ("/numbers/data/\\..\\x", 400),
+            ("/numbers/data/%ff", 400),
+            ("/numbers/data/f1620" + "0" * 2000, 400),
+            ("/numbers/data/f1620" + "0" * 64, 404),
+            ("/numbers/data/", 404),
+            ("/numbers/locks/f1620", 404),
+            ("//numbers/refs/head", 400),
+            ("/n%20x/refs/head", 400),
+            ("/did:odf:nonsense/refs/head", 400),
+            ("/numbers/refs/Head", 404),
+            ("/pull", 404),
+        ],
+    )
+    def test_paths(self, lasting: tuple[Running, DatasetEntry], path: str, status: int) -> None:
+        answer = ask(lasting[0], path)
+        assert answer.status == status
+        if status != 200:
+            assert b".odf" not in answer.body and len(answer.body) < 200
+
+    @given(st.text(max_size=60) | st.text("/.%2eEfF\\\0data:", max_size=60))
+    def test_a_path_means_a_dataset_and_a_name_or_nothing(self, text: str) -> None:
+        try:
+            way = _way("/" + text)
+        except OdfError:
+            return
+        assert way.dataset.count("/") <= 1
+        for part in (*way.dataset.split("/"), way.name):
+            assert part not in (".", "..") and "/" not in part and "\0" not in part
+
+    def test_symbolic_links_and_folders_are_no_objects(self, server: Running, numbers: DatasetEntry) -> None:
+        folder = numbers.dataset.folder / "data"
+        name = str(Multihash.sha3_256(b"a folder"))
+        (folder / name).mkdir()
+        assert ask(server, f"/numbers/data/{name}").status == 404
+        pipe = str(Multihash.sha3_256(b"a pipe"))
+        os.mkfifo(folder / pipe)
+        assert ask(server, f"/numbers/data/{pipe}").status == 404
+
+    def test_other_methods(self, server: Running, numbers: DatasetEntry) -> None:
+        for method in ("POST", "DELETE", "PUT", "PATCH", "OPTIONS", "TRACE"):
+            assert ask(server, "/numbers/refs/head", method).status == 405
+        assert ask(server, f"/numbers/data/{largest(numbers).name}", "PUT").status == 403  # it is read-only
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("href", "src")]
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+class TestPage:
+    def test_says_what_there_is_and_how_to_have_it(self, server: Running, numbers: DatasetEntry) -> None:
+        describe(numbers, "<script>alert(1)</script> & \u202egnp.exe")
+        answer = ask(server, "/", Accept="text/html,*/*")
+        page = _Page()
+        page.feed(answer.body.decode())
+        state = numbers.dataset.state()
+        assert f"odf pull odf+{server.url}numbers/" in page.text
+        assert str(state.head) in page.text and str(state.records) in page.text
+        assert "<script>alert(1)</script> & \ufffdgnp.exe" in page.text
+        assert "script" not in page.tags
+        assert {"html", "title", "main", "h1", "h2", "dl"} <= set(page.tags)
+        assert page.links == [server.url + "numbers/"]
+        assert "default-src 'none'" in answer.headers["Content-Security-Policy"]
+
+    def test_one_dataset_has_a_page(self, server: Running) -> None:
+        answer = ask(server, "/numbers/")
+        assert answer.status == 200 and b"<h2>" in answer.body
+        assert ask(server, "/nothing/").status == 404
+
+    def test_for_programs_it_is_json(self, server: Running, numbers: DatasetEntry) -> None:
+        describe(numbers, "Numbers")
+        answer = ask(server, "/", Accept="application/json")
+        assert answer.headers["Content-Type"].startswith("application/json")
+        state = numbers.dataset.state()
+        (row,) = json.loads(answer.body)["datasets"]
+        assert {**row, "watermark": None} == {
+            "name": "numbers", "id": str(numbers.id), "kind": "Root", "head": str(state.head),
+            "blocks": state.blocks, "records": state.records, "size": state.data_size,
+            "watermark": None, "description": "Numbers", "keywords": [], "damaged": False,
+        }  # fmt: skip
+
+
+class TestAddresses:
+    def test_are_what_the_client_wrote(self, server: Running) -> None:
+        assert (
+            b"odf pull odf+http://data.example:99/numbers/" in ask(server, "/", Host="data.example:99").body
+        )
+        spoofed = ask(server, "/", Host="a.example", X_Forwarded_Host="b.example", X_Forwarded_Proto="https")
+        assert b"odf+http://a.example/" in spoofed.body and b"b.example" not in spoofed.body
+
+    @pytest.mark.parametrize("host", ["", "a/b", "a b", "a@b", '"><script>', "a:1:2"])
+    def test_a_host_that_can_be_none_is_refused(
+        self, lasting: tuple[Running, DatasetEntry], host: str
+    ) -> None:
+        assert ask(lasting[0], "/", Host=host).status == 400
+
+    def test_behind_a_proxy(self, there: Workspace, numbers: DatasetEntry) -> None:
+        with served(there, behind_proxy=True) as server:
+            told = {
+                "Host": "127.0.0.1",
+                "X_Forwarded_Host": "evil, data.example",
+                "X_Forwarded_Proto": "https",
+            }
+            assert b"odf+https://data.example/numbers/" in ask(server, "/", **told).body
+            told = {"Forwarded": 'for=1.2.3.4;host="b.example";proto=https', "X_Forwarded_Prefix": "/odf"}
+            assert b"odf+https://b.example/odf/numbers/" in ask(server, "/", **told).body
+            assert ask(server, "/", X_Forwarded_Proto="javascript").status == 400
+
+
+class TestProcess:
+    def test_starts_serves_and_stops(self, there: Workspace, numbers: DatasetEntry) -> None:
+        with Started(there, "--json") as process:
+            url = said(process)
+            assert url["datasets"] == 1 and url["push"] is False
+            connection = http.client.HTTPConnection(url["url"].split("/")[2], timeout=10)
+            connection.request("GET", "/numbers/refs/head")
+            assert connection.getresponse().read() == str(numbers.dataset.head()).encode()
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            assert "pyarrow" not in maps  # nothing that only Spark or rows need is loaded
+            process.send_signal(signal.SIGTERM)  # while the connection is open and idle
+            assert process.wait(10) == 0
+
+    def test_a_transfer_that_runs_may_end(self, there: Workspace) -> None:
+        entry = make_root(there, "big")
+        (name,) = add_files(entry, 1, 30_000_000)
+        with Started(there, "--json") as process:
+            connection = http.client.HTTPConnection(said(process)["url"].split("/")[2], timeout=10)
+            connection.request("GET", f"/big/data/{name}")
+            answer = connection.getresponse()
+            assert len(answer.read(1000)) == 1000
+            process.send_signal(signal.SIGINT)
+            assert len(answer.read()) == 30_000_000 - 1000
+            assert process.wait(10) == 0
+
+    def test_what_cannot_be_is_said(self, there: Workspace, server: Running, tmp_path: Path) -> None:
+        key = tmp_path / "key.pem"
+        key.write_text("no key")
+        for words, says in (
+            (["--port", str(server.address[1])], "listens there already"),
+            (["--tls-cert", str(key)], "TLS needs both files"),
+            (["--tls-cert", str(key), "--tls-key", str(key)], "certificate and key cannot be used"),
+            (["--dataset", "nothing%"], "no dataset is of those names"),
+        ):
+            from odf_engine.sync import serving_run
+
+            given = [sys.executable, "-m", serving_run.__name__, "--workspace", str(there.folder), *words]
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(sys, "argv", given[2:])
+                errors: list[str] = []
+                patch.setattr(sys.stderr, "write", errors.append)
+                assert serving_run.main() != 0
+            assert says in "".join(errors)
+
+
+class TestTls:
+    def test_over_tls(self, there: Workspace, numbers: DatasetEntry, tmp_path: Path) -> None:
+        from odf_engine.sync.serving_run import _tls
+
+        both = make_certificate(tmp_path / "both.pem")
+        with served(there, tls=_tls(both, both)) as server:
+            context = ssl.create_default_context(cafile=str(both))
+            connection = http.client.HTTPSConnection(
+                "localhost", server.address[1], context=context, timeout=10
+            )
+            path = largest(numbers)
+            connection.request("GET", f"/numbers/data/{path.name}")
+            assert connection.getresponse().read() == path.read_bytes()
+            connection.request("GET", "/")
+            assert (
+                f"odf+https://localhost:{server.address[1]}/numbers/".encode()
+                in connection.getresponse().read()
+            )
+            connection.close()
+
+
+class Started:
+    """The process of ``odf serve``, at a free port."""
+
+    def __init__(self, workspace: Workspace, *options: str) -> None:
+        command = [sys.executable, "-c", "from odf_tui.cli.main import main; main()"]
+        command += ["serve", "-w", str(workspace.folder), "--port", "0", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+    def __enter__(self) -> subprocess.Popen[bytes]:
+        return self.process
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def said(process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    """The line that it writes once it listens."""
+    assert process.stdout is not None
+    return json.loads(process.stdout.readline())
