@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,6 +21,9 @@ _WHERE: Final = {
     "fish": "save as ~/.config/fish/completions/odf.fish",
 }
 _NAMES: Final = ("dataset", "datasets", "name", "names", "old")
+_REPOSITORIES: Final = ("repository", "repositories", "place")
+_ADDRESSES: Final = ("names", "source")
+"""What may also name a dataset of a repository, in `odf pull`: that far only its repository is known here."""
 _MAKES_ONE: Final = ("init", "new", "add", "demo", "config")  # what these name is no dataset that is there
 
 
@@ -39,19 +42,54 @@ def completions_verb(shell: str) -> None:
         say(_WHERE[shell])
 
 
-def complete_datasets(command: click.Command) -> None:
-    """Lets the arguments of a verb that name datasets be completed."""
-    if command.name in _MAKES_ONE:
-        return
+def complete_names(command: click.Command) -> None:
+    """Lets the arguments of a verb that name datasets be completed, and those that name repositories."""
+    if isinstance(command, click.Group):
+        for each in command.commands.values():
+            complete_names(each)
     for parameter in command.params:
-        if isinstance(parameter, click.Argument) and parameter.name in _NAMES:
-            parameter._custom_shell_complete = _datasets  # an argument is declared long before one may ask
+        # They are declared long before one may ask.
+        if parameter.name in _REPOSITORIES:
+            parameter._custom_shell_complete = _repositories
+        elif command.name == "pull" and parameter.name in _ADDRESSES:
+            parameter._custom_shell_complete = _datasets_and_repositories
+        elif (
+            command.name not in _MAKES_ONE
+            and isinstance(parameter, click.Argument)
+            and parameter.name in _NAMES
+        ):
+            parameter._custom_shell_complete = _datasets
 
 
 def _datasets(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return _beginning(begun, _dataset_names(context))
+
+
+def _repositories(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+    return _beginning(begun, _repository_names(context))
+
+
+def _datasets_and_repositories(
+    context: click.Context, parameter: click.Parameter, begun: str
+) -> list[CompletionItem]:
+    places = [f"{name}/" for name in _repository_names(context)]
+    return _beginning(begun, [*(_dataset_names(context) if parameter.name == "names" else ()), *places])
+
+
+def _beginning(begun: str, names: Iterable[str]) -> list[CompletionItem]:
     from click.shell_completion import CompletionItem
 
-    return [CompletionItem(name) for name in _dataset_names(context) if name.startswith(begun)]
+    return [CompletionItem(name) for name in names if name.startswith(begun)]
+
+
+def _repository_names(context: click.Context) -> Iterator[str]:
+    from odf_engine.errors import OdfError
+    from odf_engine.workspace.remotes import Remotes
+    from odf_engine.workspace.where import ODF_FOLDER, workspace_folder
+
+    with suppress(OdfError, OSError):
+        folder = workspace_folder(Path.cwd(), options_of(context).workspace)
+        yield from (repo.name for repo in Remotes(folder / ODF_FOLDER).repositories())
 
 
 def _dataset_names(context: click.Context) -> Iterator[str]:

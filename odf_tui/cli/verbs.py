@@ -63,9 +63,9 @@ class _Verbs(click.Group):
         module = importlib.import_module(f"odf_tui.cli.{VERBS[cmd_name]}")
         command = getattr(module, cmd_name + "_verb")
         if COMPLETION in os.environ:
-            from odf_tui.cli.completions import complete_datasets
+            from odf_tui.cli.completions import complete_names
 
-            complete_datasets(command)
+            complete_names(command)
         return command
 
     def resolve_command(
