@@ -7,7 +7,7 @@ walked, from its head back to a block that is known here, and every byte of it i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -17,7 +17,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.metadata.model import MetadataBlock, Seed
 from odf_engine.progress import Reporter
-from odf_engine.sync.remote import MOST_BLOCK_BYTES, RemoteDataset
+from odf_engine.sync.remote import MOST_BLOCK_BYTES, ObjectKind, RemoteDataset
 
 TAMPERED = "the bytes are not those of its hash: the source is damaged, or somebody changed it"
 SOURCE_HINT = "nothing was changed here; tell whoever hosts it, or pull it from somewhere else"
@@ -61,6 +61,19 @@ class Walked(NamedTuple):
         return StoredBlock(self.hash, self.block, self.version, len(self.data), self.unknown)
 
 
+class BlockSource(Protocol):
+    """Where the blocks of a chain come from: a remote, or something before it."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
+        """As :meth:`RemoteDataset.read`."""
+        ...
+
+
 def checked(block_hash: Multihash, data: bytes, where: str) -> Walked:
     """A block whose bytes came from elsewhere.
 
@@ -79,7 +92,7 @@ def checked(block_hash: Multihash, data: bytes, where: str) -> Walked:
 
 
 def walk(
-    remote: RemoteDataset, head: Multihash, known: Callable[[Multihash], bool], reporter: Reporter
+    remote: BlockSource, head: Multihash, known: Callable[[Multihash], bool], reporter: Reporter
 ) -> Iterator[Walked]:
     """The blocks of another chain, newest first, down to its first one or before one that is ``known``.
 
@@ -124,11 +137,21 @@ def compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Rela
         total = count + last.block.sequence_number
         reporter.amount(files=count, total_files=total)
     assert last is not None  # their head is not held here
-    common = last.block.prev_block_hash
+    return standing(dataset, last, count, remote.url)
+
+
+def standing(dataset: Dataset, first: Walked, theirs: int, where: str) -> Relation:
+    """How a dataset stands to a chain of which ``theirs`` blocks are not here, ``first`` the oldest of them.
+
+    Raises:
+        Conflict: it is the chain of another dataset.
+    """
+    common = first.block.prev_block_hash
     if common is None:
-        raise unrelated(dataset, last.block, remote.url)
-    here = blocks - last.block.sequence_number
-    return Relation("diverged" if here else "behind", here, count, common)
+        raise unrelated(dataset, first.block, where)
+    # Only blocks that are here are believed to have the numbers that they say.
+    ours = dataset.state().sequence_number - dataset.block(common).block.sequence_number
+    return Relation("diverged" if ours else "behind", ours, theirs, common)
 
 
 def unrelated(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:

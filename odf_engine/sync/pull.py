@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
-from odf_engine.errors import AlreadyExists
+from odf_engine.chain.chain import Dataset
+from odf_engine.errors import AlreadyExists, Conflict, NotFound
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
+from odf_engine.metadata.model import Seed
 from odf_engine.progress import Reporter
-from odf_engine.sync.compare import Relation
+from odf_engine.sync.compare import Diverged, Relation, Walked
 from odf_engine.sync.remote import RemoteDataset
+from odf_engine.sync.taking import Taken, take, take_proof
+from odf_engine.workspace.appending import note_origin
+from odf_engine.workspace.arrivals import arriving
+from odf_engine.workspace.folders import ORIGIN_FILE
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+__all__ = ["Diverged", "HereAlready", "Pulled", "pull_into", "pull_new"]
 
 
 class Pulled(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,7 +35,7 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
         old_head, new_head: of the dataset here.
         their_head: of the one there.
         blocks, records: how many came.
-        bytes: how much was fetched.
+        bytes: how much of slices and checkpoints was fetched.
         relation: how the two stand to each other afterwards.
     """
 
@@ -49,13 +60,29 @@ def pull_into(
 ) -> Pulled:
     """Takes over what is new at the remote.
 
+    With ``force`` the dataset becomes what the one there is, also where that has less; the reference
+    ``refs/before-pull-…``, named after the end of its hash, keeps the old head.
+
     Raises:
         Diverged: both have changed since their common block, and ``force`` is not given.
-        Conflict: it is another dataset, whatever is given.
+        Conflict: it is another dataset, whatever is given; or somebody committed here meanwhile.
         BadData, ChainRuleViolated: the source is damaged.
         NotFound, SourceUnavailable, Cancelled: nothing is changed; what came whole is kept for the next time.
     """
-    raise NotImplementedError
+    reporter.phase("compare")
+    dataset, theirs = entry.dataset, _head_of(remote)
+    ours = dataset.head()
+    if ours is not None and (ours == theirs or (not force and dataset.holds(theirs))):
+        take_proof(dataset, remote, theirs, reporter)
+        return _up_to_date(dataset, theirs)
+
+    def first() -> None:  # before the blocks: nothing foreign may run in between
+        if not (dataset.folder / ORIGIN_FILE).exists():
+            note_origin(entry, remote.url)
+
+    taken = take(dataset, remote, theirs, reporter, parallel=parallel, force=force, first=first)
+    take_proof(dataset, remote, theirs, reporter)
+    return _updated(ours, theirs, taken)
 
 
 def pull_new(
@@ -68,4 +95,99 @@ def pull_new(
         HereAlready: the dataset is here under another name.
         OdfError: as :func:`pull_into`.
     """
-    raise NotImplementedError
+    workspace.check_arrival(alias)
+    reporter.phase("compare")
+    theirs = _head_of(remote)
+    with arriving(workspace.odf, remote.url) as folder:
+        try:
+            pulled = _pull_new(workspace, folder, remote, theirs, reporter, parallel)
+            return workspace.take_in(folder, alias, remote.url), pulled
+        except AlreadyExists:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _pull_new(
+    workspace: Workspace,
+    folder: Path,
+    remote: RemoteDataset,
+    theirs: Multihash,
+    reporter: Reporter,
+    parallel: int,
+) -> Pulled:
+    dataset = Dataset(folder, workspace.index)
+    look = _looking_for_it_here(workspace)
+    taken = Taken(0, 0, 0)
+    if dataset.head() != theirs:  # else all that was missing is its name
+        try:
+            taken = take(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+        except Conflict:
+            if dataset.head() is None:
+                raise
+            # The source began anew since an earlier try had all but the name: so does this one.
+            shutil.rmtree(folder)
+            folder.mkdir()
+            taken = take(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+    state = dataset.state()
+    _check_absent(workspace, state.dataset_id)
+    take_proof(dataset, remote, theirs, reporter)
+    return _updated(None, theirs, Taken(state.blocks, state.records, taken.bytes))
+
+
+def _head_of(remote: RemoteDataset) -> Multihash:
+    head = remote.head()
+    if head is None:
+        raise NotFound("there is no dataset", where=remote.url, hint="check the address")
+    return head
+
+
+def _up_to_date(dataset: Dataset, theirs: Multihash) -> Pulled:
+    state = dataset.state()
+    ahead = state.sequence_number - dataset.block(theirs).block.sequence_number
+    return Pulled(
+        status="up-to-date",
+        old_head=state.head,
+        new_head=state.head,
+        their_head=theirs,
+        blocks=0,
+        records=0,
+        relation=Relation("ahead" if ahead else "equal", ahead, 0, theirs),
+    )
+
+
+def _updated(ours: Multihash | None, theirs: Multihash, taken: Taken) -> Pulled:
+    relation = Relation("equal", 0, 0, theirs)
+    return Pulled(
+        status="updated",
+        old_head=ours,
+        new_head=theirs,
+        their_head=theirs,
+        relation=relation,
+        **taken._asdict(),
+    )
+
+
+def _looking_for_it_here(workspace: Workspace) -> Callable[[Walked], None]:
+    """Sees from a block, as early as it can be told, whether its dataset is here already."""
+
+    def look(walked: Walked) -> None:
+        event = walked.block.event
+        if isinstance(event, Seed):
+            _check_absent(workspace, event.dataset_id)
+        elif workspace.index.position(walked.hash) is not None:
+            for entry in workspace.datasets():
+                if entry.dataset.head() is not None and entry.dataset.holds(walked.hash):
+                    _check_absent(workspace, entry.id)
+
+    return look
+
+
+def _check_absent(workspace: Workspace, dataset_id: DatasetId) -> None:
+    for entry in workspace.datasets():
+        if entry.id == dataset_id:
+            error = HereAlready(
+                f"the dataset is here already, as {entry.alias}",
+                hint=f"bring that one up to date: odf pull {entry.alias}",
+            )
+            error.dataset = dataset_id
+            raise error
