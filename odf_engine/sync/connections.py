@@ -89,6 +89,25 @@ class Watched(io.RawIOBase):
         super().close()
 
 
+class Stop(Reporter):
+    """Says to stop when somebody else says so, or when this is ended; what is told goes to the other one."""
+
+    def __init__(self, outer: Reporter) -> None:
+        super().__init__()
+        self._outer = outer
+        self._link = ExitStack()
+        self._link.enter_context(outer.on_cancel(self.cancel))
+
+    def line(self, text: str, level: str = "info") -> None:
+        """Goes to the log."""
+        self._outer.line(text, level)
+
+    def end(self) -> None:
+        """From now on everybody has to stop."""
+        self._link.close()
+        self.cancel()
+
+
 class _Made:
     """A socket as ``http.client`` wants it, whose answers are watched."""
 
@@ -125,6 +144,7 @@ class Connections:
 
     Args:
         url: the address that a person named.
+        reporter: says when all is over.
     """
 
     def __init__(self, url: str, config: FetchConfig, reporter: Reporter) -> None:
@@ -135,7 +155,8 @@ class Connections:
         self._known: dict[str, list[str]] = {}
         self._context: ssl.SSLContext | None = None
         self._lock = threading.Lock()
-        self._cancel: ExitStack | None = None
+        self._link = ExitStack()
+        self._link.enter_context(reporter.on_cancel(self.abort))
 
     def take(self, url: str, *, fresh: bool = False) -> Connection:
         """A connection to the origin of a URL that nobody else uses.
@@ -146,17 +167,10 @@ class Connections:
         """
         origin = origin_of(url)
         with self._lock:
-            if self._cancel is None:
-                self._cancel = ExitStack()
-                hook = self._cancel
-            else:
-                hook = None
             if fresh:
                 self._discard(self._idle.pop(origin, []))
             elif idle := self._idle.get(origin):
                 return idle.pop()
-        if hook is not None:
-            hook.enter_context(self._reporter.on_cancel(self.abort))
         return self._open(origin, url)
 
     def give(self, connection: Connection) -> None:
@@ -164,7 +178,7 @@ class Connections:
         connection.used = True
         with self._lock:
             idle = self._idle[connection.origin]
-            if self._cancel is not None and len(idle) < _MOST_IDLE:
+            if len(idle) < _MOST_IDLE and not self._reporter.cancelled:
                 idle.append(connection)
                 return
         self.drop(connection)
@@ -175,22 +189,15 @@ class Connections:
             self._discard([connection])
 
     def abort(self) -> None:
-        """Cuts off what anybody waits for."""
+        """Cuts off what anybody waits for, and closes what nobody uses."""
         with self._lock:
+            for idle in self._idle.values():
+                self._discard(idle)
+            self._idle.clear()
             sockets = list(self._sockets)
         for sock in sockets:
             with suppress(OSError):
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
-
-    def close(self) -> None:
-        """Closes what nobody uses."""
-        with self._lock:
-            cancel, self._cancel = self._cancel, None
-            for idle in self._idle.values():
-                self._discard(idle)
-            self._idle.clear()
-        if cancel is not None:
-            cancel.close()
 
     def _discard(self, connections: list[Connection]) -> None:
         for connection in connections:
@@ -242,7 +249,8 @@ class Connections:
         if (known := self._known.get(host)) is None:
 
             def ask() -> list[str]:
-                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                name = "localhost" if host.endswith(".localhost") else host  # RFC 6761
+                found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
                 return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
             known = self._known[host] = cancellable(ask, lambda: None, self._reporter)

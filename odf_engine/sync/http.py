@@ -21,11 +21,20 @@ _Result = TypeVar("_Result")
 
 
 class HttpRemote:
-    """A dataset that a web server has as files; it can be read."""
+    """A dataset that a web server has as files; it can be read.
 
-    def __init__(self, url: str, access: Access, web: Web | None = None) -> None:
+    Args:
+        url: how people call it.
+        access: settings, logins, and who wants to stop.
+        at: where it is in truth, when that is another URL.
+    """
+
+    no_head: tuple[int, ...] = ()
+    """Statuses besides 404 by which the server says that there is no reference."""
+
+    def __init__(self, url: str, access: Access, at: str | None = None) -> None:
         self.url = url
-        self.web = web or Web(url, access)
+        self.web = Web(at or url, access)
         self._base = self.web.url
         self._base58 = False
 
@@ -33,7 +42,7 @@ class HttpRemote:
         """The newest block; None when there is no dataset yet."""
         url = f"{self._base}refs/{HEAD}"
         try:
-            data = self.web.fetch(url, MOST_HEAD_BYTES)
+            data = self.web.fetch(url, MOST_HEAD_BYTES, self.no_head)
         except NotFound:
             return None
         return parse_head(data, url)
@@ -159,11 +168,12 @@ def _skipped(response: Response, start: int, size: int) -> int | None:
 
 def _rest(web: Web, response: Response, skip: int, wanted: int) -> Iterator[bytes]:
     """The bytes after the first ``skip``, and one more than ``wanted`` at most."""
+    web.check_packed(response)
     first = True
     with closing(response.pieces(skip + wanted + 1)) as pieces:
         for piece in pieces:
             if first:
-                web.check_plain(response, piece)
+                web.check_page(response, piece)
                 first = False
             if skip >= len(piece):
                 skip -= len(piece)

@@ -16,7 +16,7 @@ from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
 from odf_engine.ingest.retries import Failed, Retries, broken, retry_after
-from odf_engine.sync.connections import Connection, Connections, TooMuch, TooSlow, Watched
+from odf_engine.sync.connections import Connection, Connections, Stop, TooMuch, TooSlow, Watched
 from odf_engine.sync.places import Access
 from odf_engine.workspace.remotes import origin_of, without_login
 
@@ -73,20 +73,18 @@ class Response:
         if self.length is not None and left == 0 and at_most >= self.length:
             self._whole = True
 
-    def read(self, at_most: int) -> bytes:
-        """The whole body.
+    def check_size(self, came: int, at_most: int) -> None:
+        """Looks at how much came of a body that should have come to its end.
 
         Raises:
-            Failed: it broke, or has more than ``at_most`` bytes.
+            Failed: it broke off, or has more than ``at_most`` bytes.
         """
-        data = b"".join(self.pieces(at_most + 1))
-        if len(data) > at_most or (self.length or 0) > at_most:
+        if max(came, self.length or 0) > at_most:
             problem = f"the server sends more than the {at_most:,} bytes that this may have"
             raise Failed(BadData(problem, where=shown(self.url)), again=False)
-        if self.length is not None and len(data) < self.length:
-            problem = f"the connection ended after {len(data):,} of {self.length:,} bytes"
+        if self.length is not None and came < self.length:
+            problem = f"the connection ended after {came:,} of {self.length:,} bytes"
             raise Failed(SourceUnavailable(problem, where=shown(self.url)), again=True)
-        return data
 
     def close(self) -> None:
         """Lets go of the connection; one whose answer was read to its end is used again."""
@@ -140,7 +138,7 @@ class Web:
 
     def __init__(self, url: str, access: Access) -> None:
         self.url = url.removeprefix("odf+")
-        self.config, self.reporter = access.config.fetch, access.reporter
+        self.config, self.reporter = access.config.fetch, Stop(access.reporter)
         self.connections = Connections(self.url, self.config, self.reporter)
         self._home = origin_of(url)
         self._credentials = access.credentials
@@ -170,8 +168,13 @@ class Web:
         """
         return self.retried(lambda: self.once(method, url, headers=headers, body=body, told=told))
 
-    def fetch(self, url: str, at_most: int, headers: Mapping[str, str] | None = None) -> bytes:
+    def fetch(self, url: str, at_most: int, missing: tuple[int, ...] = ()) -> bytes:
         """The whole body of a small file.
+
+        Args:
+            url: http or https.
+            at_most: how many bytes it may have.
+            missing: further statuses by which this server says that there is nothing.
 
         Raises:
             BadData: it has more than ``at_most`` bytes, or is a web page instead.
@@ -179,9 +182,11 @@ class Web:
         """
 
         def get() -> bytes:
-            with self.once("GET", url, headers=headers) as response:
-                data = response.read(at_most) if at_most else b""
-                self.check_plain(response, data)
+            with self.once("GET", url, missing=missing) as response:
+                self.check_packed(response)
+                data = b"".join(response.pieces(at_most + 1))
+                self.check_page(response, data)
+                response.check_size(len(data), at_most)
                 return data
 
         return self.retried(get)
@@ -196,8 +201,8 @@ class Web:
                 retries.wait(failure)
 
     def close(self) -> None:
-        """Lets go of all connections."""
-        self.connections.close()
+        """Lets go of all connections, and ends what goes on in other threads as a cancel does; for good."""
+        self.reporter.end()
 
     # --- One attempt ---
 
@@ -209,6 +214,7 @@ class Web:
         headers: Mapping[str, str] | None = None,
         body: bytes | Path | None = None,
         told: Callable[[int], None] | None = None,
+        missing: tuple[int, ...] = (),
     ) -> Response:
         """One attempt of :meth:`request`; raises :class:`Failed` instead of other errors."""
         given = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
@@ -229,7 +235,7 @@ class Web:
         if 200 <= response.status < 300:
             return response
         with response:
-            raise self._refused(response)
+            raise self._refused(response, missing)
 
     def broken(self, reason: object, url: str) -> Failed:
         """What a connection amounts to that failed."""
@@ -252,23 +258,21 @@ class Web:
             reason = printable(str(reason)) or "the answer is not HTTP"
         return broken(reason, shown(url), _NETWORK_HINT)
 
-    def check_plain(self, response: Response, data: bytes) -> None:
-        """Looks whether the first bytes of a file are those of a page for people, or packed.
-
-        Raises:
-            Failed: they are.
-        """
+    def check_page(self, response: Response, data: bytes) -> None:
+        """Looks whether the first bytes of a file are those of a page for people; raises Failed then."""
         start = data[:512].lstrip()[:16].lower()
         typed = response.headers.get_content_type() in ("text/html", "application/xhtml+xml")
-        where = shown(response.url)
         if start.startswith((b"<!doctype html", b"<html")) or (typed and start.startswith(b"<")):
             problem = "the server answers with a web page (HTML) instead of a file of a dataset"
             hint = "is this the address of a dataset? perhaps one has to log in first: odf repo login URL"
-            raise Failed(BadData(problem, where=where, hint=hint), again=False)
-        encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
+            raise Failed(BadData(problem, where=shown(response.url), hint=hint), again=False)
+
+    def check_packed(self, response: Response) -> None:
+        """Looks whether a file comes packed, so that its bytes are not its own; raises Failed then."""
+        encoding = response.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             problem = f"the server sends the file packed as {printable(encoding)}, though it was asked not to"
-            raise Failed(BadData(problem, where=where, hint="tell its owner"), again=False)
+            raise Failed(BadData(problem, where=shown(response.url), hint="tell its owner"), again=False)
 
     def _exchange(
         self,
@@ -372,7 +376,7 @@ class Web:
         if problem:
             raise Failed(SourceUnavailable(problem, where=shown(old)), again=False)
 
-    def _refused(self, response: Response) -> Failed:
+    def _refused(self, response: Response, missing: tuple[int, ...]) -> Failed:
         """What an answer amounts to that is no success."""
         home = origin_of(response.url) == self._home
         login = f"odf repo login {self._home}" if home else None
@@ -380,7 +384,7 @@ class Web:
         kind: type[OdfError] = SourceUnavailable
         status, hint, again = response.status, None, False
         problem = f"the server answered {status}"
-        if status in (404, 410):
+        if status in (404, 410, *missing):
             kind, problem = NotFound, f"there is nothing: {problem}"
         elif status == 401:
             problem = "does not accept the login that is kept for it" if known else "asks for a login"
