@@ -27,8 +27,8 @@ from odf_engine.errors import (
     SourceUnavailable,
     UsageError,
 )
-from odf_engine.sync.serving import Forbidden, Served, Serving, Unauthorized
-from odf_engine.sync.serving_files import COMMON, send_head, send_object
+from odf_engine.sync.serving import COMMON, Forbidden, Served, Serving, Unauthorized
+from odf_engine.sync.serving_files import send_head, send_object
 from odf_engine.sync.serving_page import POLICY, Listing, as_json, as_page
 from odf_engine.sync.serving_uploads import LengthRequired, take
 from odf_engine.workspace.workspace import DatasetEntry
@@ -139,6 +139,8 @@ class Front:
             return _refusal(OdfError("the server failed"))
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.version < (1, 0):
+            raise UsageError("not HTTP as it is spoken today")
         way = _way(request.rel_url.raw_path)
         if request.method == "PUT" and way.kind in _UPLOADS:
             await take(self.serving, way.dataset, way.kind, way.name, request)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 T = TypeVar("T")
+COMMON: Final = {"Server": "odf", "X-Content-Type-Options": "nosniff"}
+"""Headers of every answer."""
 _THREADS: Final = 8
 _HEAVY: Final = 4
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)

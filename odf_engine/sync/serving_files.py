@@ -16,13 +16,11 @@ from aiohttp import web
 from odf_engine.errors import MalformedBlock, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.storage.objects import spellings
-from odf_engine.sync.serving import Served, parse_hash
+from odf_engine.sync.serving import COMMON, Served, parse_hash
 
 _SMALL: Final = 1 << 16
 _PIECE: Final = 1 << 18  # has to go within the time that a client may be idle
 _RANGE: Final = re.compile(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", re.ASCII)
-COMMON: Final = {"Server": "odf", "X-Content-Type-Options": "nosniff"}
-"""Headers of every answer."""
 _FOREVER: Final = "public, max-age=31536000, immutable"
 _TYPES: Final = {"proofs": "application/json; charset=utf-8"}
 

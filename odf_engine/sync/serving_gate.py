@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from odf_engine.sync.serving import COMMON
 from odf_engine.workspace.config import ServeConfig
 
 HEADER_SECONDS: Final = 15.0
@@ -43,7 +44,7 @@ class Gate:
         self._server = _Server(
             handler,
             keepalive_timeout=HEADER_SECONDS,
-            lingering_time=1.0,
+            lingering_time=0.5,
             auto_decompress=False,
             **options,
         )
@@ -161,3 +162,9 @@ class _Connection(web.RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
         self._place.leave()
+
+    def handle_error(self, *args: Any, **rest: Any) -> web.StreamResponse:
+        # The answer to what is no request: it does not go through the handler.
+        response = super().handle_error(*args, **rest)
+        response.headers.update(COMMON)
+        return response
