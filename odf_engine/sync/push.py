@@ -205,10 +205,10 @@ class _Push:
             self.reporter.amount(files=self.done_files)
 
     def _told(self, more: int) -> None:
-        self._check()
         with self.lock:
             self.done_bytes += more
             self.reporter.amount(bytes=self.done_bytes)
+        self._check()
 
     def _send_proof(self, head: Multihash) -> None:
         """The proof of the head, if there is a right one here."""

@@ -1,0 +1,335 @@
+"""Pushes to a folder: what is decided, in which order it goes, and what cannot be broken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import BadData, Cancelled, Conflict, MalformedBlock, NotFound, Unsupported
+from odf_engine.identity import proof as proofs
+from odf_engine.sync.compare import Relation
+from odf_engine.sync.folder import FolderRemote
+from odf_engine.sync.places import Access, open_remote
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.builders import (
+    add_blocks,
+    add_files,
+    add_slices,
+    as_old_repository,
+    copy_into,
+    describe,
+    forge,
+    make_derivative,
+    make_root,
+    objects,
+)
+from tests.sync.pushing import Watching, chain, folder_remote, leftovers, read_whole, send
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> FolderRemote:
+    """Where to; there is nothing yet."""
+    return folder_remote(tmp_path / "usb")
+
+
+def test_new_up_to_date_and_fast_forward(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=3, blocks=2)
+    reporter = Watching()
+    pushed = send(entry, target, reporter)
+    head = entry.dataset.head()
+    assert (pushed.status, pushed.old_head, pushed.new_head) == ("updated", None, head)
+    assert (pushed.blocks, pushed.objects) == (7, 3)
+    assert pushed.relation == Relation("equal", 0, 0, head)
+    assert pushed.bytes == sum(size for name, size in objects(target.folder).items() if name != "refs/head")
+    assert read_whole(target) == chain(entry)
+    assert (target.folder / "refs/head").read_bytes() == str(head).encode()
+    assert reporter.phases == ["compare", "send", "commit"]
+    assert reporter.amounts["bytes"] == reporter.amounts["total_bytes"] > 0
+
+    before = objects(target.folder)
+    pushed = send(entry, target)
+    assert (pushed.status, pushed.blocks, pushed.objects, pushed.bytes) == ("up-to-date", 0, 0, 0)
+    assert objects(target.folder) == before
+
+    add_files(entry, 1, 5000)
+    add_blocks(entry, 2)
+    pushed = send(entry, target)
+    assert (pushed.status, pushed.old_head, pushed.blocks, pushed.objects) == ("updated", head, 3, 1)
+    assert read_whole(target) == chain(entry)
+    assert leftovers(target.folder) == []
+
+
+def test_checkpoints_go_too(here: Workspace, target: FolderRemote) -> None:
+    entry = make_derivative(here, make_root(here))
+    assert send(entry, target).objects == 2
+    assert read_whole(target) == chain(entry)
+    assert len(list((target.folder / "checkpoints").iterdir())) == 1
+
+
+def test_the_head_comes_last(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=2)
+    send(entry, target)
+    make, seen = entry.dataset, []
+    add_slices(entry, 2)
+
+    class Spy(FolderRemote):
+        def upload(self, file, source, told):
+            super().upload(file, source, told)
+            seen.append("data")
+            read_whole(self)
+
+        def write(self, kind, object_hash, data):
+            super().write(kind, object_hash, data)
+            seen.append(kind)
+            assert len(read_whole(self)) == 4
+
+        def set_head(self, expected, new):
+            super().set_head(expected, new)
+            seen.append("head")
+
+    proofs.prove(make.folder, entry.id, here.keys.private_key_pem(entry.id), make.head())
+    send(entry, Spy(target.url), parallel=1)
+    assert seen == ["data", "data", "proofs", "blocks", "blocks", "head"]
+    assert read_whole(target) == chain(entry)
+
+
+def test_what_is_there_is_not_sent_again(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here)
+    add_files(entry, 5, 100_000)
+    reporter = Watching(cancel_at=250_000)
+    with pytest.raises(Cancelled):
+        send(entry, target, reporter, parallel=1)
+    assert target.head() is None
+    assert leftovers(target.folder) == []
+    there = objects(target.folder)
+    assert len(there) == 2
+    times = {name: (target.folder / name).stat().st_mtime_ns for name in there}
+    pushed = send(entry, target)
+    assert pushed.objects == 3
+    assert {name: (target.folder / name).stat().st_mtime_ns for name in there} == times
+    assert read_whole(target) == chain(entry)
+
+
+def test_an_object_there_of_a_wrong_size_is_mended(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=2)
+    for name in list(objects(entry.dataset.folder)):
+        if name.startswith(("data/", "blocks/")):
+            (target.folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (target.folder / name).write_bytes(b"half")
+    send(entry, target)
+    assert read_whole(target) == chain(entry)
+
+
+def test_refused_and_forced(here: Workspace, there: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=1)
+    other = copy_into(there, entry)
+    describe(other, "theirs")
+    send(other, target)
+    theirs = target.head()
+    with pytest.raises(Conflict, match="the dataset there has 1 block more") as caught:
+        send(entry, target)
+    assert caught.value.exit_code == 4
+    add_slices(entry)
+    describe(entry, "ours")
+    before = objects(target.folder)
+    with pytest.raises(Conflict, match="both have changed: 2 blocks only here, 1 block only there") as caught:
+        send(entry, target)
+    assert "--force" in str(caught.value.hint)
+    assert objects(target.folder) == before
+
+    pushed = send(entry, target, force=True)
+    assert (pushed.status, pushed.old_head) == ("updated", theirs)
+    assert read_whole(target) == chain(entry)
+    assert theirs is not None
+    assert (target.folder / "refs" / f"before-push-{theirs.short}").read_text() == str(theirs)
+    assert target.holds("blocks", theirs)
+
+
+def test_forced_back(here: Workspace, there: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=1)
+    other = copy_into(there, entry)
+    describe(other, "one more")
+    send(other, target)
+    assert send(entry, target, force=True).blocks == 0
+    assert target.head() == entry.dataset.head()
+
+
+def test_another_dataset_is_refused_also_with_force(here: Workspace, target: FolderRemote) -> None:
+    send(make_root(here, "one"), target)
+    before = objects(target.folder)
+    for force in (False, True):
+        with pytest.raises(Conflict, match="it is another dataset") as caught:
+            send(make_root(here, f"two-{force}"), target, force=force)
+        assert "address of its own" in str(caught.value.hint)
+    assert objects(target.folder) == before
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [(b"x" * 100_000, "not those that its hash"), (b"x", "not have 100,000 bytes"), (None, "is not here")],
+)
+def test_local_damage_does_not_spread(
+    here: Workspace, target: FolderRemote, content: bytes | None, text: str
+) -> None:
+    entry = make_root(here)
+    send(entry, target)
+    head = target.head()
+    bad = add_files(entry, 3, 100_000)[1]
+    path = entry.dataset.slice_path(bad)
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    with pytest.raises((BadData, NotFound), match=text) as caught:
+        send(entry, target)
+    assert str(path) in str(caught.value)
+    assert target.head() == head
+    assert not target.holds("data", bad)
+    assert leftovers(target.folder) == []
+    assert read_whole(target) == chain(entry)[3:]
+
+
+def test_a_damaged_block_here(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, blocks=3)
+    stored = entry.dataset.block(3)
+    (entry.dataset.folder / "blocks" / str(stored.hash)).write_bytes(b"no block")
+    with pytest.raises(MalformedBlock, match="damaged"):
+        send(entry, target)
+    assert objects(target.folder) == {}
+
+
+def test_a_damaged_place(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here)
+    send(entry, target)
+    head = str(target.head())
+    (target.folder / "refs/head").write_text("<html>")
+    with pytest.raises(BadData, match="does not hold the hash of a block"):
+        send(entry, target, force=True)
+    # A block that is not here, under a wrong name.
+    (target.folder / "refs/head").write_text(head[:-1] + ("0" if head[-1] != "0" else "1"))
+    with pytest.raises(NotFound, match="there is no blocks/"):
+        send(entry, target)
+    assert objects(target.folder)["refs/head"] == len(head)
+
+
+def test_proofs(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=1)
+    head = entry.dataset.head()
+    assert head is not None
+    send(entry, target)
+    proofs.prove(entry.dataset.folder, entry.id, here.keys.private_key_pem(entry.id), head)
+    pushed = send(entry, target)
+    assert (pushed.status, pushed.objects, pushed.blocks) == ("updated", 1, 0)
+    assert proofs.read_proof(target.folder, head) == proofs.read_proof(entry.dataset.folder, head)
+    assert send(entry, target).status == "up-to-date"
+    # One that proves nothing stays here.
+    describe(entry, "more")
+    head = entry.dataset.head()
+    (entry.dataset.folder / "proofs" / str(head)).write_text("nothing")
+    reporter = Watching()
+    send(entry, target, reporter)
+    assert not target.holds("proofs", head)
+    assert any("was not sent" in line for line in reporter.lines)
+
+
+def test_read_only_places(here: Workspace, access: Access) -> None:
+    entry = make_root(here)
+    with pytest.raises(Unsupported, match="what lies at http: can only be read") as caught:
+        send(entry, open_remote("http://127.0.0.1:9/x/", access))
+    assert "s3:" in str(caught.value.hint)
+
+
+def test_old_names_there(here: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=2)
+    as_old_repository(entry.dataset.folder, target.folder)
+    assert send(entry, target).status == "up-to-date"
+    describe(entry, "more")
+    pushed = send(entry, target)
+    assert (pushed.blocks, pushed.objects) == (1, 0)
+    assert read_whole(target) == chain(entry)
+
+
+def test_the_head_moves_meanwhile(here: Workspace, there: Workspace, target: FolderRemote) -> None:
+    entry = make_root(here, slices=1)
+    send(entry, target)
+    other = copy_into(there, entry)
+    describe(other, "theirs")
+    describe(entry, "ours")
+
+    class Slow(FolderRemote):
+        def set_head(self, expected, new):
+            send(other, target)
+            super().set_head(expected, new)
+
+    with pytest.raises(Conflict, match="moved by somebody else"):
+        send(entry, Slow(target.url))
+    assert target.head() == other.dataset.head()
+    with pytest.raises(Conflict, match="both have changed"):
+        send(entry, target)
+
+
+RACER = """
+import sys
+from pathlib import Path
+from odf_engine.errors import Conflict
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.pushing import folder_remote, send
+(entry,) = Workspace(Path(sys.argv[1])).datasets()
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    send(entry, folder_remote(Path(sys.argv[2])))
+    print("won")
+except Conflict:
+    print("conflict")
+"""
+
+
+def test_racing_pushers(here: Workspace, there: Workspace, target: FolderRemote) -> None:
+    """Two processes at the same moment: one wins, the other is told, and nothing of either is lost."""
+    entry = make_root(here, slices=1)
+    send(entry, target)
+    other = copy_into(there, entry)
+    add_files(entry, 4, 50_000, seed=1)
+    add_files(other, 4, 50_000, seed=2)
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, str(workspace.folder), str(target.folder)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
+        )
+        for workspace in (here, there)
+    ]  # fmt: skip
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    results = []
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    for racer in racers:
+        results.append(racer.communicate(timeout=60)[0].strip())
+    assert sorted(results) == ["conflict", "won"]
+    winner, loser = (entry, other) if results[0] == "won" else (other, entry)
+    assert read_whole(target) == chain(winner)
+    with pytest.raises(Conflict, match="both have changed: 4 blocks only here, 4 blocks only there"):
+        send(loser, target)
+    send(loser, target, force=True)
+    assert read_whole(target) == chain(loser)
+    kept = list((target.folder / "refs").glob("before-push-*"))
+    assert [path.read_text() for path in kept] == [str(winner.dataset.head())]
+
+
+def test_an_unknown_hash_in_a_block(here: Workspace, target: FolderRemote) -> None:
+    from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
+    from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
+
+    entry = make_root(here)
+    odd = Multihash(ARROW0_SHA3_256, bytes(32))
+    forge(entry.dataset, AddData(prev_offset=None, new_data=DataSlice(odd, odd, OffsetInterval(0, 0), 5)))
+    with pytest.raises(BadData, match="which no bytes can be checked by"):
+        send(entry, target)
+    assert target.head() is None
