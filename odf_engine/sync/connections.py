@@ -28,6 +28,8 @@ from odf_engine.workspace.remotes import origin_of
 LEAST_RATE: Final = 1 << 10
 """Bytes a second: what comes slower for as long as the patience for reading lasts is given up."""
 MOST_HEADER_BYTES: Final = 1 << 18
+PIECE: Final = 1 << 20
+"""Bytes that are handed on at once where they come fast."""
 _MOST_IDLE: Final = 64
 
 
@@ -124,8 +126,16 @@ class Connection:
     def __init__(self, origin: str, client: http.client.HTTPConnection, sock: socket.socket) -> None:
         self.origin, self.client, self.sock = origin, client, sock
         self.used = False
+        self._buffer: memoryview | None = None
         client.sock = sock
         client.auto_open = 0
+
+    @property
+    def buffer(self) -> memoryview:
+        """Room for a piece of an answer: made once, as much comes over one connection."""
+        if self._buffer is None:
+            self._buffer = memoryview(bytearray(PIECE))
+        return self._buffer
 
     def answer(self, patience: float) -> tuple[http.client.HTTPResponse, Watched]:
         """Waits for the answer to what was asked."""

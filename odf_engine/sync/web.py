@@ -20,8 +20,6 @@ from odf_engine.sync.connections import Connection, Connections, Stop, TooMuch, 
 from odf_engine.sync.places import Access
 from odf_engine.workspace.remotes import origin_of, without_login
 
-PIECE: Final = 1 << 20
-"""Bytes that are handed on at once where they come fast."""
 _LONGEST_PIECE: Final = 0.5
 _SENT: Final = 1 << 16
 _URL_SAFE: Final = "%/:=&?~#+!$,;'@()*[]"
@@ -61,7 +59,7 @@ class Response:
         # Chunks of one byte each need six.
         self._watched.body(8 * at_most + (1 << 16))
         left = at_most if self.length is None else min(at_most, self.length)
-        view = memoryview(bytearray(min(left, PIECE)))
+        view = self._connection.buffer
         while left > 0 and not self._whole:
             count, failure = self._fill(view[: min(left, len(view))])
             if count:
