@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, quote, unquote, urlsplit, urlunsplit
+from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit, urlunsplit
 
 from odf_engine.errors import UsageError
 from odf_engine.identity.refs import is_name
@@ -23,8 +23,8 @@ SCHEMES: Final = (
     "ipns",
 )
 _PORTS: Final = {"http": 80, "https": 443}
-_KEPT: Final = "/%:@!$&'()*+,;=~"
-"""What stays as it is in a path, beside letters, digits and ``-._``; all else is written as ``%..``."""
+_KEPT: Final = ":@!$&'()*+,;=~"
+"""What stays as it is in a part of a path, beside letters, digits and ``-._``; all else becomes ``%..``."""
 _UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -63,8 +63,8 @@ def checked_url(text: str) -> str:
         raise UsageError(f"the {scheme}: address has no host")
     if {".", ".."} & {unquote(part) for part in parts.path.split("/")}:
         raise UsageError("an address has no . or .. in its path")
-    path = quote(parts.path.rstrip("/"), safe=_KEPT) + "/"
-    return urlunsplit((scheme, _place(scheme, parts, port), path, "", ""))
+    steps = [quote(unquote_to_bytes(part), safe=_KEPT) for part in parts.path.rstrip("/").split("/")]
+    return urlunsplit((scheme, _place(scheme, parts, port), "/".join(steps) + "/", "", ""))
 
 
 def _place(scheme: str, parts: SplitResult, port: int | None) -> str:

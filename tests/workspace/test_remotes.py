@@ -1,0 +1,289 @@
+"""Addresses in their one spelling, and what a workspace remembers of its datasets' remotes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from odf_engine.errors import AlreadyExists, BadData, NotFound, OdfError, UsageError
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.refs import DatasetAlias, is_name, parse_ref_any
+from odf_engine.workspace.remotes import (
+    DatasetRemotes,
+    Remotes,
+    Repo,
+    Seen,
+    checked_url,
+    name_in,
+    origin_of,
+    without_login,
+)
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.builders import make_root
+
+ID = DatasetId.parse("did:odf:fed01" + "ab" * 32)
+URL = "https://h.org/cities/"
+
+
+def seen(url: str = URL, **changes: object) -> Seen:
+    plain = {
+        "url": url, "relation": "behind", "ours": 0, "theirs": 3, "common": "f1", "our_head": "f1",
+        "their_head": "f2", "at": "2024-05-01T00:00:00Z",
+    }  # fmt: skip
+    return Seen(**{**plain, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def remotes(tmp_path: Path) -> Remotes:
+    return Remotes(tmp_path)
+
+
+# --- Addresses ---
+
+
+@pytest.mark.parametrize(
+    ("written", "spelling"),
+    [
+        ("https://Example.COM", "https://example.com/"),
+        ("HTTPS://example.com:443/a/b//", "https://example.com/a/b/"),
+        ("http://example.com:80/", "http://example.com/"),
+        ("http://example.com:8080", "http://example.com:8080/"),
+        ("odf+https://example.com:443/x", "odf+https://example.com/x/"),
+        (" https://example.com/Ünï code ", "https://example.com/%C3%9Cn%C3%AF%20code/"),
+        ("https://example.com/a%20b", "https://example.com/a%20b/"),
+        ("https://example.com/%41%2f%ff%2D", "https://example.com/A%2F%FF-/"),
+        ("http://[2001:DB8::1]:8080/x", "http://[2001:db8::1]:8080/x/"),
+        ("s3://Bucket/Path", "s3://Bucket/Path/"),
+        ("s3+http://HOST:9000/bucket/x", "s3+http://host:9000/bucket/x/"),
+        ("ipfs://QmCaSe/x", "ipfs://QmCaSe/x/"),
+        ("file:///a/b", "file:///a/b/"),
+        ("FILE:///a//b/./c/../d/", "file:///a/b/d/"),
+        ("file://localhost/a", "file:///a/"),
+        ("file:///with space", "file:///with%20space/"),
+        ("file:///with%20space/", "file:///with%20space/"),
+        ("file:///100%/x", "file:///100%25/x/"),
+        ("/mnt/stick", "file:///mnt/stick/"),
+    ],
+)
+def test_an_address_has_one_spelling(written: str, spelling: str) -> None:
+    assert checked_url(written) == spelling
+    assert checked_url(spelling) == spelling
+
+
+def test_relative_folders_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for written in ("./x", "file:x", "file://x"):
+        assert checked_url(written) == f"file://{tmp_path}/x/"
+    assert checked_url("~/x") == f"file://{Path.home()}/x/"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "", "cities", "ftp://h/x", "javascript://h/x", "http://", "https:///x", "http://h:99999/", "http://[::1",
+        "http://h/a?b=c", "http://h/a#b", "http://h/a/../b", "http://h/%2e%2e/b", "http://h/a\nb", "s3:///x",
+    ],
+)  # fmt: skip
+def test_what_is_no_address(wrong: str) -> None:
+    with pytest.raises(UsageError):
+        checked_url(wrong)
+
+
+@pytest.mark.parametrize(
+    "url", ["https://joe:geheim@h.org/x", "odf+http://geheim@h", "s3://key:geheim@bucket/x", "joe:geheim@h"]
+)
+def test_a_login_in_an_address_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        checked_url(url)
+    assert "geheim" not in f"{caught.value}{caught.value.hint}" or "://" not in url
+
+
+HOSTS = st.from_regex(r"[A-Za-z0-9]{1,8}(\.[A-Za-z]{2,5})?", fullmatch=True)
+PATHS = st.lists(st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=6), max_size=4)
+
+
+@settings(max_examples=50)
+@given(st.sampled_from(["http", "https", "odf+http", "odf+https", "s3+https"]), HOSTS, PATHS, st.booleans())
+def test_addresses_keep_their_spelling_and_origin(
+    scheme: str, host: str, path: list[str], loud: bool
+) -> None:
+    written = f"{scheme.upper() if loud else scheme}://{host.upper() if loud else host}/{'/'.join(path)}"
+    try:
+        url = checked_url(written)
+    except UsageError:
+        return
+    assert checked_url(url) == url
+    assert url.endswith("/")
+    assert url.isascii()
+    assert origin_of(url) == origin_of(written) or scheme == "s3+https"  # a bucket may be written with %
+    assert url.startswith(f"{scheme}://{host.lower()}/")
+
+
+@given(PATHS)
+def test_a_folder_is_found_again(path: list[str]) -> None:
+    folder = Path("/", *[part.replace("/", "") for part in path if part.strip("./")])
+    from odf_engine.sync.folder import folder_of
+
+    if str(folder).strip() == str(folder):
+        assert folder_of(checked_url(str(folder))) == folder
+
+
+def test_logins_belong_to_scheme_host_and_port() -> None:
+    same = ["https://h.org/a/", "https://H.org:443/b/", "odf+https://h.org/"]
+    assert {origin_of(url) for url in same} == {"https://h.org"}
+    others = ["http://h.org/", "https://h.org:8443/", "https://g.org/", "https://h.org.evil.com/"]
+    assert len({origin_of(url) for url in [*same, *others]}) == 5
+    assert origin_of("http://[::1]:80/x/") == "http://[::1]"
+    assert origin_of("s3+https://h.org/one/x/") == "s3+https://h.org/one"
+    assert origin_of("s3+https://h.org/one/") != origin_of("s3+https://h.org/two/")
+    assert origin_of("s3://bucket/x/") == "s3://bucket"
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("https://h.org/data/cities/", "cities"),
+        ("https://h.org/cities/%20/", "cities"),
+        ("https://h.org/a%2Db/", "a-b"),
+        ("https://h.org/", "h.org"),
+        ("s3://bucket/", "bucket"),
+        ("https://h.org/_/", "h.org"),
+        ("ipfs://QmX/population.csv/", "population.csv"),
+    ],
+)
+def test_a_name_from_an_address(url: str, name: str) -> None:
+    assert name_in(url) == name
+    assert is_name(name)
+
+
+def test_an_address_without_a_name() -> None:
+    with pytest.raises(UsageError) as caught:
+        name_in("file:///_/")
+    assert "--as NAME" in str(caught.value.hint)
+
+
+def test_what_may_be_shown() -> None:
+    assert without_login("https://joe:geheim@h.org/x?token=geheim") == "https://h.org/x"
+    assert without_login("http://[::1") == "http:…"
+
+
+# --- Repositories ---
+
+
+def test_repositories_are_kept(remotes: Remotes, tmp_path: Path) -> None:
+    assert remotes.repositories() == []
+    remotes.add("lab", "https://H.org")
+    remotes.add("Backup", "/mnt/stick")
+    assert remotes.repositories() == [Repo("Backup", "file:///mnt/stick/"), Repo("lab", "https://h.org/")]
+    assert remotes.repository("LAB").url == "https://h.org/"
+    assert Remotes(tmp_path).is_repository("backup")
+    with pytest.raises(AlreadyExists):
+        remotes.add("Lab", "https://g.org")
+    with pytest.raises(UsageError):
+        remotes.add("no/name", "https://g.org")
+    with pytest.raises(NotFound) as caught:
+        remotes.remove("shop")
+    assert "Backup, lab" in str(caught.value.hint)
+    remotes.remove("lab")
+    assert not remotes.is_repository("lab")
+
+
+def test_a_damaged_list_of_repositories_says_where_it_is(remotes: Remotes, tmp_path: Path) -> None:
+    (tmp_path / "repositories.json").write_text('[{"name": 3}]')
+    with pytest.raises(BadData) as caught:
+        remotes.repositories()
+    assert caught.value.where == str(tmp_path / "repositories.json")
+
+
+def test_names_and_addresses(remotes: Remotes) -> None:
+    remotes.add("lab", "https://h.org/")
+    remotes.add("deep", "https://h.org/deep/")
+    for text, url, name in (
+        ("lab/cities", "https://h.org/cities/", "cities"),
+        ("lab/joe/cities", "https://h.org/joe/cities/", "cities"),
+        ("LAB/cities", "https://h.org/cities/", "cities"),
+        ("https://G.org/x", "https://g.org/x/", "x"),
+    ):
+        assert remotes.locate(parse_ref_any(text, remotes.is_repository)) == (url, name)  # type: ignore[arg-type]
+    with pytest.raises(NotFound):
+        remotes.locate(parse_ref_any("shop/joe/cities", remotes.is_repository))  # type: ignore[arg-type]
+    with pytest.raises(UsageError):
+        remotes.locate(parse_ref_any(f"lab/{ID}"))  # type: ignore[arg-type]
+    assert remotes.label("https://h.org/joe/cities/") == "lab/joe/cities"
+    assert remotes.label("https://h.org/deep/x/") == "deep/x"
+    assert remotes.label("https://h.org.evil.com/x/") == "https://h.org.evil.com/x/"
+    assert remotes.label("https://h.org/") == "https://h.org/"
+
+
+# --- Datasets ---
+
+
+def test_what_is_known_of_a_dataset(remotes: Remotes) -> None:
+    assert remotes.of(ID) == DatasetRemotes()
+    remotes.note(ID, seen(), "pull")
+    remotes.note(ID, seen(theirs=4))
+    remotes.note(ID, seen("file:///b/", relation="equal"), "push")
+    assert remotes.of(ID).pull == [URL]
+    assert remotes.of(ID).push == ["file:///b/"]
+    found = remotes.of(ID).seen_at(URL)
+    assert found is not None and found.theirs == 4
+    assert remotes.at(URL) == ID
+    assert remotes.at("file:///b/") == ID
+    assert remotes.at("file:///c/") is None
+    assert remotes.detach(ID, URL, ("push",)) == []
+    assert remotes.detach(ID, URL) == ["pull"]
+    assert remotes.of(ID).seen_at(URL) is None
+    assert remotes.of(ID).push == ["file:///b/"]
+    remotes.forget(ID)
+    remotes.forget(ID)
+    assert remotes.of(ID) == DatasetRemotes()
+
+
+def test_who_comes_from_an_address_goes_before_who_goes_there(remotes: Remotes) -> None:
+    other = DatasetId.parse("did:odf:fed01" + "00" * 32)
+    remotes.attach(other, URL, "push")
+    remotes.attach(ID, URL, "pull")
+    assert remotes.at(URL) == ID
+
+
+def test_what_is_damaged_is_not_known(remotes: Remotes, tmp_path: Path) -> None:
+    remotes.attach(ID, URL, "pull")
+    (tmp_path / "remotes" / f"{ID.multibase}.json").write_bytes(b"\xff{")
+    (tmp_path / "remotes" / "notes.json").write_text("{}")
+    assert remotes.of(ID) == DatasetRemotes()
+    assert remotes.at(URL) is None
+
+
+def test_two_that_note_at_once_lose_nothing(tmp_path: Path) -> None:
+    def note(number: int) -> None:
+        for each in range(10):
+            Remotes(tmp_path).note(ID, seen(f"https://h.org/{number}/{each}/"), "push")
+
+    threads = [threading.Thread(target=note, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    known = Remotes(tmp_path).of(ID)
+    assert len(known.push) == len(known.seen) == 40
+
+
+def test_remotes_go_with_their_dataset(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path / "home")
+    entry, remotes = make_root(workspace), Remotes(workspace.odf)
+    remotes.attach(entry.id, URL, "pull")
+    entry = workspace.rename(entry, DatasetAlias.parse("other"))
+    assert remotes.of(entry.id).pull == [URL]
+    workspace.delete(entry)
+    assert remotes.of(entry.id) == DatasetRemotes()
+    assert remotes.at(URL) is None
+
+
+def test_where_nothing_can_be_written(tmp_path: Path) -> None:
+    with pytest.raises(OdfError) as caught:
+        Remotes(tmp_path / "gone").add("lab", URL)
+    assert "cannot be written" in caught.value.message
