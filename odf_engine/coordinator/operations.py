@@ -118,7 +118,7 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
     from odf_engine.workspace.workspace import Workspace
 
     workspace = Workspace.find(explicit=context.host.folder)
-    if request.alias is not None and request.url is not None:
+    if request.url is not None and request.url == request.dataset:  # it may not be here yet
         return sharing.pull(workspace, None, request.url, request, reporter)
     entry = workspace.resolve(request.dataset)
     if (url := sharing.source_of(workspace, entry, request.url)) is not None:
