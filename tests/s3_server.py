@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import BinaryIO
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
@@ -193,15 +195,24 @@ def _list(
 
 
 def _body(request: BaseHTTPRequestHandler) -> bytes:
-    """What was sent, without the pieces that Amazon's programs wrap it in."""
-    data = request.rfile.read(int(request.headers["Content-Length"] or 0))
+    """What was sent, without the pieces of HTTP and those that Amazon's programs wrap it in."""
+    if request.headers["Transfer-Encoding"] == "chunked":
+        data = b"".join(iter(lambda: _chunk(request.rfile), b""))
+    else:
+        data = request.rfile.read(int(request.headers["Content-Length"] or 0))
     if "aws-chunked" not in (request.headers["Content-Encoding"] or ""):
         return data
-    content, at = b"", 0
-    while size := int(data[at : (end := data.index(b"\r\n", at))].partition(b";")[0], 16):
-        content += data[end + 2 : end + 2 + size]
-        at = end + 2 + size + 2
-    return content
+    wrapped = io.BytesIO(data)
+    return b"".join(iter(lambda: _chunk(wrapped), b""))
+
+
+def _chunk(stream: BinaryIO) -> bytes:
+    """The next piece; what follows the last one is a checksum or nothing."""
+    size = int(stream.readline().partition(b";")[0], 16)
+    data = stream.read(size)
+    while stream.readline().strip() and not size:
+        pass
+    return data
 
 
 @contextmanager
@@ -210,6 +221,7 @@ def s3_server() -> Iterator[S3Server]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
             _answer(server, self)

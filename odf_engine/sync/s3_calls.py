@@ -80,12 +80,11 @@ class Calls:
 
     def _failure(self, what: str, found: Reason) -> OdfError:
         hint = _HINTS.get(found.code, "try again later")
-        if found.code == "EXPIRED_TOKEN":
-            text, hint = "the credentials have expired", _LOGIN
+        login = _LOGIN if self._service.keys is None else "check what is kept for it: odf repo login URL"
+        if found.code == "EXPIRED_TOKEN" or "ExpiredToken" in found.text:
+            text, hint = "the credentials have expired", login
         elif found.code in NO_ACCESS or found.status in (401, 403):
-            text, hint = f"the service refuses access to {what}", _LOGIN
-            if self._service.keys is not None:
-                hint = "check what is kept for it: odf repo login URL"
+            text, hint = f"the service refuses access to {what}", login
         elif found.code == "NO_SUCH_BUCKET" or found.text.startswith("Bucket "):
             problem = f"there is no bucket {self._service.bucket}"
             return NotFound(problem, where=self._url, hint=_HINTS["NO_SUCH_BUCKET"])
@@ -94,8 +93,11 @@ class Calls:
         elif found.status == 301:
             text = "the bucket is in another region"
             hint = "say in which: odf config set fetch.s3Region REGION"
-        elif found.status is not None:
-            text = f"the service answered {found.status} for {what}: {self._without_keys(found.text)}"
+        elif found.status == 400:  # without more words, where only the size was asked for
+            text, hint = f"the service answered 400 for {what}", f"the credentials may have expired: {login}"
+        elif found.status is not None or found.code == "INTERNAL_FAILURE":
+            words = self._without_keys(found.text).replace("No response body.", "")
+            text = f"the service failed with {what}" + (f": {words}" if words.strip() else "")
         else:
             text = self._without_keys(found.text)
         return SourceUnavailable(text, where=self._url, hint=hint)
