@@ -71,10 +71,15 @@ class Intake:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all transfers; those that are not whole stay for the next time."""
+        """Ends all transfers; those that are not whole stay for the next time.
+
+        What went wrong first is raised: whatever else did is only that the remote was closed then.
+        """
         if error is not None:
             self._fail(error)
         self._join()
+        if error is not None and self._error is not None and self._error is not error:
+            raise self._error from None
 
     def is_missing(self, file: ObjectFile) -> bool:
         """Whether the dataset lacks this object, or has one of another size under its name."""
