@@ -1,0 +1,158 @@
+"""Texts over a WebSocket, from either end: long ones in several frames, and nothing is awaited for ever.
+
+Older peers take frames of at most 16 MiB and messages of at most 64 MiB; pings would break their reading,
+so none are sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import struct
+from typing import Final
+
+import aiohttp
+from aiohttp import WSCloseCode, WSMsgType, web
+
+from odf_engine.errors import BadData, SourceUnavailable, Unsupported
+
+MOST_MESSAGE_BYTES: Final = 64 << 20
+"""What peers take by default."""
+MOST_PACKED_SHARE: Final = 3.65
+"""So many bytes of a message are needed for a byte of its payload, at most on the average of gzip."""
+
+_FRAME_BYTES: Final = 4 << 20
+_SLOWEST: Final = 64 << 10  # bytes a second, of long messages
+_FULL_BUFFER: Final = 1 << 20
+_REASON_BYTES: Final = 123
+
+Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
+
+
+class PeerGone(SourceUnavailable):
+    """The other end closed the connection; ``reason`` is what it said."""
+
+    def __init__(self, message: str, *, reason: str = "", **rest: str | None) -> None:
+        super().__init__(message, **rest)
+        self.reason = reason
+
+
+class Channel:
+    """An open WebSocket.
+
+    Attributes:
+        where: what the other end is called in errors.
+        most_bytes: longer messages are neither sent nor read.
+    """
+
+    def __init__(
+        self, socket: Socket, transport: asyncio.Transport, where: str, *, patience: float, most_bytes: int
+    ) -> None:
+        """``patience`` is for how many seconds the other end may be silent, or take nothing."""
+        self.where = where
+        self.most_bytes = most_bytes
+        self._socket = socket
+        self._transport = transport
+        self._patience = patience
+        self._masked = isinstance(socket, aiohttp.ClientWebSocketResponse)
+
+    async def send(self, text: bytes) -> None:
+        """Sends a message.
+
+        Raises:
+            Unsupported: it is longer than :attr:`most_bytes`.
+            PeerGone, SourceUnavailable: the other end is gone, or takes nothing.
+        """
+        if len(text) > self.most_bytes:
+            raise Unsupported(
+                f"a message of {len(text):,} bytes would be longer than {self.most_bytes:,}", where=self.where
+            )
+        try:
+            async with asyncio.timeout(self._patience + len(text) / _SLOWEST):
+                if len(text) <= _FRAME_BYTES:
+                    await self._socket.send_str(text.decode())
+                else:
+                    await self._send_in_frames(text)
+        except TimeoutError:
+            raise SourceUnavailable("the other end takes nothing any more", where=self.where) from None
+        except (ConnectionError, aiohttp.ClientError, RuntimeError):
+            raise self._gone() from None
+
+    async def receive(self, expected: int = 0, patience: float | None = None) -> str:
+        """The next message; ``expected`` is about how many bytes it may have.
+
+        Raises:
+            PeerGone: the other end closed the connection.
+            SourceUnavailable: nothing came in time.
+            BadData: something else came than a text that is not too long.
+        """
+        wait = (patience or self._patience) + min(expected, self.most_bytes) / _SLOWEST
+        try:
+            async with asyncio.timeout(wait):
+                message = await self._socket.receive()
+        except TimeoutError:
+            raise Silence(f"nothing came for {wait:g} seconds", where=self.where) from None
+        except (ConnectionError, aiohttp.ClientError, RuntimeError):
+            raise self._gone() from None
+        match message.type:
+            case WSMsgType.TEXT:
+                return message.data
+            case WSMsgType.CLOSE:
+                raise self._gone(message.extra or "")
+            case WSMsgType.CLOSING | WSMsgType.CLOSED:
+                raise self._gone()
+            case WSMsgType.ERROR if self._socket.close_code == WSCloseCode.MESSAGE_TOO_BIG:
+                raise TooLong(
+                    f"a message came that is longer than {self.most_bytes:,} bytes", where=self.where
+                )
+        raise BadData("something came that is no text", where=self.where)
+
+    async def close(self, code: int = WSCloseCode.OK, reason: str | bytes = "") -> None:
+        """Closes the connection, and says why; waits for the other end for a moment only."""
+        raw = reason.encode() if isinstance(reason, str) else reason
+        short = raw[:_REASON_BYTES].decode(errors="ignore").encode()
+        try:
+            async with asyncio.timeout(min(self._patience, 5.0)):
+                await self._socket.close(code=code, message=short)
+        except (TimeoutError, ConnectionError, aiohttp.ClientError, RuntimeError):
+            self.abort()
+
+    def abort(self) -> None:
+        """Breaks the connection."""
+        self._transport.abort()
+
+    async def _send_in_frames(self, text: bytes) -> None:
+        # aiohttp sends any message as one frame.
+        kind = WSMsgType.TEXT
+        for start in range(0, len(text), _FRAME_BYTES):
+            piece = text[start : start + _FRAME_BYTES]
+            first = kind | (0x80 if start + _FRAME_BYTES >= len(text) else 0)
+            if self._transport.is_closing():
+                raise ConnectionResetError
+            if self._masked:
+                key = secrets.token_bytes(4)
+                self._transport.write(struct.pack("!BBQ", first, 0xFF, len(piece)) + key)
+                self._transport.write(_masked(piece, key))
+            else:
+                self._transport.write(struct.pack("!BBQ", first, 0x7F, len(piece)))
+                self._transport.write(piece)
+            kind = WSMsgType.CONTINUATION
+            while self._transport.get_write_buffer_size() > _FULL_BUFFER:
+                await asyncio.sleep(0.002)
+
+    def _gone(self, reason: str = "") -> PeerGone:
+        return PeerGone("the other end closed the connection", reason=reason, where=self.where)
+
+
+class Silence(SourceUnavailable):
+    """Nothing came in time."""
+
+
+class TooLong(BadData):
+    """A message is longer than any may be."""
+
+
+def _masked(data: bytes, key: bytes) -> bytes:
+    size = len(data)
+    pattern = (key * (size // 4 + 1))[:size]
+    return (int.from_bytes(data, "big") ^ int.from_bytes(pattern, "big")).to_bytes(size, "big")

@@ -1,0 +1,253 @@
+"""What a smart push brings, on its way into a dataset: blocks checked, objects looked for, the head moved.
+
+All of it blocks, and runs beside the event loop of the server.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from odf_engine.chain.adopting import Adoption
+from odf_engine.chain.chain import Dataset
+from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, OdfError
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import Seed
+from odf_engine.storage.objects import make_folder, sync_folder
+from odf_engine.sync import messages as m
+from odf_engine.sync.archive import read_archive
+from odf_engine.sync.compare import Walked, checked
+from odf_engine.sync.outgoing import pieces
+from odf_engine.sync.remote import ObjectFile
+from odf_engine.sync.serving import PushSession
+from odf_engine.sync.smart_pull import find
+from odf_engine.sync.smart_session import CLIENT, Refusal
+from odf_engine.sync.taking import files_of
+from odf_engine.workspace.appending import note_origin
+from odf_engine.workspace.arrivals import arriving
+from odf_engine.workspace.folders import ORIGIN_FILE
+
+_KEEP: Final = "before-push-"
+
+
+class Receiving:
+    """One push into the workspace; not for several threads at once.
+
+    Attributes:
+        files: what the new blocks speak of.
+    """
+
+    def __init__(self, session: PushSession) -> None:
+        self.files: dict[ObjectFile, None] = {}
+        self._session = session
+        self._target = session.target
+        self._entry = session.target.entry
+        self._open = ExitStack()
+        self._dataset: Dataset | None = None if self._entry is None else self._entry.dataset
+        self._before: Multihash | None = None
+        self._adoption: Adoption | None = None
+        self._folder: Path | None = None
+        self._common: Multihash | None = None
+        self._forking = False
+        self._leaves = False
+
+    def check_head(self, request: m.PushRequest) -> None:
+        """Looks whether the client knows the head that is here.
+
+        Raises:
+            Refusal: it does not, and does not want to replace what is here.
+        """
+        self._before = None if self._dataset is None else self._dataset.head()
+        if request.current_head != self._before and not request.force_update_if_diverged:
+            # The names are swapped, as the reference has them.
+            raise Refusal("InvalidHead", actual_head=request.current_head, expected_head=self._before)
+
+    def blocks(self, batch: m.ObjectsBatch, force: bool) -> None:
+        """Takes the blocks, which are seen by nobody before :meth:`commit`.
+
+        Raises:
+            Refusal: it is another dataset, or the client may not push this one.
+            BadData, ChainRuleViolated, Conflict: they cannot follow what is here.
+        """
+        limits = self._target.serving.limits
+        if not 0 < batch.num_blocks <= limits.most_push_blocks:
+            raise BadData(f"a push may bring 1 to {limits.most_push_blocks:,} blocks")
+        last: Multihash | None = None
+        for block_hash, data in read_archive(m.archive_of(batch, CLIENT), batch.num_blocks, CLIENT):
+            self._session.count(len(data))
+            walked = checked(block_hash, data, CLIENT)
+            if self._adoption is None:
+                self._begin(walked, force)
+            elif walked.block.prev_block_hash != last:
+                raise BadData(f"block {block_hash} does not follow the one before it")
+            last = block_hash
+            if self._forking:
+                if self._target_dataset.holds(block_hash):
+                    self._common = block_hash
+                    continue
+                self._fork()
+            self._adopting.store(block_hash, data)
+            self._adopting.append(walked.stored)
+            self.files.update(dict.fromkeys(files_of(walked)))
+        if self._forking:
+            self._fork()  # all that came is here: what is newer goes
+
+    def missing(self, asked: m.PushObjects) -> list[ObjectFile | None]:
+        """What has to be uploaded of the objects that the client asks about; None for what is here.
+
+        Raises:
+            BadData: an object that no new block speaks of.
+            Forbidden: more than one push may bring.
+        """
+        found: list[ObjectFile | None] = []
+        for reference in asked.object_files:
+            file = reference.file
+            if file not in self.files:
+                raise BadData(f"no new block speaks of {file.kind}/{file.hash} with {file.size:,} bytes")
+            found.append(None if self._is_whole(file) else file)
+        self._session.folder = self._adopting.arriving
+        self._session.announce(file for file in found if file is not None)
+        return found
+
+    def commit(self) -> None:
+        """Moves the head, once everything is here.
+
+        Raises:
+            NotFound: an object did not come.
+            Conflict: somebody else committed meanwhile, or took the name.
+        """
+        adoption, dataset = self._adopting, self._target_dataset
+        for file in self.files:
+            if not self._has_arrived(file) and find(dataset, file) is None:
+                raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes did not come")
+        self._place(dataset)
+        before = self._before
+        keep = f"{_KEEP}{before.short}" if before is not None and self._leaves else None
+        adoption.commit(before, keep=keep, first=self._note_origin)
+        if self._entry is None:
+            assert self._folder is not None
+            workspace = self._target.serving.workspace
+            try:
+                workspace.take_in(self._folder, self._target.alias, self._origin)
+            except AlreadyExists as error:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise Refusal(
+                    "NameCollision", as_answer=False, dataset_alias=str(self._target.alias)
+                ) from error
+
+    def discard(self) -> None:
+        """Removes what has come, which nobody is going to go on with."""
+        if self._adoption is not None:
+            self._adoption.discard()
+
+    def close(self) -> None:
+        """Lets go of locks; what has come whole is kept for another try."""
+        self._open.close()
+
+    # --- Blocks ---
+
+    def _begin(self, first: Walked, force: bool) -> None:
+        """Opens the adoption with the first block that came."""
+        seed = first.block.event
+        if self._entry is not None and self._before is not None:
+            if isinstance(seed, Seed) and first.hash != self._entry.dataset.block(0).hash:
+                raise Refusal("SeedBlockOverwriteRestricted")
+            self._check_seed(self._entry.id)
+        elif isinstance(seed, Seed):
+            self._check_seed(seed.dataset_id)
+            if self._entry is None:
+                workspace = self._target.serving.workspace
+                source = f"push of {seed.dataset_id}"
+                self._folder = self._open.enter_context(arriving(workspace.odf, source))
+                self._dataset = Dataset(self._folder, workspace.index)
+        else:
+            raise BadData("there is no dataset of this name here, and the blocks do not begin with a Seed")
+        dataset, before = self._target_dataset, self._before
+        self._forking = force and before is not None
+        if self._forking and not isinstance(seed, Seed):
+            raise BadData("a forced push has to bring all blocks, from the first on")
+        if not self._forking and first.block.prev_block_hash != before:
+            problem = "the first block does not follow the head that is here"
+            raise Conflict(problem, hint="pull first, then push again")
+        self._adoption = self._open.enter_context(Adoption(dataset))
+        if self._folder is not None and dataset.head() is not None:
+            # An earlier push had come to all but the name; its blocks come again.
+            (self._folder / "refs" / "head").unlink()
+        if not self._forking:
+            self._adoption.follow(before)
+
+    def _fork(self) -> None:
+        """The blocks that are here end: what comes follows the last of them."""
+        self._forking = False
+        self._leaves = self._common != self._before
+        self._adopting.follow(self._common)
+
+    def _check_seed(self, dataset_id: DatasetId) -> None:
+        try:
+            self._target.check_seed(dataset_id)
+        except Conflict as error:
+            if self._entry is None:
+                raise Refusal("RefCollision", dataset_id=str(dataset_id)) from error
+            raise Refusal("SeedBlockOverwriteRestricted") from error
+
+    # --- Objects ---
+
+    def _is_whole(self, file: ObjectFile) -> bool:
+        """Whether an object is here with the right bytes; what an interrupted transfer left is looked at."""
+        if find(self._target_dataset, file) is not None:
+            return True
+        path = self._arriving_path(file)
+        if not path.is_file():
+            return False
+        try:
+            for _ in pieces(file, path):
+                pass
+            return True
+        except OdfError:
+            path.unlink(missing_ok=True)
+            return False
+
+    def _has_arrived(self, file: ObjectFile) -> bool:
+        try:
+            return self._arriving_path(file).stat().st_size == file.size
+        except FileNotFoundError:
+            return False
+
+    def _place(self, dataset: Dataset) -> None:
+        """Moves what has arrived to its place; it is durable, and means nothing before the head moves."""
+        kinds = {file.kind for file in self.files}
+        for kind in kinds:
+            make_folder(dataset.folder / kind)
+        for file in self.files:
+            if find(dataset, file) is None:
+                os.replace(self._arriving_path(file), dataset.folder / file.kind / str(file.hash))  # noqa: PTH105
+        for kind in kinds:
+            sync_folder(dataset.folder / kind)
+
+    def _arriving_path(self, file: ObjectFile) -> Path:
+        return self._adopting.arriving / file.kind / str(file.hash)
+
+    # --- Inside ---
+
+    @property
+    def _adopting(self) -> Adoption:
+        assert self._adoption is not None, "blocks come first"
+        return self._adoption
+
+    @property
+    def _target_dataset(self) -> Dataset:
+        assert self._dataset is not None, "blocks come first"
+        return self._dataset
+
+    @property
+    def _origin(self) -> str:
+        return f"pushed with the token '{self._target.token.name}'"
+
+    def _note_origin(self) -> None:
+        entry = self._entry
+        if entry is not None and not (entry.dataset.folder / ORIGIN_FILE).exists():
+            note_origin(entry, self._origin)
