@@ -7,7 +7,7 @@ import io
 import re
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import BinaryIO
@@ -199,7 +199,9 @@ def _body(request: BaseHTTPRequestHandler) -> bytes:
     if request.headers["Transfer-Encoding"] == "chunked":
         data = b"".join(iter(lambda: _chunk(request.rfile), b""))
     else:
-        data = request.rfile.read(int(request.headers["Content-Length"] or 0))
+        size = int(request.headers["Content-Length"] or 0)
+        if len(data := request.rfile.read(size)) < size:
+            raise ConnectionError("the client is gone")
     if "aws-chunked" not in (request.headers["Content-Encoding"] or ""):
         return data
     wrapped = io.BytesIO(data)
@@ -208,7 +210,9 @@ def _body(request: BaseHTTPRequestHandler) -> bytes:
 
 def _chunk(stream: BinaryIO) -> bytes:
     """The next piece; what follows the last one is a checksum or nothing."""
-    size = int(stream.readline().partition(b";")[0], 16)
+    if not (line := stream.readline()):
+        raise ConnectionError("the client is gone")
+    size = int(line.partition(b";")[0], 16)
     data = stream.read(size)
     while stream.readline().strip() and not size:
         pass
@@ -227,6 +231,10 @@ def s3_server() -> Iterator[S3Server]:
             _answer(server, self)
 
         do_HEAD = do_PUT = do_POST = do_DELETE = do_GET
+
+        def handle(self) -> None:
+            with suppress(ConnectionError):
+                super().handle()
 
         def log_message(self, *args: object) -> None:
             pass

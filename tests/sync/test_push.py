@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
+import random
 from pathlib import Path
 
 import pytest
@@ -26,6 +25,7 @@ from tests.sync.builders import (
     make_root,
     objects,
 )
+from tests.sync.pusher import Pusher
 from tests.sync.pushing import Watching, chain, folder_remote, leftovers, read_whole, send
 
 
@@ -271,23 +271,6 @@ def test_the_head_moves_meanwhile(here: Workspace, there: Workspace, target: Fol
         send(entry, target)
 
 
-RACER = """
-import sys
-from pathlib import Path
-from odf_engine.errors import Conflict
-from odf_engine.workspace.workspace import Workspace
-from tests.sync.pushing import folder_remote, send
-(entry,) = Workspace(Path(sys.argv[1])).datasets()
-print("ready", flush=True)
-sys.stdin.readline()
-try:
-    send(entry, folder_remote(Path(sys.argv[2])))
-    print("won")
-except Conflict:
-    print("conflict")
-"""
-
-
 def test_racing_pushers(here: Workspace, there: Workspace, target: FolderRemote) -> None:
     """Two processes at the same moment: one wins, the other is told, and nothing of either is lost."""
     entry = make_root(here, slices=1)
@@ -295,25 +278,12 @@ def test_racing_pushers(here: Workspace, there: Workspace, target: FolderRemote)
     other = copy_into(there, entry)
     add_files(entry, 4, 50_000, seed=1)
     add_files(other, 4, 50_000, seed=2)
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(workspace.folder), str(target.folder)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2],
-        )
-        for workspace in (here, there)
-    ]  # fmt: skip
+    racers = [Pusher(workspace, target.url) for workspace in (here, there)]
     for racer in racers:
-        assert racer.stdout is not None
-        assert racer.stdout.readline() == "ready\n"
-    results = []
-    for racer in racers:
-        assert racer.stdin is not None
-        racer.stdin.write("go\n")
-        racer.stdin.flush()
-    for racer in racers:
-        results.append(racer.communicate(timeout=60)[0].strip())
-    assert sorted(results) == ["conflict", "won"]
-    winner, loser = (entry, other) if results[0] == "won" else (other, entry)
+        racer.go()
+    results = [racer.outcome() for racer in racers]
+    assert sorted(results) == ["Conflict", "updated"]
+    winner, loser = (entry, other) if results[0] == "updated" else (other, entry)
     assert read_whole(target) == chain(winner)
     with pytest.raises(Conflict, match="both have changed: 4 blocks only here, 4 blocks only there"):
         send(loser, target)
@@ -333,3 +303,23 @@ def test_an_unknown_hash_in_a_block(here: Workspace, target: FolderRemote) -> No
     with pytest.raises(BadData, match="which no bytes can be checked by"):
         send(entry, target)
     assert target.head() is None
+
+
+def test_killed_at_any_moment(here: Workspace, target: FolderRemote) -> None:
+    """Readers see what was there or all that is new; the next push sends nothing whole again."""
+    entry = make_root(here, slices=1)
+    send(entry, target)
+    old = chain(entry)
+    add_files(entry, 40, 50_000)
+    chance = random.Random(7)
+    written: dict[str, int] = {}
+    for _ in range(4):
+        Pusher(here, target.url).kill(chance.uniform(0, 0.06))
+        assert read_whole(target) in (old, chain(entry))
+        times = {path.name: path.stat().st_mtime_ns for path in target.folder.rglob("f16*")}
+        assert written.items() <= times.items()
+        written = times
+    send(entry, target)
+    assert read_whole(target) == chain(entry)
+    times = {path.name: path.stat().st_mtime_ns for path in target.folder.rglob("f16*")}
+    assert written.items() <= times.items()
