@@ -11,7 +11,8 @@ from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.identity.did import DatasetId
 from odf_engine.workspace.workspace import Summary, Workspace
-from odf_tui.engine.datasets import dataset_rows
+from odf_tui.engine.datasets import dataset_rows, with_remotes
+from odf_tui.engine.sharing import ShareReads
 from odf_tui.state import Health, JobBook, healths
 
 # Scripts know fewer words than the screen shows.
@@ -37,7 +38,9 @@ def read_statuses(workspace: Workspace, summaries: Sequence[Summary]) -> dict[Da
     journal = read_journal(workspace.folder)
     book = JobBook()
     book.load(journal.jobs(), journal.last_seq())
-    found = healths(dataset_rows(summaries), book)
+    remotes = ShareReads(workspace).remotes_of(list(summaries))
+    rows = [with_remotes(row, remotes.get(row.id, ())) for row in dataset_rows(summaries)]
+    found = healths(rows, book)
     verified = {
         job.dataset: job for job in book.jobs.values() if job.kind == "verify" and job.state is JobState.done
     }

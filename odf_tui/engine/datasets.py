@@ -15,6 +15,7 @@ from odf_engine.workspace.lineage import Graph
 from odf_engine.workspace.summary import is_behind
 from odf_engine.workspace.workspace import Summary
 from odf_tui.engine.sharing import ShareReads
+from odf_tui.remotes import Remote
 from odf_tui.state import DatasetRow, Detail
 
 
@@ -28,7 +29,7 @@ class DatasetReads(ShareReads):
         summaries = self.workspace.summaries(entries)
         remotes = self.remotes_of(summaries)
         rows = [
-            _shared(replace(row, standing=self._standing(summary), remotes=remotes.get(row.id, ())))
+            with_remotes(replace(row, standing=self._standing(summary)), remotes.get(row.id, ()))
             for row, summary in zip(dataset_rows(summaries), summaries, strict=True)
         ]
         missing = (node for node in Graph(summaries).nodes.values() if node.missing)
@@ -49,8 +50,10 @@ class DatasetReads(ShareReads):
         return detail_of(self.workspace, self.entry(dataset))
 
 
-def _shared(row: DatasetRow) -> DatasetRow:
-    """One that comes from elsewhere is not made here: how it stands to its inputs says nothing."""
+def with_remotes(row: DatasetRow, remotes: tuple[Remote, ...]) -> DatasetRow:
+    """A dataset with its remotes. One that comes from elsewhere is not made here: how it stands to its
+    inputs says nothing."""
+    row = replace(row, remotes=remotes)
     return replace(row, behind=False, diverged=()) if row.comes_from_elsewhere else row
 
 

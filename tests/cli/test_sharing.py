@@ -1,0 +1,397 @@
+"""Exchange on the command line: folders and real servers, with a real worker, which never starts Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_engine.coordinator.client import Client, read_journal, run_jobs
+from odf_engine.coordinator.protocol import JobState, Pull
+from odf_engine.errors import OdfError
+from odf_engine.workspace.remotes import Remotes
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.pulling import Asked, wanted
+from tests.cli.conftest import Odf, Ran, call_odf
+from tests.sync.builders import (
+    add_blocks,
+    add_slices,
+    as_repository,
+    copy_into,
+    describe,
+    make_derivative,
+    make_root,
+)
+from tests.sync.file_server import serving
+
+SECRET = "tok-5b0c2f7e91"
+
+
+@pytest.fixture
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with datasets in it: ``numbers`` and ``joe/cities``."""
+    return tmp_path_factory.mktemp("shop")
+
+
+@pytest.fixture
+def there(tmp_path_factory: pytest.TempPathFactory, shop: Path) -> Iterator[Odf]:
+    """Runs ``odf`` in the workspace that the datasets of the shop come from."""
+    folder = tmp_path_factory.mktemp("there")
+    workspace = Workspace.init(folder)
+    for name in ("numbers", "joe/cities"):
+        as_repository(make_root(workspace, name, slices=1).dataset.folder, shop / name)
+    yield partial(call_odf, cwd=folder)
+    call_odf("worker", "stop", cwd=folder)
+
+
+def here(odf: Odf, name: str = "numbers") -> Any:
+    return next(each for each in odf("list", "--json").json if each["name"] == name)
+
+
+def test_two_workspaces_and_a_folder(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+    for odf in (fresh, there):
+        assert odf("repo", "add", "shop", str(shop)).code == 0
+    ran = fresh("pull", "shop/numbers", "shop/joe/cities", "--json")
+    assert ran.code == 0, ran.err
+    assert [(each["name"], each["status"], each["blocks"]) for each in ran.json] == [
+        ("numbers", "updated", 3), ("cities", "updated", 3),
+    ]  # fmt: skip
+    assert here(fresh)["status"] == "current"
+    assert fresh("pull", "shop/numbers", "shop/joe/cities").out == (
+        "cities: up to date with shop/joe/cities\nnumbers: up to date with shop/numbers\n"
+    )
+    ran = there("push", "numbers", "--json")
+    assert ran.json[0]["status"] == "up-to-date"
+    mine = Workspace(tmp_path).resolve("numbers")
+    theirs = Workspace(Path(there("path", "numbers").out.strip()).parents[2]).resolve("numbers")
+    add_slices(theirs, 2)
+    assert there("push", "numbers").out.startswith("numbers: 2 blocks, ")
+    ran = fresh("repo", "status", "numbers", "--json")
+    assert [(each["relation"], each["theirs"], each["pull"]) for each in ran.json] == [("behind", 2, True)]
+    assert here(fresh)["status"] == "stale"
+    assert "from shop/numbers: behind by 2 blocks, looked at " in fresh("show", "numbers").out
+    assert fresh("show", "numbers", "--json").json["remotes"][0]["theirs"] == 2
+    ran = fresh("pull", "--all")
+    assert ran.out.startswith("cities: up to date with shop/joe/cities\nnumbers: 6 records in 2 blocks, ")
+    assert ran.out.endswith(", from shop/numbers\n")
+    diverged(fresh, there, theirs, mine)
+    assert fresh("worker", "status").out.splitlines()[1].strip() == "Spark: off"
+    assert fresh("jobs").out.splitlines()[-1].split()[:4] == ["1", "pull", "shop/numbers", "done"]
+    assert f"from file://{shop}/numbers/" in fresh("logs", "1").out
+
+
+def diverged(fresh: Odf, there: Odf, theirs: Any, mine: Any) -> None:
+    """Two histories of ``numbers``, which are equal before."""
+    describe(theirs, "there")
+    describe(mine, "here")
+    add_blocks(mine)
+    assert there("push", "numbers").code == 0
+    ran = fresh("pull", "numbers")
+    assert ran.code == 4
+    assert "2 blocks only here, 1 only there" in ran.err
+    assert "--force" in ran.err
+    assert here(fresh)["status"] == "diverged"
+    assert fresh("push", "numbers", "--json").json[0]["error"]["hint"].startswith("--force")
+    assert fresh("push", "numbers").code == 4
+    assert fresh("pull", "numbers", "--force").code == 0
+    assert here(fresh)["status"] == "current"
+    assert here(fresh)["head"] == str(theirs.dataset.head())
+    describe(mine, "more")
+    ran = fresh("pull", "numbers")
+    assert ran.out == "numbers: up to date (1 block ahead of shop/numbers)\n"
+
+
+def test_names_of_what_is_new(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+    url = f"file://{shop}/numbers/"
+    assert fresh("pull", url, "--as", "lab/mine").out.startswith("lab/mine: new, 3 records in 3 blocks, ")
+    ran = fresh("pull", "--from", str(shop / "numbers"), "--as", "lab/mine")  # again, as scripts do
+    assert ran.out == f"lab/mine: up to date with {url}\n"
+    ran = fresh("pull", url, "--as", "other")
+    assert (ran.code, ran.out) == (1, "")
+    assert "it is here as lab/mine" in ran.err
+    make_root(Workspace(tmp_path), "cities")
+    ran = fresh("pull", f"{shop}/joe/cities")
+    assert ran.code == 1
+    assert "a dataset of this name is here already" in ran.err
+    assert "--as NAME" in ran.err
+    ran = fresh("pull", "cities", "--from", f"{shop}/joe/cities")
+    assert ran.code == 4
+    assert "it is another dataset" in ran.err
+    assert len(read_journal(tmp_path).jobs()) == 3  # nothing was asked of anybody for what cannot be
+    for arguments, code, said in (
+        (["shop/joe/cities"], 1, "there is no repository 'shop'"),
+        (["citys"], 1, "did you mean 'cities'?"),
+        (["nothing", "--from", url], 1, "as a new one: odf pull --from"),
+        ([url, f"{shop}/x", "--as", "y"], 2, "--as y names one dataset"),
+        (["--all", "--as", "y"], 2, "--as names one dataset"),
+        (["--from", "cities"], 2, "--from cities is no place elsewhere"),
+        (["cities", "--all"], 2, "which datasets?"),
+        (["https://joe:geheim@h.org/x"], 2, "odf repo login URL"),
+        (["gopher://h.org/x"], 2, "gopher: is no address that is known"),
+        (["lab/mine", "--set-watermark", "2024-01-01T00:00:00Z"], 2, "its watermark is set there"),
+    ):
+        ran = fresh("pull", *arguments)
+        assert (ran.code, said in ran.err, "geheim" in ran.err) == (code, True, False), ran.err
+
+
+def test_a_source_that_is_not_there(fresh: Odf, tmp_path: Path) -> None:
+    ran = fresh("pull", f"{tmp_path}/nowhere/numbers", "--json")
+    assert ran.code == 1
+    (entry,) = ran.json
+    assert (entry["name"], entry["status"]) == ("numbers", "failed")
+    assert entry["error"]["message"] == "there is no dataset"
+    assert fresh("list", "--json").json == []
+
+
+def test_where_datasets_come_from_and_go_to(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+    make_root(Workspace(tmp_path), "tides")
+    ran = fresh("push", "tides")
+    assert (ran.code, "where should tides go?" in ran.err) == (2, True)
+    fresh("repo", "add", "shop", str(shop))
+    fresh("repo", "add", "attic", str(tmp_path / "attic"))
+    ran = fresh("push", "tides")
+    assert "--to REPO, one of attic, shop" in ran.err
+    assert fresh("push", "%", "--to", f"{shop}/x").code == 0  # one dataset, one address
+    assert fresh("push", "tides", "--to", "shop", "-q").code == 0
+    assert (shop / "tides" / "refs" / "head").is_file()
+    ran = fresh("push", "tides")
+    assert (ran.code, f"tides goes to file://{shop}/x/, file://{shop}/tides/" in ran.err) == (2, True)
+    ran = fresh("repo", "alias", "remove", "tides", f"{shop}/x", "--pull")
+    assert (ran.code, "has no such address" in ran.err) == (1, True)
+    assert fresh("repo", "alias", "remove", "tides", f"{shop}/x").err == (
+        f"tides does not go to file://{shop}/x/ any more\n"
+    )
+    assert fresh("push", "tides").out == "tides: shop/tides is up to date\n"
+    assert fresh("repo", "alias", "add", "tides", "attic", "--pull").code == 0
+    assert fresh("repo", "alias", "list", "--json").json == [
+        {"name": "tides", "pull": [f"file://{tmp_path}/attic/tides/"], "push": [f"file://{shop}/tides/"]}
+    ]
+    ran = fresh("repo", "status")
+    assert ran.code == 0, ran.err
+    assert [line.split()[1:4] for line in ran.out.splitlines()[1:]] == [
+        ["from", "attic/tides", "nothing"], ["to", "shop/tides", "the"],
+    ]  # fmt: skip
+    fresh("repo", "alias", "remove", "tides")
+    assert fresh("repo", "alias", "list", "--json").json[0]["push"] == []
+    assert fresh("push", "tides", "numbers").code == 1
+    make_root(Workspace(tmp_path), "other")
+    ran = fresh("push", "tides", "other", "--to", f"{shop}/x")
+    assert (ran.code, "is the place of one dataset" in ran.err) == (2, True)
+    fresh("repo", "remove", "attic")
+    ran = fresh("push", "--all", "--json")
+    assert {each["url"]: each["status"] for each in ran.json} == {
+        f"file://{shop}/other/": "updated", f"file://{shop}/tides/": "up-to-date",
+    }  # fmt: skip
+
+
+def test_searching(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+    assert "odf repo add NAME URL" in fresh("search", "x").err
+    fresh("repo", "add", "shop", str(shop))
+    fresh("repo", "add", "attic", str(tmp_path / "attic"))
+    ran = fresh("search", "cit", "--repo", "shop")
+    assert ran.code == 0
+    assert [line.split() for line in ran.out.splitlines()[1:]] == [
+        ["shop/joe/cities", "odf", "pull", "shop/joe/cities"]
+    ]
+    ran = fresh("search", "--json")
+    assert ran.code == 1  # one of them could not be asked
+    assert [each["pull"] for each in ran.json["datasets"]] == [
+        "odf pull shop/joe/cities", "odf pull shop/numbers",
+    ]  # fmt: skip
+    assert [each["repository"] for each in ran.json["problems"]] == ["attic"]
+
+
+# --- Logins ----------------------------------------------------------------------------------------
+
+
+class _Asking(http.server.SimpleHTTPRequestHandler):
+    """Gives files to whoever has the right login."""
+
+    accepts = ""
+    seen: list[str]
+
+    def do_GET(self) -> None:
+        self.seen.append(self.headers.get("Authorization", ""))
+        if self.seen[-1] == self.accepts:
+            super().do_GET()
+        else:
+            self.send_error(401)
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def asking(folder: Path, accepts: str) -> Iterator[tuple[str, list[str]]]:
+    """A server that asks for a login: its address, and the ``Authorization`` of every request."""
+    seen: list[str] = []
+    handler = type("Handler", (_Asking,), {"accepts": accepts, "seen": seen})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=folder)) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/", seen
+        server.shutdown()
+        thread.join()
+
+
+def test_a_login_is_used_and_never_told(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+    said: list[Ran] = []
+
+    def run(*arguments: str, input: str | None = None) -> Ran:
+        said.append(fresh(*arguments, input=input))
+        return said[-1]
+
+    with asking(shop, f"Bearer {SECRET}") as (url, seen):
+        run("repo", "add", "shop", url)
+        assert run("pull", "shop/numbers").code == 1
+        assert "odf repo login" in said[-1].err
+        assert set(seen) == {""}
+        assert run("repo", "login", "shop", "--stdin", input="wrong\n").code == 0
+        assert run("pull", "shop/numbers").code == 1
+        assert run("repo", "login", "shop", "--stdin", input=f"{SECRET}\n").code == 0
+        assert "in the clear" not in said[-1].err  # it does not leave this machine
+        assert run("pull", "shop/numbers", "-v").code == 0, said[-1].err
+        assert run("repo", "list", "--json").json == [{"name": "shop", "url": url, "login": True}]
+        run("repo", "list")
+        run("repo", "status")
+        run("show", "numbers", "--json")
+        run("jobs", "--json")
+        for job in range(1, 5):
+            run("logs", str(job), "-v")
+        assert_nowhere(SECRET, tmp_path)
+        assert run("repo", "logout", "shop").code == 0
+        assert run("pull", "numbers").code == 1
+    assert not [ran for ran in said if SECRET in ran.out + ran.err]
+    assert SECRET not in (tmp_path / ".odf" / "keys" / "logins.json").read_text()
+
+
+def assert_nowhere(secret: str, folder: Path) -> None:
+    """The secret is in no file but that of logins, and in no process's command line or environment."""
+    keeps = folder / ".odf" / "keys" / "logins.json"
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in files if secret.encode() in path.read_bytes()] == [keeps]
+    pid = json.loads(call_odf("worker", "status", "--json", cwd=folder).out)["status"]["pid"]
+    for name in ("cmdline", "environ"):
+        assert secret.encode() not in Path(f"/proc/{pid}/{name}").read_bytes()
+
+
+def test_what_makes_a_login(fresh: Odf, tmp_path: Path) -> None:
+    def kept() -> Any:
+        return json.loads((tmp_path / ".odf" / "keys" / "logins.json").read_text())
+
+    fresh("repo", "add", "lab", "https://H.org:443/x")
+    assert fresh("repo", "login", "lab", "--user", "joe", "--stdin", input="pw \n").code == 0
+    assert fresh("repo", "login", "s3://bucket/x", "--user", "KEY", "--stdin", input="s1\nt1\n").code == 0
+    ran = fresh("repo", "login", "http://h.org/", "--stdin", input="t2")
+    assert "whoever listens on the way" in ran.err
+    assert kept() == {
+        "http://h.org": {"token": "t2"},
+        "https://h.org": {"user": "joe", "secret": "pw "},
+        "s3://bucket": {"user": "KEY", "secret": "s1", "token": "t1"},
+    }
+    for arguments, input, said in (
+        (["lab"], "secret", "--stdin"),
+        (["lab", "--stdin"], "", "no secret on stdin"),
+        (["s3://bucket/", "--stdin"], "x", "which access key?"),
+        (["/mnt", "--stdin"], "x", "there is no repository '/mnt'"),
+        (["file:///mnt", "--stdin"], "x", "nobody asks for a login"),
+        (["https://joe:x@h.org/", "--stdin"], "x", "user and password do not belong"),
+    ):
+        ran = fresh("repo", "login", *arguments, input=input)
+        assert ran.code in (1, 2)
+        assert said in ran.err
+    assert len(kept()) == 3
+    assert (
+        fresh("repo", "logout", "https://h.org/elsewhere").err == "the login for https://h.org is forgotten\n"
+    )
+    assert "none was kept" in fresh("repo", "logout", "lab").err
+
+
+# --- Jobs ------------------------------------------------------------------------------------------
+
+
+def test_the_same_address_twice_at_once_makes_one_dataset(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
+    url = f"file://{shop}/numbers/"
+    asked = [(Pull(dataset=url, url=url, alias=name), url) for name in ("one", "two")]
+    jobs = run_jobs(tmp_path, asked)
+    assert [job.state for job in jobs] == [JobState.done] * 2
+    names = {json.loads(job.result or "")["name"] for job in jobs}
+    assert {each["name"] for each in fresh("list", "--json").json} == names
+    assert len(names) == 1
+
+
+def test_a_pull_from_a_silent_server_is_cancelled_and_tried_again(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
+    go_on, silent = threading.Event(), threading.Event()
+
+    def wait(path: str, data: bytes) -> bytes:
+        if "data/" in path:
+            silent.set()
+            go_on.wait(30)
+        return data
+
+    async def cancel(url: str) -> str:
+        client = await Client.connect(tmp_path, warm=False)
+        job = await client.submit(Pull(dataset=url, url=url, alias="numbers"), url)
+        await asyncio.to_thread(silent.wait, 30)
+        await client.close()
+        assert "cancelled" in (await asyncio.to_thread(fresh, "cancel", job)).err
+        return job
+
+    with serving(shop) as server:
+        server.fault = wait
+        job = asyncio.run(cancel(f"{server.url}numbers/"))
+        assert fresh("list", "--json").json == []
+        go_on.set()
+        request = read_journal(tmp_path).request(job)
+        assert request is not None
+        (again,) = run_jobs(tmp_path, [(request, "again")])
+        assert again.state is JobState.done, again.error
+    assert [each["name"] for each in fresh("list", "--json").json] == ["numbers"]
+
+
+# --- Which go first --------------------------------------------------------------------------------
+
+
+def test_what_comes_from_elsewhere_is_not_made_here(tmp_path: Path) -> None:
+    # e comes from elsewhere, and is made of far there; f of e and a; g of f
+    workspace, other = Workspace.init(tmp_path / "here"), Workspace.init(tmp_path / "other")
+    far = make_root(other, "far")
+    e = copy_into(workspace, make_derivative(other, far, "e"))
+    copy_into(workspace, far)
+    f = make_derivative(workspace, e, "f")
+    g = make_derivative(workspace, f, "g")
+    Remotes(workspace.odf).attach(e.id, "file:///shop/e/", "pull")
+
+    def order(*names: str, **more: Any) -> list[tuple[str, str | None, set[str]]]:
+        ids = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}
+        return [
+            (each.target, each.url, {ids.get(dataset, dataset) for dataset in each.after})
+            for each in wanted(workspace, Asked(names, **more))
+        ]
+
+    assert order("g") == [("g", None, {"f", "e"})]
+    assert order("g", recursive=True) == [
+        ("e", "file:///shop/e/", set()), ("f", None, {"e"}), ("g", None, {"f", "e"}),
+    ]  # fmt: skip
+    assert order("e", recursive=True) == [("e", "file:///shop/e/", set())]
+    assert order("file:///shop/e", "f") == [("e", "file:///shop/e/", set()), ("f", None, {"e"})]
+    assert order("file:///new/h", "g", "e")[0] == ("file:///new/h/", "file:///new/h/", set())
+    assert [name for name, _, _ in order(everything=True)] == ["far", "e", "f", "g"]
+    assert order("g", source="file:///shop/g") == [("g", "file:///shop/g/", set())]
+    Remotes(workspace.odf).attach(e.id, "file:///b/", "pull")
+    assert order("e") == [("e", None, set())]  # its job says that there are two
+    with pytest.raises(OdfError, match="more than one dataset would have this name"):
+        order("file:///new/h", "file:///other/h")
+    assert g
