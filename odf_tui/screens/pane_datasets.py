@@ -24,7 +24,6 @@ from odf_tui.state import DatasetRow, Detail, Health, healths, inputs_first
 from odf_tui.widgets.card import jobs_of
 from odf_tui.widgets.graph import DatasetsPane
 from odf_tui.widgets.lines import LineView
-from odf_tui.widgets.table import SORTS
 
 LOOK_SECONDS: Final = 0.08
 REOPEN_SECONDS: Final = 2.0
@@ -208,8 +207,9 @@ class DatasetsPart(Browsing, Resetting, Verbs):
         if pane.mode == "graph":
             self.do_list()
         else:
-            at = SORTS.index(pane.sort[0])
-            pane.sort = (SORTS[(at + 1) % len(SORTS)], False)
+            sorts, name = self.graph.sorts, pane.sort[0]
+            at = sorts.index(name) if name in sorts else -1
+            pane.sort = (sorts[(at + 1) % len(sorts)], False)
 
     def do_sort_back(self) -> None:
         """The list the other way round; a graph becomes the list."""

@@ -6,7 +6,6 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import ClassVar, Final
 
-from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -21,7 +20,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.found import Answer, Found, about, answer_of, fitting
 from odf_tui.humane import clip, count, explained, plain, short_count, shorten, size
 from odf_tui.jobwords import doing, outcome
-from odf_tui.screens.dialogs import Dialog, Lines
+from odf_tui.screens.dialogs import Dialog
 from odf_tui.state import DatasetRow, JobBook
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
 
@@ -39,6 +38,7 @@ class FoundList(LineView):
     Attributes:
         shown: those that fit what was typed.
         marked: URLs.
+        several: whether they are of several repositories.
     """
 
     headed = True
@@ -48,6 +48,7 @@ class FoundList(LineView):
         self.active = True
         self.shown: Sequence[Found] = ()
         self.marked: set[str] = set()
+        self.several = False
         self.nothing: Sequence[Sequence[Span]] = ()
 
     def set(self, shown: Sequence[Found], nothing: Sequence[Sequence[Span]]) -> None:
@@ -77,7 +78,7 @@ class FoundList(LineView):
     @property
     def _widths(self) -> tuple[int, int, int]:
         """Cells for the name, the repository, and how it stands."""
-        place = _PLACE if self.room.width >= _WIDE else 0
+        place = _PLACE if self.several and self.room.width >= _WIDE else 0
         name = max(self.room.width - 4 - _ROWS - _SIZE - _HERE - place - 4, 12)
         return name, place, _HERE
 
@@ -166,7 +167,7 @@ class Browser(Dialog[list[Found]]):
             yield line
             yield self._list
             yield Paragraphs(id="about-found")
-            yield Lines([[]], id="searching")
+            yield Paragraphs(id="searching")
 
     def on_mount(self) -> None:
         """Asks."""
@@ -216,6 +217,7 @@ class Browser(Dialog[list[Found]]):
     def on_browser_answered(self, message: Answered) -> None:
         """Shows what was found, and what was not asked."""
         self._answer = message.answer
+        self._list.several = len({each.repository for each in message.answer.found}) > 1
         self._error = message.error
         self._narrow()
 
@@ -224,7 +226,7 @@ class Browser(Dialog[list[Found]]):
     def _tell(self, words: str) -> None:
         if words != self._said:
             self._said = words
-            self.query_one("#searching", Lines).set([[(f" {plain(words)}", "busy")]])
+            self.query_one("#searching", Paragraphs).set([[(f" {plain(words)}", "busy")]])
 
     def _narrow(self) -> None:
         shown = fitting(self._answer.found, self.query_one(Input).value)
@@ -249,16 +251,14 @@ class Browser(Dialog[list[Found]]):
         words += f" · {count(marked)} marked" if marked else ""
         lines: list[list[Span]] = [[(f" {words}", "muted")]]
         if self._error:
-            lines.append([(f" {self._error}", "bad")])
+            lines.append([(" ", ""), (plain(self._error), "bad")])
         problems = self._answer.problems
-        width = max(self._list.room.width - 2, 20)
         for name, message in problems[:_PROBLEMS]:
-            text = f" {plain(name)}: {plain(message)}"
-            lines.append([(clip(text, width) if cell_len(text) > width else text, "bad")])
+            lines.append([(f" {plain(name)}: ", "bad"), (plain(message), "bad")])
         if len(problems) > _PROBLEMS:
             lines.append([(f" and {count(len(problems) - _PROBLEMS)} more cannot be asked", "bad")])
         self._said = ""
-        self.query_one("#searching", Lines).set(lines)
+        self.query_one("#searching", Paragraphs).set(lines)
 
     # --- What is done ---
 

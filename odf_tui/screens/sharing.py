@@ -52,7 +52,10 @@ class Sharing(Waiting):
         """Looks how all datasets stand to their remotes now; those that are being looked at are left out."""
         busy = {job.dataset for job in self.book.open() if job.kind == "compare"}
         wanted = [row for row in self.rows if row.remotes and not row.problem and row.id not in busy]
-        self.submit([(Compare(dataset=row.id), row.name) for row in wanted])
+        if wanted:
+            self.submit([(Compare(dataset=row.id), row.name) for row in wanted])
+        else:
+            self.notify_line("all of them are being looked at already")
 
     # --- Push ---
 
@@ -136,10 +139,10 @@ class Sharing(Waiting):
         remote = await self.choose_remote(f"Detach {row.name} from", row.remotes)
         if remote is None:
             return
-        then = "What it has stays, here and there; pull and push forget that address."
+        stays, then = "What it has stays, here and there.", "Pull and push forget that address."
         if remote.pull and len(sources(row.remotes)) == 1:
-            then = "What it has stays, here and there; from then on p makes it here, as its definition says."
-        if await self.app.push_screen_wait(Confirm(f"Detach {row.name} from {remote.label}?", then)):
+            then = "From then on p makes it here, as its source says."
+        if await self.app.push_screen_wait(Confirm(f"Detach from {remote.label}?", stays, then)):
             await asyncio.to_thread(self.source.detach, row.id, remote.url)
             self.notify_line(f"{row.name} is detached from {remote.label}")
             self.reads.datasets()

@@ -96,6 +96,11 @@ class GraphView(LineView):
         self._anew()
 
     @property
+    def sorts(self) -> list[str]:
+        """What the list can be sorted by, as it is now."""
+        return self._table.sorts
+
+    @property
     def sort(self) -> tuple[str, bool]:
         """What the list is sorted by, one of ``table.SORTS``, and whether the other way round."""
         return self._table.sort

@@ -21,7 +21,7 @@ _GAP: Final = "  "
 _LEAD: Final = 4  # lineage, kind, and a blank after each
 _NAME_WIDTH: Final = 40
 _INPUTS_WIDTH: Final = 60
-_REMOTE_WIDTH: Final = 32
+_REMOTE_WIDTH: Final = 26
 _STATE_WIDTH: Final = 13
 
 Value = str | int | None
@@ -54,12 +54,12 @@ _COLUMNS: Final = (
     _Column("name", 0, lambda row, board: row.name.lower()),
     _Column("kind", 10, _kind),
     _Column("state", _STATE_WIDTH, _state),
+    _Column("remote", 0, lambda row, board: _remote(row) or None),
     _Column("rows", 9, lambda row, board: row.records, rightwards=True),
     _Column("size", 8, lambda row, board: row.size, rightwards=True),
     _Column("blocks", 7, lambda row, board: row.blocks, rightwards=True),
     _Column("watermark", 16, lambda row, board: row.watermark),
     _Column("last pull", 16, lambda row, board: row.last_pulled),
-    _Column("remote", 0, lambda row, board: _remote(row) or None),
     _Column("inputs", 0, lambda row, board: len(row.inputs) or None),
 )
 SORTS: Final = tuple(column.name for column in _COLUMNS)
@@ -99,6 +99,11 @@ class TableDrawing:
         self._widths[_REMOTE] = min(max(remote, 8), _REMOTE_WIDTH) if remote else 0
         self._widths[-1] = min(max(inputs, 8), _INPUTS_WIDTH)
         self._columns = [at for at, width in enumerate(self._widths) if width]
+
+    @property
+    def sorts(self) -> list[str]:
+        """What it can be sorted by: the columns that are shown."""
+        return [SORTS[at] for at in self._columns]
 
     def fit(self, width: int) -> bool:
         """A window of another width shows other cells of the same lines."""
@@ -170,12 +175,12 @@ class TableDrawing:
             (shorten(plain(row.name), self._widths[0]), "lineage" if above or below else ""),
             (_kind(row, self.board), "muted"),
             (self._state(row, health), health.style),
+            (shorten(_remote(row), self._widths[_REMOTE]), remotes.style(row.remotes)),
             (count(row.records), ""),
             (size(row.size), "muted"),
             (count(row.blocks), "muted"),
             (moment(row.watermark), "muted"),
             (moment(row.last_pulled), "muted"),
-            (shorten(_remote(row), self._widths[_REMOTE]), remotes.style(row.remotes)),
             (self._inputs(row), "muted"),
         )
         mark = "<" if above else ">" if below else " "

@@ -1,0 +1,220 @@
+"""Bringing in datasets from elsewhere: repositories, their datasets, addresses.
+
+Text captures are ``tests/golden/share-*.txt``; ``ODF_UPDATE_GOLDEN=1`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.coordinator.protocol import Failure, JobState, Pull, Search
+from odf_tui.found import answer_of, fitting
+from odf_tui.remotes import Remote
+from odf_tui.screens.dialogs import Confirm, Picker
+from odf_tui.screens.naming import Ask
+from odf_tui.screens.repositories import Browser
+from odf_tui.share_source import Place
+from tests.tui.conftest import Driven, driven
+from tests.tui.fake import FakeSource, dataset
+from tests.tui.test_sharing import compare, until_asked
+
+AT = "2024-03-11T09:00:02Z"
+BASE = "https://hospital.example/data/"
+SIZES = [(80, 24), (160, 50)]
+
+
+def entry(name: str, **more: Any) -> dict[str, Any]:
+    """A dataset as a search finds it."""
+    return {"repository": "hospital", "name": name, "url": f"{BASE}{name}/", **more}
+
+
+VISITS = entry(
+    "visits", id="did:odf:visits", kind="Root", head="f1620aa", blocks=12, records=12480, size=450_000,
+    description="Visits of clinics by day\nsecond line", keywords=["health", "clinics"],
+)  # fmt: skip
+WARDS = entry("wards", kind="Derivative", head="f1620bb", records=31, description="Beds \x1b[31mby ward")
+SHORT = entry("x-ray")
+
+
+def prepared(source: FakeSource, *names: str) -> None:
+    source.places = [Place(name, f"https://{name}.example/data/") for name in names or ("hospital", "lake")]
+
+
+async def in_browser(drive: Driven, *keys: str) -> Browser:
+    """Opens the browser of a repository; the worker has got the search."""
+    await until_asked(drive, "I", *(keys or ("1",)), by=Browser)
+    await drive.until(lambda: drive.source.known and drive.source.known[-1].kind == "search")
+    assert isinstance(drive.app.screen, Browser)
+    return drive.app.screen
+
+
+async def answered(drive: Driven, *found: dict[str, Any], problems: Any = ()) -> None:
+    """The worker has searched."""
+    result = json.dumps({"datasets": found, "problems": list(problems)})
+    ended = replace(drive.source.known[-1], state=JobState.done, started=AT, ended=AT, result=result)
+    drive.source.link.tell(drive.source.changed(ended))
+    screen = drive.app.screen
+    assert isinstance(screen, Browser)
+    await drive.until(lambda: not screen._job and (screen._answer.found or not found))
+    await drive.settle()
+
+
+def test_what_is_found_and_how_it_stands_to_what_is_here() -> None:
+    remote = Remote(url=f"{BASE}wards/", label="hospital/wards", pull=True, relation="behind", theirs=4,
+                    their_head="f1620bb", at=AT)  # fmt: skip
+    rows = [
+        dataset("visits", head="f1620aa"),
+        dataset("wards", remotes=(remote,)),
+        dataset("x-ray", missing=True),
+    ]
+    found = answer_of({"datasets": [VISITS, WARDS, SHORT, {"name": "no address"}, "nonsense"]}, rows).found
+    assert [each.standing for each in found] == ["here, the same", "here, 4 behind", ""]
+    more = {**VISITS, "head": "f1620cc", "blocks": 30}
+    (behind,) = answer_of({"datasets": [more]}, rows).found
+    assert behind.standing == f"here, {30 - rows[0].blocks} blocks less"
+    (odd,) = answer_of(
+        {"datasets": [{**VISITS, "blocks": "many", "records": None, "keywords": None}]}, rows
+    ).found
+    assert (odd.blocks, odd.records) == (None, None)
+    assert [each.name for each in fitting(found, "CLINICS health")] == ["visits"]
+    assert answer_of({}, rows).found == []
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["80x24", "160x50"])
+async def test_choosing_finding_and_pulling_one(source: FakeSource, size: tuple[int, int]) -> None:
+    prepared(source)
+    source.rows_[1] = dataset(
+        "my-wards", remotes=(Remote(url=WARDS["url"], label="hospital/wards", pull=True),)
+    )
+    async with driven(source, size) as drive:
+        await in_browser(drive)
+        assert source.link.submitted == [Search(text="", repositories=["hospital"])]
+        await answered(drive, VISITS, WARDS, SHORT)
+        compare(drive, "browser")
+        assert "3 datasets" in drive.text()
+        await drive.press("=ward", "down")
+        text = drive.text()
+        assert "1 of 3 datasets" in text
+        assert "as my-wards" in text
+        assert "x-ray" not in text
+        assert "\x1b" not in text
+        await drive.press("=", "=clinics")
+        await until_asked(drive, "enter", by=Ask)
+        await drive.press("=port-haven.clinics", "enter")
+        assert "exists already" in drive.text()
+        await drive.press("=visits", "enter")
+        url = VISITS["url"]
+        assert source.link.submitted[1:] == [Pull(dataset=url, url=url, alias="visits")]
+        assert drive.app.screen is drive.bench
+
+
+async def test_several_are_marked_and_what_is_here_is_brought_up_to_date(source: FakeSource) -> None:
+    prepared(source)
+    wards = dataset("my-wards", remotes=(Remote(url=WARDS["url"], label="hospital/wards", pull=True),))
+    source.rows_.append(wards)
+    taken = entry("harbour.tides")
+    async with driven(source) as drive:
+        await in_browser(drive, "a")
+        assert source.link.submitted == [Search(text="", repositories=[])]
+        await answered(drive, VISITS, WARDS, SHORT, taken)
+        await drive.press("plus", "plus", "plus", "up", "plus", "plus")
+        assert "3 marked" in drive.text()
+        await until_asked(drive, "enter", by=Ask)  # of the name that is taken
+        await drive.press("=other.tides", "enter")
+        assert source.link.submitted[1:] == [
+            Pull(dataset=VISITS["url"], url=VISITS["url"], alias="visits"),
+            Pull(dataset=wards.id, url=WARDS["url"]),
+            Pull(dataset=taken["url"], url=taken["url"], alias="other.tides"),
+        ]
+
+
+async def test_what_cannot_be_asked_is_told_in_place_and_asked_again(source: FakeSource) -> None:
+    prepared(source)
+    async with driven(source, (80, 24)) as drive:
+        await in_browser(drive, "a")
+        assert "asking" in drive.text() or "waits" in drive.text() or "running" in drive.text()
+        await answered(drive, SHORT, problems=[{"repository": "lake", "message": "access is denied"}])
+        assert "lake: access is denied" in drive.text()
+        assert "x-ray" in drive.text()
+        await drive.press("ctrl+r")
+        await drive.until(lambda: len(source.link.submitted) == 2)
+        error = Failure("there is no network", hint="plug it in")
+        failed = replace(source.known[-1], state=JobState.failed, started=AT, ended=AT, error=error)
+        source.link.tell(source.changed(failed))
+        await drive.until(lambda: "plug it in" in drive.text())
+        assert "x-ray" in drive.text()  # what was found before stays
+
+
+async def test_leaving_stops_the_search(source: FakeSource) -> None:
+    prepared(source)
+    async with driven(source) as drive:
+        await in_browser(drive)
+        job = source.known[-1].id
+        await drive.press("ctrl+g")
+        await drive.until(lambda: source.link.cancelled == [job])
+        await until_asked(drive, "escape", by=Picker)
+        await drive.until(lambda: source.link.cancelled == [job, job])
+        await drive.press("escape")
+        assert drive.app.screen is drive.bench
+
+
+async def test_thousands_are_shown_and_narrowed_quickly(source: FakeSource) -> None:
+    prepared(source)
+    many = [
+        entry(f"town{number:05d}.visits", description="x" * 200, records=number) for number in range(8000)
+    ]
+    async with driven(source) as drive:
+        screen = await in_browser(drive)
+        await answered(drive, *many)
+        started = time.process_time()
+        await drive.press("=town07999")
+        assert [each.name for each in screen._list.shown] == ["town07999.visits"]
+        await drive.press("=visits", "pagedown", "down")
+        assert time.process_time() - started < 1
+        assert "8 000 datasets" in drive.text()
+
+
+async def test_repositories_are_added_and_forgotten(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await until_asked(drive, "I", by=Picker)
+        assert "forget" not in drive.text()
+        await until_asked(drive, "plus", by=Ask)
+        await drive.press("=ftp://old.example/", "enter")
+        assert "no address that is known" in drive.text()
+        await drive.press("=s3://lake/odf", "enter")
+        await drive.until(lambda: "Name of the repository" in drive.text())
+        await drive.press("=my lake", "enter")
+        assert "a name has letters" in drive.text()
+        await drive.press("=lake", "enter")
+        await drive.until(lambda: source.places == [Place("lake", "s3://lake/odf/")])
+        await drive.until(lambda: isinstance(drive.app.screen, Picker))
+        await drive.settle()
+        assert "s3://lake/odf/" in drive.text()
+        await until_asked(drive, "minus", by=Picker)
+        await until_asked(drive, "1", by=Confirm)
+        await drive.press("y")
+        await drive.until(lambda: source.places == [])
+
+
+async def test_a_typed_address(source: FakeSource) -> None:
+    prepared(source)
+    here = dataset("visits", remotes=(Remote(url=f"{BASE}visits/", label="hospital/visits", pull=True),))
+    source.rows_.append(here)
+    async with driven(source) as drive:
+        await until_asked(drive, "I", "u", by=Ask)
+        await drive.press("=ipns://k51/clinics/wards", "enter")
+        await drive.until(lambda: "Name of the dataset here" in drive.text())
+        await drive.press("enter")
+        url = "ipns://k51/clinics/wards/"
+        assert source.link.submitted == [Pull(dataset=url, url=url, alias="wards")]
+        await until_asked(drive, "I", "u", by=Ask)
+        await drive.press("=hospital/visits", "enter")
+        assert source.link.submitted[1:] == [Pull(dataset=here.id, url=f"{BASE}visits/")]
+        await until_asked(drive, "I", "u", by=Ask)
+        await drive.press("=hospital", "enter")
+        assert isinstance(drive.app.screen, Ask)  # a repository is no dataset
