@@ -243,6 +243,17 @@ class ChainIndex:
         """Remembers that for the next verification."""
         self._run(lambda db: db.execute("INSERT OR IGNORE INTO sound VALUES (?)", (key,)))
 
+    def remake(self) -> None:
+        """Forgets everything; what is asked for again is read from the chains.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        with self._lock:
+            self.close()
+            if self._path is not None:
+                _remove(self._path)
+
     # --- The connection -----------------------------------------------------------------------
 
     def _one(self, sql: str, *values: Any) -> Any:
@@ -273,8 +284,7 @@ class ChainIndex:
             return
         self.close()
         try:
-            for ending in ("", "-wal", "-shm"):
-                Path(f"{self._path}{ending}").unlink(missing_ok=True)
+            _remove(self._path)
         except OSError:
             self._use_memory(error)
 
@@ -291,6 +301,11 @@ class ChainIndex:
             except sqlite3.Error:
                 memory = _open(":memory:")
         self._path, self._db = None, memory
+
+
+def _remove(path: Path) -> None:
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{path}{ending}").unlink(missing_ok=True)
 
 
 def _open(name: str) -> sqlite3.Connection:

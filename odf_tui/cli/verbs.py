@@ -34,6 +34,7 @@ VERBS: Final = {
     "trust": "trust",
     "untrust": "trust",
     "verify": "verifying",
+    "fsck": "fsck",
     "keys": "keys",
     "serve": "serve",
     "demo": "demo",
