@@ -131,7 +131,7 @@ def download(
                         raise Failed(BadData(problem, where=shown(url)), again=False)
                     ranges = False
                     continue
-                for piece in _rest(web, response, skip, size - at):
+                for piece in _rest(response, skip, size - at):
                     at += len(piece)
                     yield piece
             if at < size:
@@ -161,19 +161,19 @@ def _skipped(response: Response, start: int, size: int) -> int | None:
         total = int(part[2]) if part[2] != "*" else None
         skip = 0
     if total is not None and total != size:
+        response.check_file(response.beginning())
         problem = f"the server has {total:,} bytes where there should be {size:,}"
         raise Failed(BadData(problem, where=shown(response.url), hint="its file is damaged"), again=False)
     return skip
 
 
-def _rest(web: Web, response: Response, skip: int, wanted: int) -> Iterator[bytes]:
+def _rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
     """The bytes after the first ``skip``, and one more than ``wanted`` at most."""
-    web.check_packed(response)
     first = True
     with closing(response.pieces(skip + wanted + 1)) as pieces:
         for piece in pieces:
             if first:
-                web.check_page(response, piece)
+                response.check_file(piece)
                 first = False
             if skip >= len(piece):
                 skip -= len(piece)

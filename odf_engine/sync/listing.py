@@ -64,12 +64,9 @@ class ServerRepository:
         headers = {"Accept": "application/json"}
         try:
             with self._web.once("GET", self._web.url, headers=headers, missing=_NO_LIST) as response:
-                data = b"".join(response.pieces(MOST_LIST_BYTES + 1))
                 if response.headers.get_content_type() != "application/json":
                     raise Failed(self._no_list(), again=False)
-                self._web.check_packed(response)
-                response.check_size(len(data), MOST_LIST_BYTES)
-                return data
+                return response.whole(MOST_LIST_BYTES)
         except Failed as failure:
             if isinstance(failure.error, NotFound):
                 raise Failed(self._no_list(), again=False) from None

@@ -15,10 +15,11 @@ from typing import Any, BinaryIO, Final, Self, TypeVar
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
 
 from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
+from odf_engine.ingest.http import without_login  # which leaves what stands behind ?: a signature, perhaps
 from odf_engine.ingest.retries import Failed, Retries, broken, retry_after
 from odf_engine.sync.connections import Connection, Connections, Stop, TooMuch, TooSlow, Watched
 from odf_engine.sync.places import Access
-from odf_engine.workspace.remotes import origin_of, without_login
+from odf_engine.workspace.remotes import origin_of
 
 _LONGEST_PIECE: Final = 0.5
 _SENT: Final = 1 << 16
@@ -48,6 +49,7 @@ class Response:
         self.url, self.status, self.headers = url, answer.status, answer.headers
         self.length = answer.length
         self._web, self._connection, self._answer, self._watched = web, connection, answer, watched
+        self._left = answer.length
         self._whole = answer.length == 0
 
     def pieces(self, at_most: int) -> Generator[bytes, None, None]:
@@ -56,37 +58,61 @@ class Response:
         Raises:
             Failed: it broke, or is too slow. What ends early without a failure is not noticed here.
         """
-        # Chunks of one byte each need six.
-        self._watched.body(8 * at_most + (1 << 16))
-        left = at_most if self.length is None else min(at_most, self.length)
+        # Chunks need something around them; those of a few bytes each are made to keep us busy.
+        self._watched.body(2 * at_most + (1 << 16))
         view = self._connection.buffer
-        while left > 0 and not self._whole:
-            count, failure = self._fill(view[: min(left, len(view))])
+        while at_most > 0 and not self._whole:
+            count, failure = self._fill(view[: min(at_most, len(view), self._left or at_most)])
+            at_most -= count
             if count:
-                left -= count
                 yield bytes(view[:count])
             self._web.reporter.check()
+            if isinstance(failure, http.client.IncompleteRead) and self._left is not None:
+                problem = f"the connection ended {self._left:,} bytes before the end of the answer"
+                raise Failed(SourceUnavailable(problem, where=shown(self.url)), again=True)
             if failure is not None:
                 raise self._web.broken(failure, self.url) from None
-        if self.length is not None and left == 0 and at_most >= self.length:
-            self._whole = True
 
-    def check_size(self, came: int, at_most: int) -> None:
-        """Looks at how much came of a body that should have come to its end.
+    def whole(self, at_most: int) -> bytes:
+        """The whole body, which has to be that of a file.
 
         Raises:
-            Failed: it broke off, or has more than ``at_most`` bytes.
+            Failed: it broke off, it has more than ``at_most`` bytes, or it is a page for people.
         """
-        if max(came, self.length or 0) > at_most:
+        too_long = (self.length or 0) > at_most
+        data = b"".join(self.pieces(at_most + 1)) if not too_long else self.beginning()
+        self.check_file(data)
+        if too_long or len(data) > at_most:
             problem = f"the server sends more than the {at_most:,} bytes that this may have"
             raise Failed(BadData(problem, where=shown(self.url)), again=False)
-        if self.length is not None and came < self.length:
-            problem = f"the connection ended after {came:,} of {self.length:,} bytes"
-            raise Failed(SourceUnavailable(problem, where=shown(self.url)), again=True)
+        return data
+
+    def beginning(self) -> bytes:
+        """The first bytes of a body that is not wanted, to see what it is."""
+        with suppress(Failed):
+            return next(self.pieces(512), b"")
+        return b""
+
+    def check_file(self, data: bytes) -> None:
+        """Looks whether the first bytes of a body are those of a file, as it is.
+
+        Raises:
+            Failed: they are those of a page for people, or packed.
+        """
+        start, where = data[:512].lstrip()[:16].lower(), shown(self.url)
+        typed = self.headers.get_content_type() in ("text/html", "application/xhtml+xml")
+        if start.startswith((b"<!doctype html", b"<html")) or (typed and start.startswith(b"<")):
+            problem = "the server answers with a web page (HTML) instead of a file of a dataset"
+            hint = "is this the address of a dataset? perhaps one has to log in first: odf repo login URL"
+            raise Failed(BadData(problem, where=where, hint=hint), again=False)
+        encoding = self.headers.get("Content-Encoding", "").strip().lower()
+        if encoding not in ("", "identity"):
+            problem = f"the server sends the file packed as {printable(encoding)}, though it was asked not to"
+            raise Failed(BadData(problem, where=where, hint="tell its owner"), again=False)
 
     def close(self) -> None:
         """Lets go of the connection; one whose answer was read to its end is used again."""
-        if not self._whole and not self._answer.will_close and (self.length or 0) <= _WORTH_READING:
+        if not self._whole and not self._answer.will_close and (self._left or 0) <= _WORTH_READING:
             with suppress(Failed, OdfError):
                 for _ in self.pieces(_WORTH_READING):
                     pass
@@ -103,6 +129,9 @@ class Response:
             while filled < len(view) and (not filled or monotonic() - begun < _LONGEST_PIECE):
                 count = self._some(view[filled:])
                 filled += count
+                if self._left is not None:
+                    self._left -= count
+                    self._whole = self._left == 0
                 if not count:
                     self._whole = self.length is None
                     return filled, None if self._whole else http.client.IncompleteRead(b"")
@@ -181,11 +210,7 @@ class Web:
 
         def get() -> bytes:
             with self.once("GET", url, missing=missing) as response:
-                self.check_packed(response)
-                data = b"".join(response.pieces(at_most + 1))
-                self.check_page(response, data)
-                response.check_size(len(data), at_most)
-                return data
+                return response.whole(at_most)
 
         return self.retried(get)
 
@@ -255,22 +280,6 @@ class Web:
         elif isinstance(reason, http.client.HTTPException | ValueError):
             reason = printable(str(reason)) or "the answer is not HTTP"
         return broken(reason, shown(url), _NETWORK_HINT)
-
-    def check_page(self, response: Response, data: bytes) -> None:
-        """Looks whether the first bytes of a file are those of a page for people; raises Failed then."""
-        start = data[:512].lstrip()[:16].lower()
-        typed = response.headers.get_content_type() in ("text/html", "application/xhtml+xml")
-        if start.startswith((b"<!doctype html", b"<html")) or (typed and start.startswith(b"<")):
-            problem = "the server answers with a web page (HTML) instead of a file of a dataset"
-            hint = "is this the address of a dataset? perhaps one has to log in first: odf repo login URL"
-            raise Failed(BadData(problem, where=shown(response.url), hint=hint), again=False)
-
-    def check_packed(self, response: Response) -> None:
-        """Looks whether a file comes packed, so that its bytes are not its own; raises Failed then."""
-        encoding = response.headers.get("Content-Encoding", "").strip().lower()
-        if encoding not in ("", "identity"):
-            problem = f"the server sends the file packed as {printable(encoding)}, though it was asked not to"
-            raise Failed(BadData(problem, where=shown(response.url), hint="tell its owner"), again=False)
 
     def _exchange(
         self,
