@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from functools import partial
 from typing import Final, NamedTuple
 
 from aiohttp import WSCloseCode, web
@@ -22,14 +23,16 @@ from odf_engine.sync.smart_session import CLIENT, Refusal, converse, internal
 
 _SLOWEST: Final = 64 << 10  # bytes a second, of objects
 _MOST_OBJECTS: Final = 50_000
+_ASKED_LEAST, _ASKED_EACH = 1 << 16, 256
 _MOST_RAW: Final = 40
 """Blocks of so many times the size of a message are not even packed."""
 
 
 class _Interval(NamedTuple):
-    """The blocks that a client asks for, oldest first."""
+    """The blocks that a client asks for: those after ``after`` (None: from the first) up to ``stop``."""
 
-    hashes: list[Multihash]
+    after: Multihash | None
+    stop: Multihash
     plan: m.TransferPlan
 
 
@@ -42,8 +45,12 @@ async def pull(request: web.BaseRequest, dataset: Served) -> web.StreamResponse:
     """
     ending = asyncio.create_task(dataset.serving.stopping.wait())
     try:
+        most = await dataset.serving.run(_most_asked, dataset.entry.dataset)
         return await converse(
-            request, dataset.serving, lambda channel, newer: _Pull(dataset, channel, newer).run(ending)
+            request,
+            dataset.serving,
+            lambda channel, newer: _Pull(dataset, channel, newer).run(ending),
+            most_bytes=most,
         )
     finally:
         ending.cancel()
@@ -83,14 +90,14 @@ class _Pull:
             raise internal(error, ("Pull", "InitialRequest"), newer=self._newer) from None
         await channel.send(m.answer_text(m.PullAccepted(interval.plan)))
         m.read_message(await channel.receive(), m.Empty, CLIENT)
-        async with serving.heavy:
-            try:
-                text = await serving.run(self._blocks, interval.hashes)
-            except OdfError as error:
-                phase = ("Pull", "MetadataRequest")
-                raise internal(error, phase, newer=self._newer, as_answer=False) from None
-            await channel.send(text)
-        del text
+        try:
+            # Who asks for the same blocks is sent the same message.
+            key = self._dataset.folder, interval.after, interval.stop
+            message = await serving.messages.get(key, partial(self._blocks, interval))
+        except OdfError as error:
+            phase = ("Pull", "MetadataRequest")
+            raise internal(error, phase, newer=self._newer, as_answer=False) from None
+        await channel.send_pieces(message.size, message.read)
         patience = serving.limits.idle_seconds
         while True:
             asked = m.read_message(await channel.receive(patience=patience), m.PullObjects, CLIENT)
@@ -118,7 +125,15 @@ class _Pull:
             raise Unsupported("there are too many blocks for one message; read them one by one")
         return found
 
-    def _blocks(self, hashes: list[Multihash]) -> bytes:
+    def _blocks(self, interval: _Interval) -> bytes:
+        def ask(index: ChainIndex, at: Position) -> list[Multihash]:
+            between = _between(index, at, interval.after, interval.stop)
+            if between is None:
+                raise NotFound("the dataset was replaced meanwhile")
+            rows = index.rows(f"SELECT hash FROM blocks WHERE {_WITHIN} ORDER BY sequence", *between)
+            return [Multihash.from_bytes(row[0]) for row in rows]
+
+        hashes = self._dataset.indexed(ask)
         most = int((self._serving.limits.most_message_bytes - 1024) / MOST_PACKED_SHARE)
         archive = write_archive(_read(self._dataset, hashes), most)
         return m.text_of(m.PullBlocks(m.batch_of(len(hashes), archive)))
@@ -137,6 +152,15 @@ class _Pull:
         return m.PullStrategy(reference, "HttpDownload", m.TransferUrl(f"{self._url}{file.kind}/{name}", []))
 
 
+def _most_asked(dataset: Dataset) -> int:
+    """How long a message of a client can be that asks for all objects of a dataset."""
+    try:
+        slices = dataset.state().slices
+    except OdfError:
+        slices = 0  # the client is told of it in the session
+    return _ASKED_LEAST + _ASKED_EACH * min(2 * slices, _MOST_OBJECTS)
+
+
 def find(dataset: Dataset, file: ObjectFile) -> str | None:
     """The name under which a dataset has an object of this size."""
     objects = LocalObjects(dataset.folder / file.kind)
@@ -147,28 +171,35 @@ def find(dataset: Dataset, file: ObjectFile) -> str | None:
         return None  # it is gone since
 
 
+_WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"
+
+
 def _found(index: ChainIndex, at: Position, after: Multihash | None, stop: Multihash) -> _Interval | None:
     """The blocks after ``after`` up to ``stop``; None where one of them is no part of the chain so."""
+    between = _between(index, at, after, stop)
+    if between is None:
+        return None
+    ((blocks, raw),) = index.rows(
+        f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM blocks WHERE {_WITHIN}", *between
+    )
+    ((slices, size, records),) = index.rows(
+        "SELECT COUNT(*), COALESCE(SUM(size), 0), COALESCE(SUM(last - first + 1), 0) FROM slices"
+        f" WHERE {_WITHIN}",
+        *between,
+    )
+    # Checkpoints are not counted: the plan is for progress bars.
+    return _Interval(after, stop, m.TransferPlan(blocks, slices, max(0, records), raw, max(0, size)))
+
+
+def _between(
+    index: ChainIndex, at: Position, after: Multihash | None, stop: Multihash
+) -> tuple[int, int, int] | None:
+    """The chain, and the numbers between which the blocks are: the first of them exclusive."""
     last = _number(index, at, stop)
     first = -1 if after is None else _number(index, at, after)
     if last is None or first is None or first > last:
         return None
-    blocks = index.rows(
-        "SELECT hash, size FROM blocks WHERE chain = ? AND sequence > ? AND sequence <= ? ORDER BY sequence",
-        at.chain,
-        first,
-        last,
-    )
-    ((slices, size, records),) = index.rows(
-        "SELECT COUNT(*), COALESCE(SUM(size), 0), COALESCE(SUM(last - first + 1), 0) FROM slices"
-        " WHERE chain = ? AND sequence > ? AND sequence <= ?",
-        at.chain,
-        first,
-        last,
-    )
-    # Checkpoints are not counted: the plan is for progress bars.
-    plan = m.TransferPlan(len(blocks), slices, max(0, records), sum(row[1] for row in blocks), max(0, size))
-    return _Interval([Multihash.from_bytes(row[0]) for row in blocks], plan)
+    return at.chain, first, last
 
 
 def _number(index: ChainIndex, at: Position, block: Multihash) -> int | None:

@@ -47,7 +47,11 @@ def internal(error: OdfError, phase: tuple[str, str], *, newer: bool, as_answer:
 
 
 async def converse(
-    request: web.BaseRequest, serving: Serving, flow: Callable[[Channel, bool], Awaitable[None]]
+    request: web.BaseRequest,
+    serving: Serving,
+    flow: Callable[[Channel, bool], Awaitable[None]],
+    *,
+    most_bytes: int | None = None,
 ) -> web.StreamResponse:
     """Opens the session and holds the conversation.
 
@@ -55,13 +59,16 @@ async def converse(
         request: what wants to become a session.
         serving: limits.
         flow: what is said; gets the channel, and whether the client is of the newer era.
+        most_bytes: of a message of the client, where that is less than what any may have.
     """
     version = request.headers.get(VERSION_HEADER)
     if version not in (None, VERSION):
         return web.Response(status=400, text='{"message":"Incompatible client version"}', content_type=_JSON)
     limits = serving.limits
     socket = web.WebSocketResponse(
-        max_msg_size=limits.most_message_bytes, compress=False, timeout=_CLOSE_SECONDS
+        max_msg_size=min(most_bytes or limits.most_message_bytes, limits.most_message_bytes),
+        compress=False,
+        timeout=_CLOSE_SECONDS,
     )
     if not socket.can_prepare(request).ok:
         headers = {"Upgrade": "websocket"}
