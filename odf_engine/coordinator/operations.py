@@ -164,6 +164,7 @@ def _share(request: Push | Compare | Search, context: Context, reporter: Reporte
 
 
 def _ingest(request: Ingest, context: Context, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.coordinator import sharing
     from odf_engine.ingest.push_source import push_source
     from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.spool import release
@@ -174,6 +175,7 @@ def _ingest(request: Ingest, context: Context, reporter: Reporter) -> dict[str, 
     entry = workspace.resolve(request.dataset)
     push_source(entry, request.source)  # as above
     Trust(workspace).check(entry)
+    sharing.warn_of_source(workspace, entry, reporter)
     files = [Path(file) for file in request.files]
     try:
         runtime = context.host.spark(reporter)

@@ -47,6 +47,15 @@ def source_of(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str
     return known[0] if known else None
 
 
+def warn_of_source(workspace: Workspace, entry: DatasetEntry, reporter: Reporter) -> None:
+    """Says that what is appended here is not there: the two histories part, unless it is pushed there."""
+    known = Remotes(workspace.odf).of(entry.id)
+    for url in known.pull:
+        if url not in known.push:
+            hint = f"odf repo alias remove {entry.alias} lets go of that place"
+            reporter.line(f"it comes from {url}, which has not what is appended here ({hint})", "warning")
+
+
 def pull(
     workspace: Workspace, entry: DatasetEntry | None, url: str, request: Pull, reporter: Reporter
 ) -> dict[str, Any]:
@@ -188,8 +197,8 @@ def search(request: Search, context: Context, reporter: Reporter) -> dict[str, A
     words = request.text.casefold().split()
     found: list[dict[str, Any]] = []
     problems: list[dict[str, str]] = []
+    reporter.phase("search")
     for repo in named:
-        reporter.phase(f"look into {repo.name}")
         try:
             repository = open_repository(repo.url, access(workspace, reporter))
             try:

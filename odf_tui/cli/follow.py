@@ -26,7 +26,12 @@ if TYPE_CHECKING:
     from rich.live import Live
 
 SECONDS_BETWEEN_LINES: Final = 5.0
-_COUNTED: Final = {"verify": ("", " blocks"), "replay": ("transaction ", "")}  # where they are no files
+_COUNTED: Final = {  # where they are no files
+    "verify": ("", " blocks"),
+    "replay": ("transaction ", ""),
+    "compare": ("", " blocks"),
+    "search": ("", " datasets"),
+}
 
 
 def follow(workspace: Workspace, requests: Sequence[tuple[Request, str]]) -> list[Job]:

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import http.server
 import json
+import os
+import pty
+import sys
+import termios
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +23,7 @@ from odf_engine.coordinator.client import Client, read_journal, run_jobs
 from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.errors import OdfError
 from odf_engine.workspace.remotes import Remotes
+from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.pulling import Asked, wanted
 from tests.cli.conftest import Odf, Ran, call_odf
@@ -31,6 +37,7 @@ from tests.sync.builders import (
     make_root,
 )
 from tests.sync.file_server import serving
+from tests.sync.serving_here import served
 
 SECRET = "tok-5b0c2f7e91"
 
@@ -313,6 +320,58 @@ def test_what_makes_a_login(fresh: Odf, tmp_path: Path) -> None:
         fresh("repo", "logout", "https://h.org/elsewhere").err == "the login for https://h.org is forgotten\n"
     )
     assert "none was kept" in fresh("repo", "logout", "lab").err
+
+
+def test_what_is_typed_is_not_shown(fresh: Odf, tmp_path: Path) -> None:
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.chdir(tmp_path)
+        os.execv(
+            sys.executable,
+            [sys.executable, "-m", "odf_tui", "repo", "login", "https://h.org", "--user", "joe"],
+        )
+    shown = b""
+    while b"password of joe" not in shown:
+        shown += os.read(terminal, 1000)
+    # A terminal that still echoes would show it: wait until it does not.
+    while termios.tcgetattr(terminal)[3] & termios.ECHO:
+        pass
+    os.write(terminal, f"{SECRET}\n".encode())
+    with contextlib.suppress(OSError):  # the terminal is gone
+        while more := os.read(terminal, 1000):
+            shown += more
+    assert os.waitpid(pid, 0)[1] == 0, shown
+    assert SECRET.encode() not in shown
+    assert SECRET in (tmp_path / ".odf" / "keys" / "logins.json").read_text()
+
+
+# --- Servers of datasets ---------------------------------------------------------------------------
+
+
+def test_a_server_of_datasets(fresh: Odf, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    other = Workspace.init(tmp_path_factory.mktemp("other"))
+    numbers = make_root(other, "numbers", slices=2)
+    mine = make_root(Workspace(tmp_path), "joe/mine", slices=1)
+    _, made = Tokens(other.odf).new("me")
+    with served(other, allow_push=True) as server:
+        for name, scheme in (("web", ""), ("smart", "odf+")):
+            fresh("repo", "add", name, scheme + server.url)
+        found = fresh("search", "NUMB", "--json").json["datasets"]
+        assert [(each["pull"], each["records"]) for each in found] == [
+            ("odf pull smart/numbers", 6), ("odf pull web/numbers", 6),
+        ]  # fmt: skip
+        assert fresh("pull", "smart/numbers").out.startswith("numbers: new, 6 records in 4 blocks, ")
+        add_blocks(numbers, 2)
+        ran = fresh("pull", "numbers", "--from", "web", "--json")
+        assert [(each["blocks"], each["url"]) for each in ran.json] == [(2, f"{server.url}numbers/")]
+        ran = fresh("push", "joe/mine", "--to", "smart")
+        assert (ran.code, "odf repo login" in ran.err) == (1, True)
+        fresh("repo", "login", "smart", "--stdin", input=made)
+        assert fresh("push", "joe/mine", "--to", "smart").out.startswith("joe/mine: new there, 3 blocks, ")
+        ran = fresh("push", "joe/mine", "--to", "web")
+        assert (ran.code, "can only be read" in ran.err) == (1, True)
+        assert_nowhere(made, tmp_path)
+    assert other.resolve("joe/mine").dataset.head() == mine.dataset.head()
 
 
 # --- Jobs ------------------------------------------------------------------------------------------

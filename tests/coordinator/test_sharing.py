@@ -31,6 +31,13 @@ content:
       merge: {kind: Append}
 """
 
+PUSHED = """
+    - kind: AddPushSource
+      sourceName: ships
+      read: {kind: NdJson, schema: ["name STRING"]}
+      merge: {kind: Append}
+"""
+
 
 class Home:
     """No Spark at all: what is tested here must not ask for it."""
@@ -244,6 +251,23 @@ def test_searching_goes_on_where_a_repository_cannot_be_asked(do, here, there, t
     assert do(Search("tides", ["shop"])) == {"datasets": [], "problems": []}
     with pytest.raises(NotFound):
         do(Search("numbers", ["lab"]))
+
+
+def test_rows_that_are_pushed_into_what_comes_from_elsewhere(do, here, there, log) -> None:
+    text = MANIFEST.partition("    - kind")[0] + PUSHED
+    (theirs,) = there.add(read_manifests(text, "ports.yaml"))
+    do(pull_new(url_of(theirs), "ports"))
+    entry = here.resolve("ports")
+    with pytest.raises(NotTrusted):
+        do(Ingest(str(entry.id), ["/tmp/x"]))
+    Trust(here).grant(entry)
+    for pushes, warned in ((False, True), (True, False)):
+        if pushes:
+            Remotes(here.odf).attach(entry.id, url_of(theirs), "push")
+        log.lines.clear()
+        with pytest.raises(AssertionError, match="Spark was asked for"):
+            do(Ingest(str(entry.id), ["/tmp/x"]))
+        assert any("which has not what is appended here" in line for line in log.lines) is warned
 
 
 def test_what_does_not_go(do, here, there, tmp_path) -> None:
