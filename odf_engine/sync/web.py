@@ -277,7 +277,7 @@ class Web:
             reason = "it ended before the end of the answer"
         elif isinstance(reason, http.client.BadStatusLine):
             reason = "the answer is not HTTP"
-        elif isinstance(reason, http.client.HTTPException | ValueError):
+        elif isinstance(reason, http.client.HTTPException | ValueError) and not isinstance(reason, OSError):
             reason = printable(str(reason)) or "the answer is not HTTP"
         return broken(reason, shown(url), _NETWORK_HINT)
 
