@@ -72,7 +72,8 @@ def add_slices(entry: DatasetEntry, count: int = 1, rows: int = 3, city: str = "
         )  # fmt: skip
         assert written is not None
         data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
-        event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=time)
+        watermark = max(time, state.watermark or time)
+        event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=watermark)
         commit(entry, [event], data=written.path)
         made.append(data.physical_hash)
     return made
