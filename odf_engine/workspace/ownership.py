@@ -79,9 +79,11 @@ def make_proof(workspace: Workspace, entry: DatasetEntry, block: Multihash | Non
         raise NotFound(f"the chain of {entry.alias} does not hold block {block}")
     try:
         key = workspace.keys.private_key_pem(state.dataset_id)
-    except NotFound as error:
-        hint = "only its owner can prove it; one who has the key elsewhere: odf keys export, odf keys import"
-        raise NotFound(f"the key of {entry.alias} is not here: {error.message}", hint=hint) from None
+    except NotFound:
+        hint = (
+            "only its owner can sign; who has the key elsewhere takes it along: odf keys export, then import"
+        )
+        raise NotFound(f"the private key of {entry.alias} is not in this workspace", hint=hint) from None
     try:
         return prove(entry.dataset.folder, state.dataset_id, key, block)
     except OSError as error:

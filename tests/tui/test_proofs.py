@@ -95,4 +95,4 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
     try:
         source.prove(dataset, str(head))
     except NotFound as error:
-        assert "key of boats is not here" in error.message
+        assert "key of boats is not in this workspace" in error.message

@@ -105,7 +105,7 @@ def test_only_who_has_the_key_can_prove(workspace: Workspace, entry: DatasetEntr
         make_proof(workspace, entry, Multihash.sha3_256(b"elsewhere"))
     pem = workspace.keys.private_key_pem(entry.id)
     workspace.keys.forget(entry.id)
-    with pytest.raises(NotFound, match="key of rain is not here"):
+    with pytest.raises(NotFound, match="key of rain is not in this workspace"):
         make_proof(workspace, entry)
     other = workspace.keys.generate()
     path = workspace.keys.folder / f"{other.multibase}.pem"
