@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import struct
-from typing import Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import aiohttp
 from aiohttp import WSCloseCode, WSMsgType, web
@@ -21,9 +22,10 @@ MOST_MESSAGE_BYTES: Final = 64 << 20
 MOST_PACKED_SHARE: Final = 3.65
 """So many bytes of a message are needed for a byte of its payload, at most on the average of gzip."""
 
-_FRAME_BYTES: Final = 4 << 20
+_SHORT_BYTES: Final = 1 << 16
+_FRAME_BYTES: Final = 1 << 18
 _SLOWEST: Final = 64 << 10  # bytes a second, of long messages
-_FULL_BUFFER: Final = 1 << 20
+_FULL_BUFFER: Final = 1 << 18
 _REASON_BYTES: Final = 123
 
 Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
@@ -63,16 +65,27 @@ class Channel:
             Unsupported: it is longer than :attr:`most_bytes`.
             PeerGone, SourceUnavailable: the other end is gone, or takes nothing.
         """
-        if len(text) > self.most_bytes:
+        if len(text) > _SHORT_BYTES:
+            await self.send_pieces(len(text), lambda start, count: text[start : start + count])
+            return
+        await self._within(len(text), self._socket.send_str(text.decode()))
+
+    async def send_pieces(self, size: int, read: Callable[[int, int], bytes]) -> None:
+        """Sends a message of ``size`` bytes, of which ``read`` gives so many from so many on.
+
+        Raises:
+            Unsupported, PeerGone, SourceUnavailable: as :meth:`send`.
+        """
+        if size > self.most_bytes:
             raise Unsupported(
-                f"a message of {len(text):,} bytes would be longer than {self.most_bytes:,}", where=self.where
+                f"a message of {size:,} bytes would be longer than {self.most_bytes:,}", where=self.where
             )
+        await self._within(size, self._send_in_frames(size, read))
+
+    async def _within(self, size: int, sending: Coroutine[Any, Any, None]) -> None:
         try:
-            async with asyncio.timeout(self._patience + len(text) / _SLOWEST):
-                if len(text) <= _FRAME_BYTES:
-                    await self._socket.send_str(text.decode())
-                else:
-                    await self._send_in_frames(text)
+            async with asyncio.timeout(self._patience + size / _SLOWEST):
+                await sending
         except TimeoutError:
             raise SourceUnavailable("the other end takes nothing any more", where=self.where) from None
         except (ConnectionError, aiohttp.ClientError, RuntimeError):
@@ -121,24 +134,29 @@ class Channel:
         """Breaks the connection."""
         self._transport.abort()
 
-    async def _send_in_frames(self, text: bytes) -> None:
+    async def _send_in_frames(self, size: int, read: Callable[[int, int], bytes]) -> None:
         # aiohttp sends any message as one frame.
         kind = WSMsgType.TEXT
-        for start in range(0, len(text), _FRAME_BYTES):
-            piece = text[start : start + _FRAME_BYTES]
-            first = kind | (0x80 if start + _FRAME_BYTES >= len(text) else 0)
+        for start in range(0, size, _FRAME_BYTES):
+            piece = read(start, _FRAME_BYTES)
+            first = kind | (0x80 if start + _FRAME_BYTES >= size else 0)
             if self._transport.is_closing():
                 raise ConnectionResetError
+            mask = 0x80 if self._masked else 0
+            if len(piece) < 1 << 16:
+                header = struct.pack("!BBH", first, mask | 0x7E, len(piece))
+            else:
+                header = struct.pack("!BBQ", first, mask | 0x7F, len(piece))
             if self._masked:
                 key = secrets.token_bytes(4)
-                self._transport.write(struct.pack("!BBQ", first, 0xFF, len(piece)) + key)
-                self._transport.write(_masked(piece, key))
-            else:
-                self._transport.write(struct.pack("!BBQ", first, 0x7F, len(piece)))
-                self._transport.write(piece)
+                header, piece = header + key, _masked(piece, key)
+            self._transport.write(header)
+            self._transport.write(piece)
             kind = WSMsgType.CONTINUATION
+            pause = 0.001
             while self._transport.get_write_buffer_size() > _FULL_BUFFER:
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, 0.05)  # a slow one costs little
 
     def _gone(self, reason: str = "") -> PeerGone:
         return PeerGone("the other end closed the connection", reason=reason, where=self.where)

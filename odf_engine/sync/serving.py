@@ -20,6 +20,7 @@ from odf_engine.errors import Conflict, InvalidIdentity, NotFound, OdfError, Sou
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern
+from odf_engine.sync.prepared import PreparedMessages
 from odf_engine.sync.remote import ObjectFile
 from odf_engine.workspace.config import ServeConfig
 from odf_engine.workspace.tokens import Token, Tokens
@@ -150,8 +151,9 @@ class Serving:
     Attributes:
         workspace, limits, tokens: what they are called.
         allow_push: whether anything may be pushed.
-        heavy: hold it (``async with``) while a message of megabytes is made, sent or read: so few of them
-            are in memory at once.
+        heavy: hold it (``async with``) while a message of megabytes is in memory, and never while waiting
+            for a client: so few of them are in memory at once.
+        messages: long messages that were made already.
         stopping: set when the server is told to stop.
     """
 
@@ -170,6 +172,7 @@ class Serving:
         self.allow_push = allow_push
         self.tokens = Tokens(workspace.odf)
         self.heavy = asyncio.Semaphore(_HEAVY)
+        self.messages = PreparedMessages(workspace.odf / "cache", self.run, self.heavy)
         self.stopping = asyncio.Event()
         self._scheme = "https" if tls else "http"
         self._patterns = [DatasetPattern.parse(text) for text in patterns]

@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -73,6 +74,7 @@ def nginx(folder: Path, port: int) -> Iterator[tuple[int, int, Path]]:
             with suppress(OSError), socket.create_connection(("127.0.0.1", plain), 1):
                 break
             assert process.poll() is None, (folder / "nginx.log").read_text()
+            time.sleep(0.01)
         yield plain, tls, certificate
     finally:
         process.send_signal(signal.SIGTERM)
