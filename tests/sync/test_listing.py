@@ -14,7 +14,10 @@ import pytest
 from odf_engine.errors import BadData, OdfError, SourceUnavailable, Unsupported
 from odf_engine.sync.places import Access, open_repository
 from odf_engine.sync.remote import Listed
+from odf_engine.workspace.workspace import Workspace
+from tests.sync import builders
 from tests.sync.hostile_server import Behaviour, Exchange, HostileServer, hostile
+from tests.sync.serving_here import served
 
 ID = "did:odf:fed01df230b49615d175307d580c33d6fda61fc7b9aec91df0f5c1a5ebe3b8cbfee02"
 HEAD = "f1620" + "ab" * 32
@@ -69,6 +72,17 @@ def test_a_list(server: HostileServer, patience: Access, scheme: str) -> None:
         size=1 << 40, description="Rain [31mand sun", keywords=("a", "b"),
     )  # fmt: skip
     assert server.asked[0].headers["accept"] == "application/json"
+
+
+def test_our_own_server(there: Workspace, access: Access) -> None:
+    entry = builders.make_root(there, "weather.bern", slices=1)
+    builders.make_derivative(there, entry, "mean.weather")
+    with served(there) as running:
+        for url in (running.url, f"odf+{running.url}"):
+            mean, weather = listed(url, access)
+            assert (mean.name, mean.kind) == ("mean.weather", "Derivative")
+            assert (weather.url, weather.id) == (f"{url}weather.bern/", str(entry.id))
+            assert (weather.head, weather.blocks, weather.records) == (str(entry.dataset.head()), 3, 3)
 
 
 def forever(exchange: Exchange) -> None:
