@@ -14,6 +14,7 @@ from odf_tui.widgets.lines import Span
 SHOWN: Final = 6
 """Blocks of ours that are drawn one by one."""
 _HASH: Final = 8
+_WHAT: Final = 20
 _LABEL: Final = 36
 
 Lines = list[list[Span]]
@@ -82,16 +83,16 @@ def _drawing(remote: Remote, branches: Branches, label: str) -> Lines:
     if branches.common is None:
         lines.append([(" ? ", "muted"), ("the block that both have is not here any more", "muted")])
     else:
-        lines.append([(" ● ", "strong"), *_block(branches.common), ("  both have it", "muted")])
+        lines.append([(" ● ", "strong"), *_block(branches.common), ("  both", "muted")])
         if branches.common.sequence_number:
             lines.append([(" ┊ ", "muted")])
     return lines
 
 
 def _block(line: BlockLine) -> list[Span]:
-    what = f"+{count(line.rows)} rows" if line.rows is not None else shorten(plain(line.summary), 28)
+    what = f"+{count(line.rows)} rows" if line.rows is not None else shorten(plain(line.summary), _WHAT)
     return [
-        (f"{count(line.sequence_number):>7}  ", "strong"),
+        (f"{count(line.sequence_number):>5}  ", "strong"),
         (f"{plain(line.event):<16} ", ""),
         (f"{what}  ", ""),
         (moment(line.time), "muted"),

@@ -54,15 +54,17 @@ def answer_of(result: Mapping[str, Any], rows: Iterable[DatasetRow]) -> Answer:
     """
     by_id: dict[str, DatasetRow] = {}
     by_url: dict[str, DatasetRow] = {}
+    by_head: dict[str, DatasetRow] = {}
     for row in rows:
         if not row.missing:
-            by_id[row.id] = row
+            by_id[row.id] = by_head[row.head] = row
             by_url.update((remote.url, row) for remote in row.remotes)
     found: list[Found] = []
     for entry in result.get("datasets") or ():
         if isinstance(entry, dict) and entry.get("name") and entry.get("url"):
             one = _found(entry)
-            found.append(_with_ours(one, by_id.get(one.id) or by_url.get(one.url)))
+            same = by_id.get(one.id) or by_url.get(one.url) or by_head.get(one.head or "?")
+            found.append(_with_ours(one, same))
     problems = [
         (str(each.get("repository") or "?"), str(each.get("message") or "it cannot be asked"))
         for each in result.get("problems") or ()
@@ -114,9 +116,11 @@ def about(found: Found) -> list[list[Span]]:
         "" if found.size is None else size(found.size),
         "" if found.blocks is None else f"{count(found.blocks)} blocks",
     ]
-    lines: list[list[Span]] = [[(" ", ""), (plain(" · ".join(filter(None, facts))), "")]]
-    if found.here is not None:
-        lines[0].append((f"  {found.standing}, as {plain(found.here.name)}", "good"))
+    told = plain(" · ".join(filter(None, facts)))
+    lines: list[list[Span]] = []
+    if told or found.here is not None:
+        as_name = "" if found.here is None else f"{found.standing}, as {plain(found.here.name)}"
+        lines.append([(" ", ""), (told + ("  " if told and as_name else ""), ""), (as_name, "good")])
     if found.description:
         lines.append([(" ", ""), (plain(found.description.partition("\n")[0]), "")])
     if found.keywords:

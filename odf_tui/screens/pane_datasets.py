@@ -63,11 +63,14 @@ class DatasetsPart(Browsing, Resetting, Verbs):
 
     def show_datasets(self, rows: list[DatasetRow]) -> None:
         """Shows these datasets."""
+        before = self.graph.row
         self.rows = rows
         self.healths = healths(rows, self.book)
         self.graph.load(rows, self.healths, self.datasets_pane.filter)
         self.make_room_for_card()
         self._selected()
+        if (row := self.graph.row) is not None and before is not None and row.remotes != before.remotes:
+            self._show_card()
 
     @on(LineView.Moved, "#graph")
     def _selected(self) -> None:

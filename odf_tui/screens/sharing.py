@@ -154,7 +154,7 @@ class Sharing(Waiting):
         row = self.row_of(job.dataset)
         if may_have_diverged(job) and row is not None and job.error is not None:
             first = job.error.message.partition("\n")[0]
-            self.notify_line(f"{job.kind} {job.target}: {first} – V shows both histories", "bad")
+            self.notify_line(f"{job.kind} {job.target}: V shows both histories; {first}", "bad")
 
 
 def _choice(at: int, id: str, title: str, remark: str) -> Choice:

@@ -253,6 +253,7 @@ _BEGINNING: Final[Sequence[Sequence[Span]]] = [
     [(" n  ", "key"), ("make one: from a file of yours, a URL, or a query", "")],
     [(" A  ", "key"), ("add those of a manifest that is there already", "")],
     [(" d  ", "key"), ("look at a demo first: five datasets with sample data, made here", "")],
+    [(" I  ", "key"), ("bring in those of others, from a repository or an address", "")],
     [],
     [(" ?  ", "key"), ("all keys", "muted")],
 ]
