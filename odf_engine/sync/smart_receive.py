@@ -52,6 +52,7 @@ class Receiving:
         self._adoption: Adoption | None = None
         self._folder: Path | None = None
         self._common: Multihash | None = None
+        self._older: set[ObjectFile] = set()
         self._forking = False
         self._leaves = False
 
@@ -88,6 +89,7 @@ class Receiving:
             if self._forking:
                 if self._target_dataset.holds(block_hash):
                     self._common = block_hash
+                    self._older.update(files_of(walked))
                     continue
                 self._fork()
             self._adopting.store(block_hash, data)
@@ -100,14 +102,14 @@ class Receiving:
         """What has to be uploaded of the objects that the client asks about; None for what is here.
 
         Raises:
-            BadData: an object that no new block speaks of.
+            BadData: an object that no block speaks of.
             Forbidden: more than one push may bring.
         """
         found: list[ObjectFile | None] = []
         for reference in asked.object_files:
             file = reference.file
-            if file not in self.files:
-                raise BadData(f"no new block speaks of {file.kind}/{file.hash} with {file.size:,} bytes")
+            if file not in self.files and file not in self._older:
+                raise BadData(f"no block speaks of {file.kind}/{file.hash} with {file.size:,} bytes")
             found.append(None if self._is_whole(file) else file)
         self._session.folder = self._adopting.arriving
         self._session.announce(file for file in found if file is not None)

@@ -76,6 +76,7 @@ class SmartPush:
             raise Conflict("the dataset there moved meanwhile", where=self._remote.url, hint="push again")
         new = self._collect(common)
         if new.head == theirs:
+            loop.run(self._send_proof(new.head), self._reporter)  # which may be newer than the head
             return self._pushed(theirs, new, "up-to-date")
         archive = self._archive(new.blocks)
         try:

@@ -28,7 +28,6 @@ from odf_engine.workspace.workspace import DatasetEntry
 from tests.sync.builders import add_slices, copy_into, describe, make_derivative, make_root, objects
 from tests.sync.kamu_like import NEW, OLD, KamuServer
 
-
 newer_only = pytest.mark.parametrize("node", [NEW], indirect=True)
 
 
