@@ -25,18 +25,19 @@ class Proving(BlockReading):
         if not await asyncio.to_thread(self.source.holds_key, dataset):
             self.notify_line(f"the key of {name} is not here: only who has it can sign as its owner", "warn")
             return
-        number = count(block.sequence_number)
+        view, number = self.blocks_pane.view, count(block.sequence_number)
         asked = Confirm(
             f"Sign block {number} as the owner?",
             f"of {name}",
             "You stand behind it and all blocks before it.",
-            "The proof goes where the dataset goes.",
+            "The proof goes where the dataset goes."
+            if block.sequence_number == view.total - 1
+            else "Only the newest block's proof goes where the dataset goes.",
         )
         if not await self.app.push_screen_wait(asked):
             return
         await asyncio.to_thread(self.source.prove, dataset, block.hash)
-        self.notify_line(f"{name} is signed by its owner up to block {number}")
-        view = self.blocks_pane.view
+        self.notify_line(f"block {number} of {name} is signed by its owner")
         if view.dataset == dataset:
             view.open(dataset, view.total)
         self.reads.datasets()

@@ -32,11 +32,11 @@ async def test_a_block_is_signed_after_a_question(source: FakeSource) -> None:
         await drive.press("S")
         await drive.until(lambda: "as the owner?" in drive.text())
         await drive.press("y")
-        await drive.until(lambda: "signed by" in drive.hint())
+        await drive.until(lambda: "is signed by" in drive.hint())
         await drive.settle()
         newest = hash_of(source.rows_[0].blocks - 1)
         assert source.proven == {newest}
-        assert "signed by its owner up to block 11" in drive.hint()
+        assert "block 11 of port-haven.air-readings is signed by its owner" in drive.hint()
         (line,) = [line for line in drive.text().splitlines() if f"{PROVEN}   11 " in line]
         assert newest[-8:] in line
         assert f"{PROVEN} signed by the dataset's owner" in str(drive.bench.blocks_pane.border_subtitle)
