@@ -18,10 +18,11 @@ from time import monotonic
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from odf_engine.errors import Cancelled, SourceUnavailable
+from odf_engine.errors import SourceUnavailable
 from odf_engine.ingest.addresses import is_public
 from odf_engine.ingest.download import cancellable
 from odf_engine.progress import Reporter
+from odf_engine.sync.proxies import Proxy, open_tunnel, proxy_for, seems_inside
 from odf_engine.workspace.config import FetchConfig
 from odf_engine.workspace.remotes import origin_of
 
@@ -121,10 +122,17 @@ class _Made:
 
 
 class Connection:
-    """A connection to an origin; ``used`` when it has carried an exchange before."""
+    """A connection to an origin.
 
-    def __init__(self, origin: str, client: http.client.HTTPConnection, sock: socket.socket) -> None:
-        self.origin, self.client, self.sock = origin, client, sock
+    Attributes:
+        used: it has carried an exchange before.
+        proxy: it leads to this one, which wants to know where every single request goes.
+    """
+
+    def __init__(
+        self, origin: str, client: http.client.HTTPConnection, sock: socket.socket, proxy: Proxy | None
+    ) -> None:
+        self.origin, self.client, self.sock, self.proxy = origin, client, sock, proxy
         self.used = False
         self._buffer: memoryview | None = None
         client.sock = sock
@@ -222,11 +230,18 @@ class Connections:
         parts = urlsplit(url)
         host, secure = parts.hostname or "", parts.scheme == "https"
         port = parts.port or (443 if secure else 80)
-        sock = self._connect(host, self._allowed(origin, host, port), port)
+        proxy = proxy_for(parts)
+        if proxy is None:
+            sock = self._connect(host, self._allowed(origin, host, port), port)
+        else:
+            self._check_by_looks(origin, host)
+            sock = self._connect(proxy.host, self._resolved(proxy.host, proxy.port), proxy.port)
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client: http.client.HTTPConnection
             if secure:
+                if proxy is not None:
+                    open_tunnel(sock, proxy, host, port)
                 context = self._trusted()
                 client = http.client.HTTPSConnection(host, port, context=context)
                 sock = self._noted(
@@ -235,11 +250,12 @@ class Connections:
                 sock.do_handshake()
             else:
                 client = http.client.HTTPConnection(host, port)
+            # Whoever cancels sees this socket, or is seen here.
+            self._reporter.check()
         except BaseException:
             self._forget(sock)
             raise
-        sock.settimeout(self._config.read_timeout_seconds)
-        return Connection(origin, client, sock)
+        return Connection(origin, client, sock, None if secure else proxy)
 
     def _allowed(self, origin: str, host: str, port: int) -> list[str]:
         addresses = self._resolved(host, port)
@@ -247,12 +263,12 @@ class Connections:
             return addresses
         allowed = [address for address in addresses if is_public(address)]
         if not allowed:
-            there = host if host == addresses[0] else f"{host}, which is {addresses[0]},"
-            raise SourceUnavailable(
-                f"the server leads to {there} in a network of this machine, and is not followed there",
-                hint="a server of the internet has no business there: tell its owner",
-            )
+            raise _inside(host if host == addresses[0] else f"{host}, which is {addresses[0]},")
         return allowed
+
+    def _check_by_looks(self, origin: str, host: str) -> None:
+        if origin != self._home and seems_inside(host) and not seems_inside(self._host):
+            raise _inside(host)
 
     def _resolved(self, host: str, port: int) -> list[str]:
         """The addresses of a host: asked for once, so that they cannot change in between."""
@@ -288,8 +304,6 @@ class Connections:
         with self._lock:
             self._sockets.discard(old)
             self._sockets.add(new)
-        if self._reporter.cancelled:
-            raise Cancelled
         return new
 
     def _forget(self, sock: socket.socket) -> None:
@@ -304,3 +318,10 @@ class Connections:
                 self._context = ssl.create_default_context()
                 self._context.set_alpn_protocols(["http/1.1"])
             return self._context
+
+
+def _inside(there: str) -> SourceUnavailable:
+    return SourceUnavailable(
+        f"the server leads to {there} in a network of this machine, and is not followed there",
+        hint="a server of the internet has no business there: tell its owner",
+    )

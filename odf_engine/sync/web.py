@@ -155,7 +155,7 @@ class Response:
 
 
 class Web:
-    """Speaks HTTP for one remote; safe from several threads.
+    """Speaks HTTP for one remote; safe from several threads. Proxies are those of the environment.
 
     Args:
         url: the address that a person named; ``odf+`` before its scheme is of no matter. Where a server
@@ -332,10 +332,13 @@ class Web:
         login = self._credentials.of(url) if origin_of(url) == self._home else None
         if login is not None and "authorization" not in names:
             every["Authorization"] = login.header
+        target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
+        if connection.proxy is not None:
+            target = f"{parts.scheme}://{parts.netloc}{target}"
+            if connection.proxy.login is not None:
+                every["Proxy-Authorization"] = connection.proxy.login
         connection.sock.settimeout(self.config.read_timeout_seconds)
-        client.putrequest(
-            method, urlunsplit(("", "", parts.path or "/", parts.query, "")), skip_accept_encoding=True
-        )
+        client.putrequest(method, target, skip_accept_encoding=True)
         for name, value in (*every.items(), *headers.items()):
             client.putheader(name, value)
         if body is None:
@@ -399,6 +402,11 @@ class Web:
         elif status == 403:
             hint = "ask its owner whether this login may do that" if known else login
             problem = "the server forbids it (403)"
+        elif status == 407:
+            problem, hint = (
+                "the proxy asks for a login (407)",
+                "put it into http_proxy: http://user:word@host",
+            )
         elif status == 416:
             kind, problem = BadData, "the file there is shorter than it should be (416)"
         elif status == 429:

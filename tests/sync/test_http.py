@@ -407,3 +407,76 @@ def test_put(server: HostileServer, access: Access, tmp_path: Path) -> None:
         server.says["ds"] = lambda exchange: exchange.answer("303 See", b"", "Location: /elsewhere")
         with pytest.raises(OdfError, match="cannot be followed"):
             web.retried(lambda: web.once("PUT", f"{server.url}ds/data/x", body=b"abc"))
+
+
+# --- Proxies of the environment ----------------------------------------------------------------------
+
+
+def test_proxies(server: HostileServer, access: Access, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.says["http://data.example/"] = lambda exchange: exchange.answer(200, str(HEAD).encode())
+    monkeypatch.setenv("http_proxy", server.url.replace("//", "//me:word@"))
+    monkeypatch.setenv("no_proxy", "direct.invalid")
+    with closing(HttpRemote("http://data.example/ds/", access)) as remote:
+        assert [remote.head(), remote.head()] == [HEAD, HEAD]
+    assert server.connections == 1
+    asked = server.asked[0]
+    assert asked.path == "http://data.example/ds/refs/head"
+    assert asked.headers["host"] == "data.example"
+    assert asked.headers["proxy-authorization"] == "Basic bWU6d29yZA=="
+    with closing(HttpRemote(f"{server.url}ds/", access)) as remote:  # on this machine
+        assert remote.head() == HEAD
+        assert "proxy-authorization" not in server.asked[-1].headers
+    with pytest.raises(SourceUnavailable, match="host name is not known"):
+        HttpRemote("http://direct.invalid/ds/", access).head()
+    server.says["http://data.example/"] = lambda exchange: exchange.answer(
+        302, b"", "Location: http://10.1.2.3/"
+    )
+    with pytest.raises(SourceUnavailable, match=r"leads to 10\.1\.2\.3 in a network"):
+        HttpRemote("http://data.example/ds/", access).head()
+    monkeypatch.setenv("http_proxy", "socks5://127.0.0.1:9")
+    with pytest.raises(SourceUnavailable, match="proxy for http: that cannot be used"):
+        HttpRemote("http://data.example/ds/", access).head()
+
+
+def test_a_tunnel(
+    server: HostileServer, access: Access, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = make_certificate(tmp_path / "localhost.pem")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    monkeypatch.setenv("https_proxy", server.url)
+    monkeypatch.setattr("odf_engine.sync.proxies._is_here", lambda host: False)
+
+    def tunnel(exchange: Exchange) -> None:
+        host, port = exchange.asked.path.split(":")
+        assert (host, exchange.asked.method) == ("localhost", "CONNECT")
+        with socket.create_connection((host, int(port))) as there:
+            exchange.send(b"HTTP/1.1 200 Go\r\n\r\n")
+            back = threading.Thread(target=_pump, args=(there, exchange.sock))
+            back.start()
+            _pump(exchange.sock, there)
+            back.join()
+
+    with hostile(folder, context) as secure:
+        server.says["localhost:"] = tunnel
+        with closing(HttpRemote(f"{secure.url}ds/", access)) as remote:
+            assert remote.head() == HEAD
+            assert whole(remote) == DATA
+        assert len(server.asked) == 1
+        server.says["localhost:"] = lambda exchange: exchange.answer("403 No")
+        with pytest.raises(SourceUnavailable, match=r"the proxy .* answered 403"):
+            HttpRemote(f"{secure.url}ds/", access).head()
+
+
+def _pump(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+    except OSError:
+        pass
+    for sock in (source, target):
+        try:
+            sock.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass
