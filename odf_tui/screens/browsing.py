@@ -46,7 +46,7 @@ class Browsing(Diverging):
                     return
             else:
                 names = [picked.removeprefix(_IN)] if picked.startswith(_IN) else []
-                found = await self._choose_found(names)
+                found = await self._choose_found(names or [each.name for each in repositories])
                 if found:
                     await self._pull_found(found)
                     return
@@ -54,11 +54,11 @@ class Browsing(Diverging):
     async def _choose_found(self, names: list[str]) -> list[Found] | None:
         from odf_tui.screens.repositories import Browser
 
-        title = f"Datasets of {names[0]}" if names else "Datasets of all repositories"
+        title = f"Datasets of {names[0]}" if len(names) == 1 else "Datasets of all repositories"
 
-        async def ask() -> str:
-            target = names[0] if names else "all repositories"
-            return await (await self.follower.link()).submit(Search(text="", repositories=names), target)
+        async def ask() -> dict[str, str]:
+            link = await self.follower.link()
+            return {name: await link.submit(Search(text="", repositories=[name]), name) for name in names}
 
         async def stop(job: str) -> None:
             with suppress(OdfError):  # it may have ended meanwhile

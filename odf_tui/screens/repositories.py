@@ -14,12 +14,12 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_engine.coordinator.protocol import JobState
+from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.found import Answer, Found, about, answer_of, fitting
-from odf_tui.humane import clip, count, explained, plain, short_count, shorten, size
-from odf_tui.jobwords import doing, outcome
+from odf_tui.humane import clip, count, elapsed, explained, plain, short_count, shorten, size
+from odf_tui.jobwords import outcome, seconds_of
 from odf_tui.screens.dialogs import Dialog
 from odf_tui.state import DatasetRow, JobBook
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
@@ -111,13 +111,13 @@ class FoundList(LineView):
 
 
 class Browser(Dialog[list[Found]]):
-    """Shows what repositories have; ends with those datasets that are wanted.
+    """Shows what repositories have, each as soon as it has answered; ends with the datasets that are wanted.
 
     Args:
         title: which repositories.
-        book: learns of the job.
+        book: learns of the jobs.
         rows: the datasets that are here.
-        ask: makes a job that searches; returns its id.
+        ask: makes a job that searches for each repository; returns their ids, by the repositories' names.
         stop: stops a job.
     """
 
@@ -136,25 +136,26 @@ class Browser(Dialog[list[Found]]):
     ]
 
     class Answered(Message):
-        """The repositories were asked, or could not be."""
+        """A repository was asked, or could not be; that is a problem then."""
 
-        def __init__(self, answer: Answer, error: str = "") -> None:
+        def __init__(self, name: str, answer: Answer) -> None:
             super().__init__()
-            self.answer, self.error = answer, error
+            self.name, self.answer = name, answer
 
     def __init__(
         self,
         title: str,
         book: JobBook,
         rows: Sequence[DatasetRow],
-        ask: Callable[[], Awaitable[str]],
+        ask: Callable[[], Awaitable[dict[str, str]]],
         stop: Callable[[str], Awaitable[None]],
     ) -> None:
         super().__init__()
         self._title, self._book, self._rows, self._ask, self._stop = title, book, rows, ask, stop
-        self._job = ""
-        self._answer = Answer()
-        self._said = ""
+        self._asking = False
+        self._jobs: dict[str, str] = {}  # those that have not ended, by the names of repositories
+        self._answers: dict[str, Answer] = {}
+        self._found: list[Found] = []
         self._list = FoundList()
 
     def compose(self) -> ComposeResult:
@@ -172,93 +173,100 @@ class Browser(Dialog[list[Found]]):
     def on_mount(self) -> None:
         """Asks."""
         self.set_interval(_LOOK_SECONDS, self._look)
+        self.set_interval(1.0, self._tell)
         self.action_again()
 
     # --- The search ---
 
     def action_again(self) -> None:
         """Asks the repositories, unless they are being asked."""
-        if self._job:
+        if self._asking or self._jobs:
             return
-        self._job = "?"
+        self._asking = True
 
         async def ask() -> None:
             try:
-                self._job = await self._ask()
+                self._jobs = await self._ask()
             except OdfError as error:
-                self._job = ""
-                self.post_message(self.Answered(Answer(), explained(error)))
+                self.post_message(self.Answered("", Answer((), [("", explained(error))])))
+            else:
+                self._answers.pop("", None)
+            self._asking = False
+            self._tell()
 
         self.run_worker(ask(), group="ask")
 
     def _look(self) -> None:
-        """Whether it has ended; what it does is told when that is something else."""
-        job = self._book.jobs.get(self._job)
-        if job is None or not job.state.final:
-            if self._job:
-                self._tell("asking" if job is None else doing(job, Timestamp.now()))
+        """Takes in what has ended."""
+        for name, id in list(self._jobs.items()):
+            job = self._book.jobs.get(id)
+            if job is not None and job.state.final:
+                del self._jobs[name]
+                self._take_in(name, job)
+
+    def _take_in(self, name: str, job: Job) -> None:
+        if job.state is not JobState.done:
+            hint = "" if job.error is None or not job.error.hint else f" – {job.error.hint}"
+            known = self._answers.get(name, Answer()).found
+            self.post_message(self.Answered(name, Answer(known, [(name, outcome(job)[0] + hint)])))
             return
-        self._job = ""
-        if job.state is JobState.done:
-            text, rows = job.result or "{}", self._rows
+        text, rows = job.result or "{}", self._rows
 
-            def read() -> None:
-                try:
-                    message = self.Answered(answer_of(json.loads(text), rows))
-                except (ValueError, TypeError, AttributeError):
-                    message = self.Answered(Answer(), "what was found cannot be read")
-                self.post_message(message)
+        def read() -> None:
+            try:
+                answer = answer_of(json.loads(text), rows)
+            except (ValueError, TypeError, AttributeError):
+                answer = Answer((), [(name, "what it answered cannot be read")])
+            self.post_message(self.Answered(name, answer))
 
-            self.run_worker(read, thread=True, group="read found")
-        else:
-            error = "" if job.error is None or not job.error.hint else f" – {job.error.hint}"
-            self.post_message(self.Answered(self._answer, f"{outcome(job)[0]}{error}"))
+        self.run_worker(read, thread=True, group="read found")
 
     def on_browser_answered(self, message: Answered) -> None:
         """Shows what was found, and what was not asked."""
-        self._answer = message.answer
-        self._list.several = len({each.repository for each in message.answer.found}) > 1
-        self._error = message.error
+        self._answers[message.name] = message.answer
+        self._found = [each for answer in self._answers.values() for each in answer.found]
+        self._list.several = len({each.repository for each in self._found}) > 1
         self._narrow()
 
-    _error = ""
-
-    def _tell(self, words: str) -> None:
-        if words != self._said:
-            self._said = words
-            self.query_one("#searching", Paragraphs).set([[(f" {plain(words)}", "busy")]])
-
     def _narrow(self) -> None:
-        shown = fitting(self._answer.found, self.query_one(Input).value)
-        self._list.set(shown, self._nothing())
-        if not self._job:
-            self._tell_result(len(shown))
+        self._list.set(fitting(self._found, self.query_one(Input).value), self._nothing())
+        self._tell()
 
     def _nothing(self) -> list[list[Span]]:
-        if self._job:
-            return []
-        if self._answer.found:
+        if self._found:
             return [[(" no dataset has these words", "muted")]]
-        if self._error or self._answer.problems:
-            return [[(" nothing was found", "muted")]]
-        return [[(" there are no datasets", "muted")]]
+        return [] if self._jobs or self._asking else [[(" no datasets were found", "muted")]]
 
-    def _tell_result(self, shown: int) -> None:
-        """How many there are, and which repositories could not be asked."""
-        number, marked = len(self._answer.found), len(self._list.marked)
+    def _tell(self) -> None:
+        """How many there are, which repositories are asked, and which could not be."""
+        lines = [*self._counts(), *self._problems()]
+        view = self.query_one("#searching", Paragraphs)
+        if lines != view.given:
+            view.set(lines)
+
+    def _counts(self) -> list[list[Span]]:
+        number, shown, marked = len(self._found), self._list.count(), len(self._list.marked)
         words = f"{count(shown)} of {count(number)}" if shown < number else count(number)
         words += " datasets" if number != 1 else " dataset"
         words += f" · {count(marked)} marked" if marked else ""
-        lines: list[list[Span]] = [[(f" {words}", "muted")]]
-        if self._error:
-            lines.append([(" ", ""), (plain(self._error), "bad")])
-        problems = self._answer.problems
-        for name, message in problems[:_PROBLEMS]:
-            lines.append([(f" {plain(name)}: ", "bad"), (plain(message), "bad")])
-        if len(problems) > _PROBLEMS:
-            lines.append([(f" and {count(len(problems) - _PROBLEMS)} more cannot be asked", "bad")])
-        self._said = ""
-        self.query_one("#searching", Paragraphs).set(lines)
+        jobs = [(name, self._book.jobs.get(id)) for name, id in self._jobs.items()]
+        running = [(name, job) for name, job in jobs if job is not None and job.state is JobState.running]
+        asked = "asking" if self._asking else ""
+        if jobs:
+            name = f" {running[0][0]}" if running else ""
+            took = seconds_of(running[0][1], Timestamp.now()) if running else None
+            asked = f"asking{plain(name)}" + (f" · {elapsed(took)}" if took is not None and took >= 1 else "")
+            asked += f" · {count(len(jobs))} still to answer" if len(jobs) > 1 else ""
+        return [[(f" {words}", "muted"), (f" · {asked}" if asked else "", "busy")]]
+
+    def _problems(self) -> list[list[Span]]:
+        found = [each for answer in self._answers.values() for each in answer.problems]
+        lines: list[list[Span]] = []
+        for name, message in found[:_PROBLEMS]:
+            lines.append([(f" {plain(name)}: " if name else " ", "bad"), (plain(message), "bad")])
+        if len(found) > _PROBLEMS:
+            lines.append([(f" and {count(len(found) - _PROBLEMS)} more cannot be asked", "bad")])
+        return lines
 
     # --- What is done ---
 
@@ -283,8 +291,7 @@ class Browser(Dialog[list[Found]]):
         """Marks, and goes on to the next."""
         self._list.mark()
         self._list.move("down")
-        if not self._job:
-            self._tell_result(self._list.count())
+        self._tell()
 
     def action_take(self) -> None:
         """Those that are marked, else the one under the cursor; after what was typed before."""
@@ -292,14 +299,14 @@ class Browser(Dialog[list[Found]]):
         line.call_later(self.call_later, self._take)
 
     def _take(self) -> None:
-        marked = [each for each in self._answer.found if each.url in self._list.marked]
+        marked = [each for each in self._found if each.url in self._list.marked]
         if marked or self._list.found is not None:
             self._end(marked or [self._list.found])  # type: ignore[list-item]
 
     def action_stop(self) -> None:
         """Stops asking; what was found before stays."""
-        if self._job not in ("", "?"):
-            self.app.run_worker(self._stop(self._job), group="commands")
+        for job in self._jobs.values():
+            self.app.run_worker(self._stop(job), group="commands")
 
     def action_leave(self) -> None:
         """Back; nobody waits for what is being asked."""

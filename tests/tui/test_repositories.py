@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobState, Pull, Search
-from odf_tui.found import answer_of, fitting
+from odf_tui.found import Answer, answer_of, fitting
 from odf_tui.remotes import Remote
 from odf_tui.screens.dialogs import Confirm, Picker
 from odf_tui.screens.naming import Ask
@@ -60,7 +60,7 @@ async def answered(drive: Driven, *found: dict[str, Any], problems: Any = ()) ->
     drive.source.link.tell(drive.source.changed(ended))
     screen = drive.app.screen
     assert isinstance(screen, Browser)
-    await drive.until(lambda: not screen._job and (screen._answer.found or not found))
+    await drive.until(lambda: len(screen._answers.get(ended.target, Answer()).found) == len(found))
     await drive.settle()
 
 
@@ -120,8 +120,8 @@ async def test_several_are_marked_and_what_is_here_is_brought_up_to_date(source:
     taken = entry("harbour.tides")
     async with driven(source) as drive:
         await in_browser(drive, "a")
-        assert source.link.submitted == [Search(text="", repositories=[])]
         await answered(drive, VISITS, WARDS, SHORT, taken)
+        del source.link.submitted[0]
         await drive.press("plus", "plus", "plus", "up", "plus", "plus")
         assert "3 marked" in drive.text()
         await until_asked(drive, "enter", by=Ask)  # of the name that is taken
@@ -137,15 +137,24 @@ async def test_what_cannot_be_asked_is_told_in_place_and_asked_again(source: Fak
     prepared(source)
     async with driven(source, (80, 24)) as drive:
         await in_browser(drive, "a")
-        assert "asking" in drive.text() or "waits" in drive.text() or "running" in drive.text()
-        await answered(drive, SHORT, problems=[{"repository": "lake", "message": "access is denied"}])
-        assert "lake: access is denied" in drive.text()
-        assert "x-ray" in drive.text()
-        await drive.press("ctrl+r")
         await drive.until(lambda: len(source.link.submitted) == 2)
+        assert source.link.submitted == [
+            Search(text="", repositories=[each]) for each in ("hospital", "lake")
+        ]
+        await drive.until(lambda: "asking · 2 still to answer" in drive.text())
+        await answered(drive, problems=[{"repository": "lake", "message": "access is denied"}])
+        await drive.until(lambda: "lake: access is denied" in drive.text())
+        assert "asking" in drive.text()  # the other one
+        result = json.dumps({"datasets": [SHORT], "problems": []})
+        done = replace(source.known[-2], state=JobState.done, started=AT, ended=AT, result=result)
+        source.link.tell(source.changed(done))
+        await drive.until(lambda: "x-ray" in drive.text())
+        assert "asking" not in drive.text()
+        await drive.press("ctrl+r")
+        await drive.until(lambda: len(source.link.submitted) == 4)
         error = Failure("there is no network", hint="plug it in")
-        failed = replace(source.known[-1], state=JobState.failed, started=AT, ended=AT, error=error)
-        source.link.tell(source.changed(failed))
+        failed = [replace(each, state=JobState.failed, ended=AT, error=error) for each in source.known[-2:]]
+        source.link.tell(*map(source.changed, failed))
         await drive.until(lambda: "plug it in" in drive.text())
         assert "x-ray" in drive.text()  # what was found before stays
 
