@@ -52,6 +52,8 @@ class FolderRemote:
         self.url = url
         self.folder = folder_of(url)
         self._refs = LocalRefs(self.folder / "refs")
+        # Not beside the objects: to look there for what was left would take as long as there are many.
+        self._staging = LocalObjects(self.folder / "info")
 
     # --- Reading ------------------------------------------------------------------------------
 
@@ -126,8 +128,8 @@ class FolderRemote:
         with self._writing():
             self._refs.compare_and_set(HEAD, expected, new)
         with suppress(OSError):  # what was killed some time ago left its files
-            for name in ("data", "checkpoints", "proofs", "blocks", "refs"):
-                sweep_folder(self.folder / name, _DAY)
+            for folder in (self._staging.folder, self._refs.folder):
+                sweep_folder(folder, _DAY)
 
     # --- Inside -------------------------------------------------------------------------------
 
@@ -150,10 +152,11 @@ class FolderRemote:
     def _staged(self, kind: ObjectKind, object_hash: Multihash) -> Iterator[Path]:
         """A file in the making, which gets the object's name when the block ends well."""
         objects = self._objects(kind)
-        staged = objects.staging_path()
+        staged = self._staging.staging_path()
         try:
             yield staged
             sync_file(staged)
+            make_folder(objects.folder)
             # In place of one that is there: its size is wrong, or its bytes are the same.
             staged.replace(objects.path(str(object_hash)))
             sync_folder(objects.folder)

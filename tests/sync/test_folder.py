@@ -92,13 +92,14 @@ def test_leftovers(here: Workspace, remote: FolderRemote) -> None:
     """What a killed push left is no object; after a day it goes."""
     entry = make_root(here, slices=1)
     send(entry, remote)
-    old, new = (remote.folder / "data" / f".pending-{name}" for name in ("old", "new"))
+    old, new = (remote.folder / "info" / f".pending-{name}" for name in ("old", "new"))
     for path in (old, new):
         path.write_bytes(b"half")
     os.utime(old, (0, 0))
+    (remote.folder / "data/.pending-theirs").write_bytes(b"of another program")
     add_files(entry, 1, 10)
     send(entry, remote)
-    assert leftovers(remote.folder) == [new.name]
+    assert sorted(leftovers(remote.folder)) == [new.name, ".pending-theirs"]
     assert read_whole(remote) == chain(entry)
 
 
