@@ -38,7 +38,6 @@ class Running:
         self.address: tuple[str, int] = self._socket.getsockname()
         self.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{self.address[1]}/"
         self._loop = asyncio.new_event_loop()
-        self._stop = asyncio.Event()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),))
 
     def start(self) -> None:
@@ -47,7 +46,7 @@ class Running:
 
     def stop(self) -> None:
         """Ends it, and what is running."""
-        self._loop.call_soon_threadsafe(self._stop.set)
+        self._loop.call_soon_threadsafe(self.serving.stopping.set)
         self._thread.join(20)
         self._loop.close()
         assert not self._thread.is_alive()
@@ -56,10 +55,10 @@ class Running:
         front = Front(self.serving, self.lines.append, self.failures.append)
         gate = Gate(front.answer, self.serving.limits, self._tls, logger=SILENT, access_log=None)
         gate.listen([self._socket])
-        await self._stop.wait()
+        await self.serving.stopping.wait()
         gate.stop_listening()
         self._socket.close()
-        await front.settled(0.5)
+        await front.settled(1)
         await gate.close()
         self.serving.close()
 
