@@ -101,10 +101,18 @@ def pull_new(
     with arriving(workspace.odf, remote.url) as folder:
         try:
             pulled = _pull_new(workspace, folder, remote, theirs, reporter, parallel)
-            return workspace.take_in(folder, alias, remote.url), pulled
+            return _take_in(workspace, folder, alias, remote), pulled
         except AlreadyExists:
             shutil.rmtree(folder, ignore_errors=True)
             raise
+
+
+def _take_in(workspace: Workspace, folder: Path, alias: DatasetAlias, remote: RemoteDataset) -> DatasetEntry:
+    try:
+        return workspace.take_in(folder, alias, remote.url)
+    except AlreadyExists:  # somebody else may have brought it meanwhile, from another address
+        _check_absent(workspace, Dataset(folder, workspace.index).state().dataset_id)
+        raise
 
 
 def _pull_new(

@@ -377,13 +377,14 @@ def test_a_server_of_datasets(fresh: Odf, tmp_path: Path, tmp_path_factory: pyte
 # --- Jobs ------------------------------------------------------------------------------------------
 
 
-def test_the_same_address_twice_at_once_makes_one_dataset(
-    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+def test_one_dataset_twice_at_once_is_made_once(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    copy = as_repository(shop / "numbers", tmp_path_factory.mktemp("copies") / "copy")
     url = f"file://{shop}/numbers/"
-    asked = [(Pull(dataset=url, url=url, alias=name), url) for name in ("one", "two")]
+    asked = [(Pull(dataset=each, url=each, alias=name), each) for name, each in zip("abc", (url, copy, url))]
     jobs = run_jobs(tmp_path, asked)
-    assert [job.state for job in jobs] == [JobState.done] * 2
+    assert [job.error for job in jobs] == [None] * 3
     names = {json.loads(job.result or "")["name"] for job in jobs}
     assert {each["name"] for each in fresh("list", "--json").json} == names
     assert len(names) == 1
