@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,14 +55,17 @@ def folder_remote(folder: Path) -> FolderRemote:
     return FolderRemote(f"file://{folder}/")
 
 
-def read_whole(remote: RemoteDataset) -> list[str]:
+def read_whole(remote: RemoteDataset, known: Sequence[str] = ()) -> list[str]:
     """Reads a dataset as anybody would who does not believe in it; hashes of its blocks, newest first.
 
-    Nothing may be missing, and everything has to have the bytes that its name says.
+    Nothing may be missing, and everything has to have the bytes that its name says. What was read before
+    may be given as ``known``.
     """
     found: list[str] = []
     at = remote.head()
     while at is not None:
+        if str(at) in known:
+            return [*found, *known[known.index(str(at)) :]]
         data = remote.read("blocks", at, MOST_BLOCK_BYTES)
         assert Multihash.sha3_256(data) == at
         block = decode_block(data).block
