@@ -25,6 +25,11 @@ def blocks(number: int) -> str:
     return f"{count(number)} {'block' if number == 1 else 'blocks'}"
 
 
+def leave(number: int) -> str:
+    """What so many blocks do."""
+    return "leaves" if number == 1 else "leave"
+
+
 def divergence_lines(
     row: DatasetRow, remote: Remote, branches: Branches, below: Sequence[str] = (), *, writable: bool
 ) -> Lines:
@@ -36,34 +41,23 @@ def divergence_lines(
     """
     label = plain(shorten(remote.label, _LABEL))
     seen = f", looked at {moment(remote.at)}" if remote.at else ""
-    lines: Lines = [
-        [
-            (f" {plain(row.name)}", "strong"),
-            (" and ", ""),
-            (label, "strong"),
-            (" went apart", ""),
-            (seen, "muted"),
-        ],
-        [],
-        *_drawing(remote, branches, label),
-        [],
-        [
-            (" t  ", "key"),
-            (f"take theirs: our {blocks(remote.ours)} leave the chain, and stay as refs/before-…", ""),
-        ],
-    ]
+    name: Span = (f" {plain(row.name)}", "strong")
+    title: list[Span] = [name, (" and ", ""), (label, "strong"), (" went apart", ""), (seen, "muted")]
+    lines: Lines = [title, [], *_drawing(remote, branches), []]
+    goes = f"{blocks(remote.ours)} of ours {leave(remote.ours)}"
+    lines.append([(" t  ", "key"), (f"take theirs: {goes} the chain, kept as refs/before-…", "")])
     if below:
         names = plain(shorten(", ".join(below), _LABEL))
         lines.append([("    ", ""), (f"then {names} may have to be made anew", "warn")])
     if writable:
-        given_up = f"push ours: their {blocks(remote.theirs)} are given up there, for everybody"
-        lines.append([(" o  ", "key"), (given_up, "")])
+        goes = f"{blocks(remote.theirs)} of theirs {leave(remote.theirs)}"
+        lines.append([(" o  ", "key"), (f"push ours: {goes} the chain there, for everybody", "")])
     lines.append([(" b  ", "key"), ("keep both: ours goes to another place first, then theirs is taken", "")])
     lines.append([("esc ", "key"), ("leave it: nothing changes, and neither can be brought up to date", "")])
     return lines
 
 
-def _drawing(remote: Remote, branches: Branches, label: str) -> Lines:
+def _drawing(remote: Remote, branches: Branches) -> Lines:
     """Our blocks, their head and how many lie below it, and where they part."""
     lines: Lines = []
     for at, line in enumerate(branches.ours):

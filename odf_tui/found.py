@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from odf_tui.humane import count, plain, size
+from odf_tui.humane import count, plain, shorten, size
 from odf_tui.remotes import standing_words
 from odf_tui.state import DatasetRow
 from odf_tui.widgets.lines import Span
+
+_HEAD: Final = 48
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -127,5 +129,5 @@ def about(found: Found) -> list[list[Span]]:
         lines.append([(" ", ""), (plain(", ".join(found.keywords)), "muted")])
     lines.append([(" at    ", "muted"), (plain(found.url), "")])
     if found.head:
-        lines.append([(" head  ", "muted"), (plain(found.head), "muted")])
+        lines.append([(" head  ", "muted"), (plain(shorten(found.head, _HEAD)), "muted")])
     return lines

@@ -95,17 +95,20 @@ class Diverging(Sharing):
         return [each.name for each in self.rows if row.id in each.inputs and each.last_pulled]
 
     async def _take_theirs(self, row: DatasetRow, remote: Remote) -> None:
-        from odf_tui.divergence import blocks
+        from odf_tui.divergence import blocks, leave
         from odf_tui.screens.dialogs import Confirm
 
-        remarks = [f"Our {blocks(remote.ours)} leave the chain.", "They stay as refs/before-… in its folder."]
+        remarks = [
+            f"{blocks(remote.ours)} of ours {leave(remote.ours)} the chain.",
+            "They stay as refs/before-… in its folder.",
+        ]
         question = Confirm(f"Take the history of {remote.label}?", *remarks)
         if await self.app.push_screen_wait(question):
             self._force_pull(row, remote)
 
-    def _force_pull(self, row: DatasetRow, remote: Remote) -> None:
+    def _force_pull(self, row: DatasetRow, remote: Remote, remark: str = "") -> None:
         request = Pull(dataset=row.id, url=remote.url, force=True)
-        self.submit([(request, row.name)], f", the history of {remote.label}")
+        self.submit([(request, row.name)], f", the history of {remote.label}{remark}")
 
     async def _push_ours(self, row: DatasetRow, remote: Remote) -> None:
         from odf_tui.screens.dialogs import Oath
@@ -124,7 +127,9 @@ class Diverging(Sharing):
             return
         request = Push(dataset=row.id, url=place.url)
         await self.result_of(request, row.name, f"Pushing ours to {place.name}")
-        self._force_pull(row, remote)
+        if all(each.url != place.url for each in row.remotes):  # it stays there as it is
+            await asyncio.to_thread(self.source.detach, row.id, place.url)
+        self._force_pull(row, remote, f"; ours is kept at {place.name}")
 
 
 def over_lines(row: DatasetRow, remote: Remote) -> list[list[Span]]:

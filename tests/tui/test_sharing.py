@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given, settings
@@ -33,7 +33,7 @@ from odf_tui import ascii as few
 from odf_tui.jobwords import outcome, progress_words
 from odf_tui.narrowing import counts, leaves, words_of
 from odf_tui.pace import Pace
-from odf_tui.remotes import Remote, mark, remote_words, short_place, style
+from odf_tui.remotes import Remote, Standing, mark, remote_words, short_place, style
 from odf_tui.screens.dialogs import Confirm, Decision, Oath, Picker
 from odf_tui.screens.naming import Ask
 from odf_tui.share_source import Place
@@ -58,7 +58,7 @@ def compare(drive: Driven, name: str) -> None:
     assert text == path.read_text(encoding="utf-8")
 
 
-def hospital(relation: str = "behind", ours: int = 0, theirs: int = 3, **more: object) -> Remote:
+def hospital(relation: Standing = "behind", ours: int = 0, theirs: int = 3, **more: object) -> Remote:
     """Where visits come from."""
     known = {
         "url": HOSPITAL,
@@ -70,7 +70,7 @@ def hospital(relation: str = "behind", ours: int = 0, theirs: int = 3, **more: o
     return Remote(**{**known, "relation": relation, "ours": ours, "theirs": theirs, **more})  # type: ignore[arg-type]
 
 
-def backup(relation: str = "ahead", ours: int = 2, theirs: int = 0) -> Remote:
+def backup(relation: Standing = "ahead", ours: int = 2, theirs: int = 0) -> Remote:
     """Where they go to."""
     return Remote(
         url=BACKUP,
@@ -79,7 +79,7 @@ def backup(relation: str = "ahead", ours: int = 2, theirs: int = 0) -> Remote:
         at=AT,
         relation=relation,
         ours=ours,
-        theirs=theirs,  # type: ignore[arg-type]
+        theirs=theirs,
     )
 
 
@@ -137,7 +137,7 @@ def test_marks_say_what_is_to_be_done_without_colours() -> None:
             lambda relation, ours, theirs, pull: Remote(
                 url="u", label="l", pull=pull, push=not pull, relation=relation, ours=ours, theirs=theirs
             ),
-            st.sampled_from(["", "equal", "ahead", "behind", "diverged", "new"]),
+            st.sampled_from(get_args(Standing)),
             st.integers(1, 10**9),
             st.integers(1, 10**9),
             st.booleans(),
@@ -406,6 +406,7 @@ async def test_keeping_both_pushes_ours_first(source: FakeSource) -> None:
         )
         await drive.until(lambda: len(source.link.submitted) == 3)
         assert source.link.submitted[-1] == Pull(dataset=row.id, url=HOSPITAL, force=True)
+        assert source.detached == [(row.id, BACKUP)]  # ours stays there as it is
 
 
 async def test_a_pull_that_failed_leads_to_both_histories(source: FakeSource) -> None:
