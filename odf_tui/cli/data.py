@@ -9,21 +9,21 @@ from typing import Any
 
 import click
 
-from odf_engine.coordinator.protocol import Job, JobState, Pull, Request
+from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Search
 from odf_engine.coordinator.telling import tell_changed
-from odf_engine.errors import UsageError
+from odf_engine.errors import SourceUnavailable, UsageError
 from odf_engine.workspace.lineage import Graph
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, verb
-from odf_tui.cli.pulling import Asked, Wanted, wanted
+from odf_tui.cli.pulling import Asked, Wanted, all_of, wanted
 from odf_tui.humane import size
 
 
 @verb("pull", example="odf pull port-haven.stations", json=True)
 @click.argument("names", nargs=-1)
-@click.option("--all", "everything", is_flag=True, help="All datasets of the workspace.")
+@click.option("--all", "everything", is_flag=True, help="All datasets; with --from REPO all of that one.")
 @click.option("-r", "--recursive", is_flag=True, help="Pull inputs first.")
 @click.option("--from", "source", metavar="URL|REPO/NAME", help="Take it over from there.")
 @click.option("--as", "alias", metavar="NAME", help="The name of a dataset that is new here.")
@@ -61,7 +61,10 @@ def pull_verb(
     """
     workspace = open_workspace()
     watermark = moment("--set-watermark", set_watermark)
-    found = wanted(workspace, Asked(names, everything, recursive, source, alias))
+    if everything and source is not None and not names and alias is None:
+        found = _all_of(workspace, source)
+    else:
+        found = wanted(workspace, Asked(names, everything, recursive, source, alias))
     if watermark is not None:
         _check_made_here(workspace, found)
     requests: list[tuple[Request, str]] = [
@@ -90,6 +93,21 @@ def pull_verb(
     if any(each.entry is None for each in found):
         tell_changed(workspace.folder)
     sys.exit(exit_code(jobs))
+
+
+def _all_of(workspace: Workspace, repository: str) -> list[Wanted]:
+    """All datasets of a repository, which is asked for them."""
+    remotes = Remotes(workspace.odf)
+    repo = remotes.repository(repository)
+    (job,) = follow(workspace, [(Search("", [repo.name]), f"all of {repo.name}")])
+    if job.result is None:
+        say_failure(job)
+        sys.exit(exit_code([job]))
+    told = json.loads(job.result)
+    for problem in told["problems"]:
+        raise SourceUnavailable(problem["message"], where=repo.name)
+    places = all_of(remotes, repo.name, [each["name"] for each in told["datasets"]])
+    return wanted(workspace, Asked((), places=places)) if places else []
 
 
 def _check_made_here(workspace: Workspace, found: Sequence[Wanted]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from odf_engine.errors import AlreadyExists, InvalidIdentity, NotFound, UsageError
@@ -42,13 +43,14 @@ class Wanted(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """The arguments of `odf pull` that say which datasets."""
+    """The arguments of `odf pull` that say which datasets; ``places``: those of a whole repository."""
 
     names: Sequence[str]
     everything: bool = False
     recursive: bool = False
     source: str | None = None
     alias: str | None = None
+    places: Sequence[Located] = ()
 
 
 def wanted(workspace: Workspace, asked: Asked) -> list[Wanted]:
@@ -86,7 +88,10 @@ class _Asking:
 
     def wanted(self, asked: Asked) -> list[Wanted]:
         _check(asked)
-        chosen = set(self.entries) if asked.everything else self._named(asked)
+        if asked.places:
+            chosen = {dataset for place in asked.places for dataset in self._at(place)}
+        else:
+            chosen = set(self.entries) if asked.everything else self._named(asked)
         if asked.alias is not None:
             self._give_name(asked.alias)
         for place in self.new.values():
@@ -198,8 +203,18 @@ def address_in(remotes: Remotes, text: str, entry: DatasetEntry, several: bool =
     return place.url
 
 
+def all_of(remotes: Remotes, repository: str, names: Iterable[str]) -> list[Located]:
+    """The datasets of a repository, by the names that it told; here each has the name that it has there."""
+    places: list[Located] = []
+    for name in names:
+        with suppress(InvalidIdentity):  # names are of others, and may be anything
+            ref = DatasetAliasRemote.parse(f"{repository}/{name}")
+            places.append(remotes.locate(ref)._replace(name=str(ref.alias)))
+    return places
+
+
 def _check(asked: Asked) -> None:
-    some = bool(asked.names) or asked.source is not None
+    some = bool(asked.names or asked.places) or asked.source is not None
     if some == asked.everything:
         hint = "name some (patterns with % work, and addresses), or give --all"
         raise UsageError("which datasets?", hint=hint)

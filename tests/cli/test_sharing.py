@@ -26,6 +26,7 @@ from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.pulling import Asked, wanted
+from odf_tui.cli.sharing import _way_here
 from tests.cli.conftest import Odf, Ran, call_odf
 from tests.sync.builders import (
     add_blocks,
@@ -197,6 +198,32 @@ def test_where_datasets_come_from_and_go_to(fresh: Odf, there: Odf, shop: Path, 
     assert {each["url"]: each["status"] for each in ran.json} == {
         f"file://{shop}/other/": "updated", f"file://{shop}/tides/": "up-to-date",
     }  # fmt: skip
+
+
+def test_all_of_a_repository(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+    fresh("repo", "add", "shop", str(shop))
+    ran = fresh("pull", "--all", "--from", "shop", "--json")
+    assert [(each["name"], each["status"]) for each in ran.json] == [
+        ("joe/cities", "updated"), ("numbers", "updated"),
+    ]  # fmt: skip
+    make_root(Workspace(tmp_path), "tides")
+    ran = fresh("pull", "--all", "--from", "shop", "--json")
+    assert [(each["name"], each["status"]) for each in ran.json] == [
+        ("joe/cities", "up-to-date"), ("numbers", "up-to-date"),
+    ]  # fmt: skip
+    fresh("repo", "add", "attic", str(tmp_path / "attic"))
+    ran = fresh("pull", "--all", "--from", "attic")
+    assert (ran.code, "attic: there is no folder" in ran.err) == (1, True)
+    (tmp_path / "attic").mkdir()
+    assert fresh("pull", "--all", "--from", "attic", "--json").json == []
+    assert fresh("pull", "--all", "--from", "lab").code == 1
+
+
+def test_what_others_say_is_no_command() -> None:
+    plain = {"repository": "lab", "url": "https://h.org/x y/;rm/"}
+    assert _way_here({**plain, "name": "joe/x"}) == "odf pull lab/joe/x"
+    for name in ("../x", "x; rm -r", "$(id)", "\x1b[2J", "a/b/c", ""):
+        assert _way_here({**plain, "name": name}) == "odf pull 'https://h.org/x y/;rm/'"
 
 
 def test_searching(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
@@ -382,7 +409,10 @@ def test_one_dataset_twice_at_once_is_made_once(
 ) -> None:
     copy = as_repository(shop / "numbers", tmp_path_factory.mktemp("copies") / "copy")
     url = f"file://{shop}/numbers/"
-    asked = [(Pull(dataset=each, url=each, alias=name), each) for name, each in zip("abc", (url, copy, url))]
+    asked = [
+        (Pull(dataset=each, url=each, alias=name), each)
+        for name, each in zip("abc", (url, copy, url), strict=True)
+    ]
     jobs = run_jobs(tmp_path, asked)
     assert [job.error for job in jobs] == [None] * 3
     names = {json.loads(job.result or "")["name"] for job in jobs}
