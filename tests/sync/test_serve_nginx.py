@@ -19,6 +19,8 @@ from odf_engine.identity.refs import DatasetAlias
 from odf_engine.progress import Reporter
 from odf_engine.sync.places import Access, open_remote
 from odf_engine.sync.pull import pull_new
+from odf_engine.sync.push import push
+from odf_engine.workspace.credentials import Login
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, make_root, objects
@@ -85,7 +87,7 @@ def test_behind_nginx(there: Workspace, here: Workspace, access: Access, tmp_pat
     entry = make_root(there, slices=2)
     (name,) = add_files(entry, 1, 1_300_000)
     with (
-        served(there, behind_proxy=True) as server,
+        served(there, behind_proxy=True, allow_push=True) as server,
         nginx(tmp_path / "nginx", server.address[1]) as (plain, tls, certificate),
     ):
         connection = http.client.HTTPConnection("127.0.0.1", plain, timeout=10)
@@ -105,8 +107,14 @@ def test_behind_nginx(there: Workspace, here: Workspace, access: Access, tmp_pat
         assert f"odf pull odf+https://localhost:{tls}/numbers/" in secure.getresponse().read().decode()
         secure.close()
 
-        remote = open_remote(f"odf+http://127.0.0.1:{plain}/numbers/", access)
-        with closing(remote):
+        with closing(open_remote(f"odf+http://127.0.0.1:{plain}/numbers/", access)) as remote:
             pulled, _ = pull_new(here, DatasetAlias(None, "pulled"), remote, Reporter(), parallel=4)
         assert objects(pulled.dataset.folder) == objects(entry.dataset.folder)
         assert any(" /numbers/pull 101 " in line for line in server.lines)
+
+        own = make_root(here, "own", slices=2)
+        login = Login(token=server.serving.tokens.new("friend")[1])
+        access.credentials.set(f"http://127.0.0.1:{plain}/", login)
+        with closing(open_remote(f"odf+http://127.0.0.1:{plain}/own/", access)) as remote:
+            assert push(own, remote, Reporter(), force=False, parallel=2).objects == 2
+        assert objects(there.resolve("own").dataset.folder) == objects(own.dataset.folder)
