@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import random
+import tempfile
 from pathlib import Path
+from unittest import mock
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from odf_engine.errors import BadData, Cancelled, Conflict, MalformedBlock, NotFound, Unsupported
+from odf_engine.errors import BadData, Cancelled, Conflict, MalformedBlock, NotFound, OdfError, Unsupported
 from odf_engine.identity import proof as proofs
 from odf_engine.sync.compare import Relation
 from odf_engine.sync.folder import FolderRemote
@@ -170,6 +174,7 @@ def test_another_dataset_is_refused_also_with_force(here: Workspace, target: Fol
 @pytest.mark.parametrize(
     ("content", "text"),
     [(b"x" * 100_000, "not those that its hash"), (b"x", "not have 100,000 bytes"), (None, "is not here")],
+    ids=["other", "short", "none"],
 )
 def test_local_damage_does_not_spread(
     here: Workspace, target: FolderRemote, content: bytes | None, text: str
@@ -226,13 +231,13 @@ def test_proofs(here: Workspace, target: FolderRemote) -> None:
     assert proofs.read_proof(target.folder, head) == proofs.read_proof(entry.dataset.folder, head)
     assert send(entry, target).status == "up-to-date"
     # One that proves nothing stays here.
-    describe(entry, "more")
-    head = entry.dataset.head()
-    (entry.dataset.folder / "proofs" / str(head)).write_text("nothing")
-    reporter = Watching()
-    send(entry, target, reporter)
-    assert not target.holds("proofs", head)
-    assert any("was not sent" in line for line in reporter.lines)
+    for wrong in (b"nothing", bytes(proofs.make(here.keys.private_key_pem(entry.id), head))):
+        head = describe(entry, f"more than {head}")
+        (entry.dataset.folder / "proofs" / str(head)).write_bytes(wrong)
+        reporter = Watching()
+        send(entry, target, reporter)
+        assert not target.holds("proofs", head)
+        assert any("was not sent" in line for line in reporter.lines)
 
 
 def test_read_only_places(here: Workspace, access: Access) -> None:
@@ -323,3 +328,57 @@ def test_killed_at_any_moment(here: Workspace, target: FolderRemote) -> None:
     assert read_whole(target) == chain(entry)
     times = {path.name: path.stat().st_mtime_ns for path in target.folder.rglob("f16*")}
     assert written.items() <= times.items()
+
+
+class Failing(FolderRemote):
+    """Fails when so many things were written."""
+
+    def __init__(self, url: str, left: int) -> None:
+        super().__init__(url)
+        self.left = left
+
+    def _writing(self):
+        self.left -= 1
+        if self.left < 0:
+            raise OdfError("it is over")
+        return super()._writing()
+
+
+STEPS = st.tuples(
+    st.booleans(),  # whether the one here pushes, or the one there
+    st.integers(0, 2),  # new slices
+    st.integers(0, 9),  # things that can be written until it fails
+    st.booleans(),  # force
+)
+
+
+@settings(max_examples=10)
+@given(st.lists(STEPS, max_size=6))
+def test_readers_see_one_whole_chain_or_another(steps: list[tuple[bool, int, int, bool]]) -> None:
+    """Whoever pushes what, with force or without, and wherever it breaks off."""
+    with tempfile.TemporaryDirectory() as folder, mock.patch("os.fsync"):
+        target = folder_remote(Path(folder) / "usb")
+        here, there = (Workspace.init(Path(folder) / name) for name in ("here", "there"))
+        entry = make_root(here, slices=1)
+        other = copy_into(there, entry)
+        send(entry, target)
+        for number, (ours, slices, left, force) in enumerate(steps):
+            pusher = entry if ours else other
+            add_files(pusher, slices, 100, seed=number * 2 + ours)
+            before, wanted = read_whole(target), chain(pusher)
+            follows = wanted[-len(before) :] == before
+            try:
+                pushed = send(pusher, Failing(target.url, left), force=force, parallel=2)
+            except Conflict:
+                assert not force
+                assert not follows
+                assert read_whole(target) == before
+            except OdfError:
+                assert read_whole(target) == before
+            else:
+                assert force or follows
+                assert read_whole(target) == wanted
+                assert (pushed.status == "up-to-date") == (before == wanted)
+                if not follows:
+                    kept = [path.read_text() for path in (target.folder / "refs").glob("before-push-*")]
+                    assert before[0] in kept
