@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ROUND: Final = 10_000
 _AROUND_PAYLOAD: Final = 1024
+_MOST_SAID: Final = 100
+_CHECKED_A_SECOND: Final = 10 << 20  # bytes of objects that a server looks at before it moves the head
 _NO_HURRY: Final = 7 * 86_400.0
 
 
@@ -206,23 +208,24 @@ class SmartPush:
 
         That the server says ``{}`` may also mean that it asks for the progress once more: its head tells.
         """
-        # First the server looks at all objects.
-        patience, left = 1 + new.plan.bytes_in_raw_objects / (10 << 20), self.quiet_times
-        waited = self._access.config.fetch.read_timeout_seconds + patience
+        fetch, raw = self._access.config.fetch, new.plan.bytes_in_raw_objects
+        waited = fetch.read_timeout_seconds + raw / _CHECKED_A_SECOND
+        quiet = said = 0
         while True:
             try:
                 m.read_answer(await channel.receive(patience=waited), m.Empty, self._base)
+                said += 1
             except PeerGone as error:
                 problem = m.problem_of_close(error.reason, self._base)
-                if problem is not None and error.reason not in (m.PUSHED, ""):
+                if problem is not None and error.reason.startswith("{"):
                     raise problem from None
-                left = 0
+                quiet = self.quiet_times
             except Silence:
-                left -= 1
+                quiet += 1
             waited = self.quiet_seconds
             if await asyncio.to_thread(self._remote.head) == new.head:
                 return
-            if left <= 0:
+            if quiet >= self.quiet_times or said > _MOST_SAID:
                 problem = "the server took everything, and yet its head is not the new one"
                 raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
 

@@ -118,6 +118,9 @@ class KamuServer:
         self.store = Store()
         self.token = "secret"
         self.requests: list[str] = []
+        self.sockets: list[web.WebSocketResponse] = []
+        self.logins: list[str | None] = []
+        self.redirect: str | None = None
         self.wrong: list[str] = []
         self.received: list[Any] = []
         self.said: Callable[[str, Any], Any] = lambda step, message: message
@@ -166,6 +169,9 @@ class KamuServer:
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         self.requests.append(f"{request.method} {request.path_qs}")
+        self.logins.append(request.headers.get("Authorization"))
+        if self.redirect is not None and request.path.endswith(("/pull", "/push")):
+            raise web.HTTPTemporaryRedirect(self.redirect + request.path)
         if (status := self.denied(request.path_qs)) is not None:
             return web.Response(status=status)
         path = request.path.removeprefix(f"/{self.name}/")
@@ -200,6 +206,7 @@ class KamuServer:
             return web.Response(status=404)
         socket = web.WebSocketResponse(autoping=False, max_msg_size=64 << 20, compress=False)
         await socket.prepare(request)
+        self.sockets.append(socket)
         try:
             await (self._pull(socket) if what == "pull" else self._push(socket))
         except _Over:
