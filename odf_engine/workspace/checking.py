@@ -12,6 +12,7 @@ import re
 import sqlite3
 from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, closing, nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,6 +32,7 @@ from odf_engine.workspace.workspace import Workspace
 
 _OWNED: Final = re.compile(r"[a-z]+-(\d+)-.+")
 _JSON_CACHES: Final = ("statistics/*.json", "ui.json", "downloads/*.json")
+_PACKED_CACHES: Final = ("screen.msgpack",)
 _ROW_CACHES: Final = ("projections/*.parquet", "queries/*.parquet")
 _PARTS: Final = ("statistics/.*.part", "projections/.*.part", "exports/.*.part", "queries/*.part", ".*.part")
 _PARQUET: Final = b"PAR1"
@@ -142,7 +144,8 @@ class _WorkspaceCheck:
     def caches(self, left: str) -> None:
         """Files that can be made again; ``left``: why they are left alone."""
         broken = [
-            *self._unreadable(_JSON_CACHES, _is_json),
+            *self._unreadable(_JSON_CACHES, partial(_is_readable, decode=msgspec.json.decode)),
+            *self._unreadable(_PACKED_CACHES, partial(_is_readable, decode=msgspec.msgpack.decode)),
             *self._unreadable(_ROW_CACHES, _is_parquet),
         ]
         message = "a file of the cache cannot be read; it is made again when it is needed"
@@ -209,9 +212,9 @@ def _is_left(path: Path) -> bool:
     return owned is not None and path.is_dir() and not processes.runs(int(owned[1]))
 
 
-def _is_json(path: Path) -> bool:
+def _is_readable(path: Path, decode: Callable[[bytes], object]) -> bool:
     try:
-        msgspec.json.decode(path.read_bytes())
+        decode(path.read_bytes())
     except (msgspec.DecodeError, UnicodeDecodeError):
         return False
     return True

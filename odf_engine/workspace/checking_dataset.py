@@ -152,13 +152,14 @@ class _DatasetCheck:
     # --- What nobody needs ---
 
     def _orphans(self) -> None:
-        for kind, word in _KINDS.items():
+        needed = {**self._needed, PROOFS: self._needed["blocks"]}
+        for kind, word in {**_KINDS, PROOFS: "proof"}.items():
             objects = LocalObjects(self._folder / kind)
             orphans: list[Path] = []
             strange = 0
             for name in objects.names():
                 try:
-                    if Multihash.parse(name) not in self._needed[kind]:
+                    if Multihash.parse(name) not in needed[kind]:
                         orphans.append(objects.path(name))
                 except InvalidIdentity:
                     strange += 1

@@ -103,11 +103,14 @@ def _write_new(path: Path, text: str) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise AlreadyExists(f"{path} is there already", hint="choose another name") from None
-    with os.fdopen(descriptor, "w") as file:
-        os.fchmod(descriptor, 0o600)
-        file.write(text)
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 @verb("import", example="odf keys import stations.pem", json=True)

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.proof import make, store_proof
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -97,6 +98,7 @@ def test_leftovers_are_found_and_go(workspace: Workspace, fsck: Fsck) -> None:
         write(folder / "blocks" / str(Multihash.sha3_256(b"1")), b"1"),
         write(folder / "data" / str(Multihash.sha3_256(b"2")), b"22"),
         write(folder / "checkpoints" / str(Multihash.sha3_256(b"3")), b"3"),
+        write(folder / "proofs" / str(Multihash.sha3_256(b"4")), b"{}"),
         write(folder / "data" / ".pending-0011"),
         write(folder / "data" / f".partial-{Multihash.sha3_256(b'4')}"),
         write(folder / "refs" / ".pending-0011"),
@@ -108,6 +110,7 @@ def test_leftovers_are_found_and_go(workspace: Workspace, fsck: Fsck) -> None:
         write(odf / "cache" / f"ingest-{dead.pid}-abc" / "stdin"),
         write(odf / "cache" / f"pull-{dead.pid}-abc" / "rows.parquet"),
         write(odf / "cache" / "statistics" / "x.json", b"{"),
+        write(odf / "cache" / "screen.msgpack", b"\xc1"),
         write(odf / "cache" / "projections" / "x.parquet", b"PAR1 and then nothing"),
         write(odf / "cache" / "statistics" / ".x-1.part"),
         write(odf / "trust" / f"{STRANGER.multibase}.json", b"{}"),
@@ -115,6 +118,7 @@ def test_leftovers_are_found_and_go(workspace: Workspace, fsck: Fsck) -> None:
         write(odf / ".new-abc"),
     ]
     kept = [
+        store_proof(folder, make(workspace.keys.private_key_pem(entry.id), entry.dataset.block(1).hash)),
         write(odf / "cache" / f"ingest-{os.getpid()}-abc" / "stdin"),
         write(odf / "trust" / f"{entry.id.multibase}.json", b"{}"),
         write(odf / "keys" / "logins.json", b"{}"),
@@ -122,7 +126,7 @@ def test_leftovers_are_found_and_go(workspace: Workspace, fsck: Fsck) -> None:
     found = fsck()
     expected = [
         "arriving", "arriving", "cache-broken", "half-written", "half-written", "half-written", "left-over",
-        "orphan-block", "orphan-checkpoint", "orphan-slice", "remotes-alone", "trust-alone",
+        "orphan-block", "orphan-checkpoint", "orphan-proof", "orphan-slice", "remotes-alone", "trust-alone",
         "unfinished-dataset",
     ]  # fmt: skip
     assert kinds(found) == expected and all(path.exists() for path in left)
