@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import select
 import socket
 import ssl
 import threading
@@ -185,10 +186,12 @@ class Connections:
         """
         origin = origin_of(url)
         with self._lock:
-            if fresh:
-                self._discard(self._idle.pop(origin, []))
-            elif idle := self._idle.get(origin):
-                return idle.pop()
+            idle = self._idle[origin]
+            while idle:
+                connection = idle.pop()
+                if not fresh and not _says_something(connection.sock):
+                    return connection
+                self._discard([connection])
         return self._open(origin, url)
 
     def give(self, connection: Connection) -> None:
@@ -318,6 +321,13 @@ class Connections:
                 self._context = ssl.create_default_context()
                 self._context.set_alpn_protocols(["http/1.1"])
             return self._context
+
+
+def _says_something(sock: socket.socket) -> bool:
+    """Whether a server has ended a connection, or sent more than it should have, without being asked."""
+    poll = select.poll()
+    poll.register(sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def _inside(there: str) -> SourceUnavailable:

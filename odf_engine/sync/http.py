@@ -115,7 +115,7 @@ def download(
     one byte more than ``size`` is the most that comes.
 
     Raises:
-        NotFound, SourceUnavailable, Cancelled: as :meth:`Web.request`.
+        NotFound, SourceUnavailable, Cancelled: those of :meth:`Web.once`, after the retries.
         BadData: the file there has another size, or it is a web page.
     """
     retries = Retries(web.config, web.reporter)

@@ -50,7 +50,7 @@ class Response:
         self.length = answer.length
         self._web, self._connection, self._answer, self._watched = web, connection, answer, watched
         self._left = answer.length
-        self._whole = answer.length == 0
+        self._whole, self._begun = answer.length == 0, False
 
     def pieces(self, at_most: int) -> Generator[bytes, None, None]:
         """The body, up to ``at_most`` bytes of it, and what came of it where the connection broke.
@@ -145,7 +145,14 @@ class Response:
             data = answer.read1(len(view))
             view[: len(data)] = data
             return len(data)
-        return 0 if answer.fp is None else answer.fp.readinto1(view)
+        if answer.fp is None:
+            return 0
+        if not self._begun:  # some came with the headers: no need to wait for more
+            self._begun = True
+            data = answer.fp.read1(len(view))
+            view[: len(data)] = data
+            return len(data)
+        return answer.fp.readinto1(view)
 
     def __enter__(self) -> Self:
         return self
@@ -170,31 +177,6 @@ class Web:
         self._home = origin_of(url)
         self._credentials = access.credentials
 
-    def request(
-        self,
-        method: str,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        body: bytes | Path | None = None,
-        told: Callable[[int], None] | None = None,
-    ) -> Response:
-        """Asks until there is an answer of success, and follows redirects.
-
-        Args:
-            method: one that may be repeated: GET, HEAD, PUT.
-            url: http or https.
-            headers: go along as they are, but to this origin only.
-            body: bytes, or a file that is sent from its beginning at each attempt.
-            told: hears how many bytes of the body have gone so far.
-
-        Raises:
-            NotFound: 404 or 410.
-            SourceUnavailable: any other answer, or none after the retries that are set.
-            Cancelled: at once.
-        """
-        return self.retried(lambda: self.once(method, url, headers=headers, body=body, told=told))
-
     def fetch(self, url: str, at_most: int, missing: tuple[int, ...] = ()) -> bytes:
         """The whole body of a small file.
 
@@ -205,7 +187,7 @@ class Web:
 
         Raises:
             BadData: it has more than ``at_most`` bytes, or is a web page instead.
-            OdfError: as :meth:`request`.
+            OdfError: those of :meth:`once`, after the retries that are set.
         """
 
         def get() -> bytes:
@@ -239,7 +221,21 @@ class Web:
         told: Callable[[int], None] | None = None,
         missing: tuple[int, ...] = (),
     ) -> Response:
-        """One attempt of :meth:`request`; raises :class:`Failed` instead of other errors."""
+        """Asks once, and follows redirects until there is an answer of success.
+
+        Args:
+            method: one that may be repeated: GET, HEAD, PUT.
+            url: http or https.
+            headers: go along as they are, but to this origin only.
+            body: bytes, or a file.
+            told: hears how many bytes of the body have gone so far.
+            missing: further statuses by which this server says that there is nothing.
+
+        Raises:
+            Failed: with NotFound for 404 and 410, BadData for an answer that makes no sense, and
+                SourceUnavailable for any other one, or none.
+            Cancelled: at once.
+        """
         given = {name: value for name, value in (headers or {}).items() if name.lower() not in _OURS}
         try:
             at, seen = quote(without_login(url), safe=_URL_SAFE), set[str]()

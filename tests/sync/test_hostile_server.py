@@ -178,7 +178,7 @@ ANYWHERE: dict[str, tuple[Behaviour, type[OdfError], str]] = {
     "too often": (body(b"", "Retry-After: 4000", status="429 No"), SourceUnavailable, "too often"),
     "an error": (body(b"x" * 5000, status="500 \x1b[31mRed"), SourceUnavailable, "answered 500"),
     "a strange status": (body(b"", status="799 What"), SourceUnavailable, "answered 799"),
-    "endless chunk header": (endless(CHUNKED, b"0" * 4096), SourceUnavailable, "broke|ended"),
+    "endless chunk header": (endless(CHUNKED, b"0" * 4096), OdfError, "broke|ended|without end"),
     "a chunk of no size": (raw(CHUNKED + b"zz\r\nabc\r\n"), SourceUnavailable, "ended before the end"),
     "endless trailers": (endless(CHUNKED + b"0\r\n", b"X: y\r\n" * 999), BadData, "without end|hash|head"),
 }

@@ -242,15 +242,39 @@ def test_cancel_while_a_server_hangs(
     assert time.monotonic() - began < 1
 
 
-def test_a_reader_that_stops(remote: HttpRemote, server: HostileServer) -> None:
+def test_a_reader_that_stops(
+    remote: HttpRemote, server: HostileServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Closing the iterator lets go of the connection, and nothing is read for nobody."""
-    server.says["ds/data"] = lambda exchange: exchange.forever(
-        b"HTTP/1.1 200 OK\r\nContent-Length: 1024000\r\n\r\n" if not exchange.server.sent else b"\0" * 1024
-    )
+    monkeypatch.setattr("odf_engine.sync.web._LONGEST_PIECE", 0)
+    ended = threading.Event()
+
+    def behave(exchange: Exchange) -> None:
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1024000\r\n\r\nabc")
+        assert exchange.sock.recv(1) == b""
+        ended.set()
+
+    server.says["ds/data"] = behave
     pieces = remote.chunks(FILE)
     next(pieces)
     pieces.close()  # type: ignore[attr-defined]
-    server.says.clear()
+    assert ended.wait(2)
+    assert remote.head() == HEAD
+
+
+def test_more_than_was_announced(remote: HttpRemote, server: HostileServer) -> None:
+    """What comes behind an answer is not taken for the next one."""
+
+    sent = threading.Event()
+
+    def behave(exchange: Exchange) -> None:
+        exchange.well()
+        exchange.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno" * 9999)
+        sent.set()
+
+    server.says["ds/data"] = behave
+    assert whole(remote) == DATA
+    assert sent.wait(2)
     assert remote.head() == HEAD
 
 
