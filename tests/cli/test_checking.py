@@ -100,6 +100,17 @@ def test_what_verification_says(odf: Odf) -> None:
 
 
 @pytest.mark.parametrize(
+    ("newer", "words"), [(0, "the newest"), (1, "1 block is newer"), (3, "3 blocks are newer")]
+)
+def test_up_to_where_the_owner_stands_is_said(odf: Odf, newer: int, words: str) -> None:
+    remark = {"kind": "proof-elsewhere", "block": "x", "message": "a proof is for a block elsewhere"}
+    odf.results = {"wet-days": report("wet-days", proofs=2, proven=12, newer=newer, unchecked=[remark])}
+    said = odf("verify", "wet-days").stdout
+    assert f"wet-days: valid (2 blocks, 1 slice, proven by its owner up to block 12, {words})" in said
+    assert "not checked: proof-elsewhere: a proof is for a block elsewhere (1 proof)" in said
+
+
+@pytest.mark.parametrize(
     ("kind", "word"),
     [("input-missing", "valid as far as it could be checked"), ("checkpoint-other", "valid (")],
 )

@@ -16,6 +16,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from odf_engine.coordinator.jobs import Journal
+from odf_engine.coordinator.protocol import Pull
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.proof import make, store_proof
@@ -212,6 +214,25 @@ def test_nothing_goes_while_somebody_is_at_work(workspace: Workspace, fsck: Fsck
     assert kinds(fsck("--repair")) == ["orphan-slice"] and not orphan.exists()
 
 
+def test_datasets_of_jobs_are_left_alone(workspace: Workspace, fsck: Fsck) -> None:
+    entry, other = workspace.resolve("numbers"), workspace.resolve("derived")
+    orphans = [write(each.dataset.folder / "data" / str(Multihash.sha3_256(b"2"))) for each in (entry, other)]
+    broken = write(workspace.odf / "cache" / "statistics" / "x.json", b"{")
+    Journal(workspace.odf / "jobs.sqlite").create(Pull(str(entry.id)), "numbers")
+    (workspace.odf / "worker.pid").touch()
+    with (workspace.odf / "worker.pid").open("rb") as worker:  # whose lock says that it lives
+        fcntl.flock(worker, fcntl.LOCK_EX)
+        left = {(each["where"], each["left"]) for each in fsck("--repair", "--now").json["findings"]}
+        assert left == {
+            ("numbers", "a job is at work on the dataset"),
+            ("derived", ""),
+            ("cache", "a job runs"),
+        }
+        assert [path.exists() for path in orphans] == [True, False] and broken.exists()
+        (workspace.odf / "jobs.sqlite").write_bytes(b"nothing of the kind" * 100)
+        assert fsck("--repair").code == 4
+
+
 @pytest.mark.parametrize("damage", ["file", "slices", "blocks"])
 def test_an_index_that_says_something_else_is_made_anew(
     workspace: Workspace, fsck: Fsck, damage: str
@@ -263,7 +284,7 @@ def test_belongings_stay_while_the_datasets_are_away(workspace: Workspace, fsck:
     assert kinds(fsck("--repair", "--now")) == ["datasets-missing"] and trust.exists()
 
 
-@settings(max_examples=15)
+@settings(max_examples=8)
 @given(st.lists(st.sampled_from(["slices", "describe", "anew", "forget"]), max_size=6), st.binary(max_size=8))
 def test_repair_never_takes_what_a_reference_needs(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], rest: bytes
