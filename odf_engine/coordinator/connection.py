@@ -82,8 +82,8 @@ class Client:
         """Attaches to the worker of a workspace (its folder, or the ``.odf`` in it).
 
         When none runs, one is started, unless ``start`` is False; ``command`` is the command line to start
-        another program than the usual worker. An idle worker of another version is replaced. A worker that
-        is started here begins to start Spark at once, if it is to be ``warm``, else when a job needs it.
+        another program than the usual worker. An idle worker of another version is replaced. It begins to
+        start Spark at once, if it is to be ``warm``, else when a job needs it.
 
         Raises:
             NotFound: the folder is not a workspace.
@@ -96,7 +96,11 @@ class Client:
         while True:
             client = await cls._attach(files)
             if client is not None:
-                if not start or _compatible(client.status):
+                if not start:
+                    return client
+                if _compatible(client.status):
+                    if warm and client.status.spark == "off":
+                        await client.ping(warm=True)
                     return client
                 await client._replace()
             if not start:
@@ -175,14 +179,14 @@ class Client:
         tag = str(next(self._tags))
         await self._accepted(Cancel(job, tag), tag)
 
-    async def ping(self) -> WorkerStatus:
-        """How the worker is.
+    async def ping(self, warm: bool = False) -> WorkerStatus:
+        """How the worker is; with ``warm`` it begins to start Spark, if nobody needed it yet.
 
         Raises:
             WorkerGone: the connection is lost.
         """
         async with self._talking():
-            await self._send(Ping())
+            await self._send(Ping(warm))
             while not isinstance(answer := await self._receive(), WorkerStatus):
                 pass
         self.status = answer

@@ -139,7 +139,9 @@ class Subscribe(msgspec.Struct, frozen=True, tag="subscribe"):
 
 
 class Ping(msgspec.Struct, frozen=True, tag="ping"):
-    """Asks for a :class:`WorkerStatus`."""
+    """Asks for a :class:`WorkerStatus`; with ``warm`` Spark begins to start, if nobody needed it yet."""
+
+    warm: bool = False
 
 
 class Touch(msgspec.Struct, frozen=True, tag="touch"):

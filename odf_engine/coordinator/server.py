@@ -64,6 +64,10 @@ class Host(Protocol):
         """How the worker is."""
         ...
 
+    def warm_up(self) -> None:
+        """Begins to start Spark, unless it runs or starts already."""
+        ...
+
     def samples(self) -> list[Sample]:
         """How busy it was in the last minutes."""
         ...
@@ -245,6 +249,8 @@ class _Session:
                 self.wake.set()
                 return status
             case Ping():
+                if command.warm:
+                    self._host.warm_up()
                 return self._host.status()
             case Touch():
                 self._touched()

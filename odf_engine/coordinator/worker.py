@@ -119,6 +119,11 @@ class Worker:
             spark_hint=self._spark.hint,
         )
 
+    def warm_up(self) -> None:
+        """Begins to start Spark if nobody needed it yet; one that failed is for the next job to try again."""
+        if self._spark.state == "off":
+            self._spark.start()
+
     def samples(self) -> list[Sample]:
         """How busy it was in the last minutes."""
         return list(self._sampler.samples)
@@ -132,8 +137,8 @@ class Worker:
         self._last_command = time.monotonic()
         if self._stopping:
             raise OdfError("the worker is stopping", hint="try again in a moment: a new one is started then")
-        if self._spark.state == "off" and needs_spark(request):
-            self._spark.start()
+        if needs_spark(request):
+            self.warm_up()
         job = self._queue.submit(request, target, environment)
         self._loop.call_soon(self._queue.start_ready)
         self._start_beat()

@@ -108,6 +108,7 @@ def main() -> int:
     parser.add_argument("--version")
     parser.add_argument("--spark", choices=["good", "slow", "none", "once"], default="good")
     parser.add_argument("--die", action="store_true")
+    parser.add_argument("--spark-later", action="store_true")
     given = parser.parse_args()
     if given.die:
         raise SystemExit("this worker has a defect")
@@ -129,6 +130,7 @@ def main() -> int:
         given.workspace,
         start_spark=start_spark,
         executor=run,
+        spark_later=given.spark_later,
         idle_seconds=given.idle,
         send_patience=given.patience,
         stop_patience=2,
