@@ -14,7 +14,8 @@ from odf_engine.storage.objects import spellings
 from odf_engine.storage.refs import HEAD
 from odf_engine.sync.places import Access
 from odf_engine.sync.remote import MOST_HEAD_BYTES, ObjectFile, ObjectKind
-from odf_engine.sync.web import Response, Web, printable, shown
+from odf_engine.sync.response import Response, printable, shown
+from odf_engine.sync.web import Web
 
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
 _Result = TypeVar("_Result")

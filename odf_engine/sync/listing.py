@@ -15,7 +15,8 @@ from odf_engine.identity.refs import DatasetAlias
 from odf_engine.ingest.retries import Failed
 from odf_engine.sync.places import Access
 from odf_engine.sync.remote import Listed
-from odf_engine.sync.web import Web, printable, shown
+from odf_engine.sync.response import printable, shown
+from odf_engine.sync.web import Web
 
 MOST_LIST_BYTES: Final = 16 << 20
 _NO_LIST: Final = (400, 403, 404, 405, 406, 501)

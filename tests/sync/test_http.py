@@ -246,7 +246,7 @@ def test_a_reader_that_stops(
     remote: HttpRemote, server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing the iterator lets go of the connection, and nothing is read for nobody."""
-    monkeypatch.setattr("odf_engine.sync.web._LONGEST_PIECE", 0)
+    monkeypatch.setattr("odf_engine.sync.response._LONGEST_PIECE", 0)
     ended = threading.Event()
 
     def behave(exchange: Exchange) -> None:
