@@ -94,7 +94,7 @@ def _with_ours(found: Found, row: DatasetRow | None) -> Found:
     if found.head and found.head == row.head:
         words = "here, the same"
     elif remote is not None and remote.relation and remote.their_head == found.head:
-        words = f"here, {standing_words(remote)}"
+        words = "here, " + ("diverged" if remote.relation == "diverged" else standing_words(remote))
     elif found.head and found.blocks is not None and found.blocks > row.blocks:
         words = f"here, {count(found.blocks - row.blocks)} blocks less"
     elif found.head:
