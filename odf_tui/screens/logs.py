@@ -61,6 +61,7 @@ class LogScreen(Above[str]):
         Binding("b", "dismiss('job_block')", "go to the block that it wrote", show=False),
         Binding("o", "dismiss('job_dataset')", "go to its dataset", show=False),
         Binding("x", "dismiss('cancel')", "cancel the job", show=False),
+        Binding("V", "dismiss('branches')", "show both histories, of a pull or push that failed", show=False),
         Binding("j,down", "move('down')", show=False),
         Binding("k,up", "move('above')", show=False),
         Binding("h,left", "move('left')", show=False),

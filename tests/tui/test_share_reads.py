@@ -1,0 +1,138 @@
+"""What the screen reads of remotes in a real workspace: as of now, without asking anybody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_engine.coordinator.protocol import Compare, Job, JobState, Search
+from odf_engine.errors import AlreadyExists, NotFound, OdfError
+from odf_engine.workspace.remotes import Remotes, Seen
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui.engine import WorkspaceSource
+from odf_tui.remotes import Remote, mark
+from odf_tui.share_source import Place
+from odf_tui.snapshot import stamp
+from odf_tui.state import DatasetRow
+from tests.sync.builders import describe, make_root
+
+HUB = "file:///srv/hub/visits/"
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    made = Workspace.init(tmp_path / "here")
+    Remotes(made.odf).add("hub", "file:///srv/hub/")
+    return made
+
+
+def note(workspace: Workspace, entry: DatasetEntry, relation: Any, kind: Any = "push", **more: Any) -> None:
+    """It was looked at now."""
+    head = str(entry.dataset.head())
+    known = {"ours": 0, "theirs": 0, "common": head, "our_head": head, "their_head": head}
+    seen = Seen(url=HUB, relation=relation, at="2024-03-11T08:59:00Z", **{**known, **more})
+    Remotes(workspace.odf).note(entry.id, seen, kind)
+
+
+def row(workspace: Workspace) -> DatasetRow:
+    return WorkspaceSource(workspace).datasets()[0]
+
+
+def remote(workspace: Workspace) -> Remote:
+    (found,) = row(workspace).remotes
+    return found
+
+
+def test_our_side_is_as_of_now(workspace: Workspace) -> None:
+    entry = make_root(workspace, "visits", slices=2)
+    assert row(workspace).remotes == ()
+    Remotes(workspace.odf).attach(entry.id, HUB, "push")
+    assert remote(workspace) == Remote(url=HUB, label="hub/visits", push=True)
+    note(workspace, entry, "equal")
+    assert (remote(workspace).relation, mark(row(workspace).remotes)) == ("equal", "⇡")
+    shared = str(entry.dataset.head())
+    describe(entry, "one")
+    describe(entry, "two")
+    found = remote(workspace)
+    assert (found.relation, found.ours, found.common) == ("ahead", 2, shared)
+    # They had more when we looked, and now so have we.
+    note(workspace, entry, "behind", theirs=3, their_head="f1620" + "ab" * 32)
+    assert (remote(workspace).relation, remote(workspace).theirs) == ("behind", 3)
+    describe(entry, "three")
+    found = remote(workspace)
+    assert (found.relation, found.ours, found.theirs) == ("diverged", 1, 3)
+    assert mark(row(workspace).remotes) == "÷⇣3⇡1"
+    # Nothing was there.
+    note(workspace, entry, "new", common=None, their_head=None, ours=1, our_head=shared)
+    assert (remote(workspace).relation, remote(workspace).ours) == ("new", row(workspace).blocks)
+    # What both had is not in our chain any more.
+    note(workspace, entry, "ahead", common="f1620" + "cd" * 32, their_head="f1620" + "cd" * 32, our_head="x")
+    assert (remote(workspace).relation, remote(workspace).at) == ("", "2024-03-11T08:59:00Z")
+
+
+def test_what_comes_from_elsewhere_is_not_behind_its_inputs(workspace: Workspace) -> None:
+    entry = make_root(workspace, "visits", slices=1)
+    note(workspace, entry, "equal", "pull")
+    found = row(workspace)
+    assert found.comes_from_elsewhere
+    assert (found.behind, found.diverged) == (False, ())
+
+
+def test_branches_of_a_real_chain(workspace: Workspace) -> None:
+    source = WorkspaceSource(workspace)
+    entry = make_root(workspace, "visits", slices=1)
+    common = str(entry.dataset.head())
+    number = entry.dataset.state().blocks - 1
+    assert source.branches(str(entry.id), common, 3).ours == ()
+    for text in "abcde":
+        describe(entry, text)
+    found = source.branches(str(entry.id), common, 3)
+    assert [line.sequence_number - number for line in found.ours] == [5, 4, 3]
+    assert found.more == 2
+    assert found.common is not None
+    assert (found.common.sequence_number, found.common.hash) == (number, common)
+    lost = source.branches(str(entry.id), "f1620" + "cd" * 32, 100)
+    assert (len(lost.ours), lost.more, lost.common) == (number + 6, 0, None)
+
+
+def test_repositories_and_detaching(workspace: Workspace) -> None:
+    source = WorkspaceSource(workspace)
+    source.add_repository("lake", "s3://lake/odf")
+    assert source.repositories() == [Place("hub", "file:///srv/hub/"), Place("lake", "s3://lake/odf/")]
+    with pytest.raises(AlreadyExists):
+        source.add_repository("lake", "s3://other/")
+    source.remove_repository("lake")
+    entry = make_root(workspace, "visits")
+    before = stamp(workspace.folder)
+    note(workspace, entry, "equal")
+    assert stamp(workspace.folder) != before  # what is kept for the next start is not true any more
+    assert row(workspace).remotes
+    source.detach(str(entry.id), HUB)
+    assert row(workspace).remotes == ()
+    with pytest.raises(NotFound):
+        source.detach(str(entry.id), HUB)
+
+
+def test_a_damaged_list_of_repositories_hides_no_dataset(workspace: Workspace) -> None:
+    entry = make_root(workspace, "visits")
+    note(workspace, entry, "equal")
+    (workspace.odf / "repositories.json").write_text("{")
+    assert remote(workspace).label == HUB
+    with pytest.raises(OdfError):
+        WorkspaceSource(workspace).repositories()
+
+
+def test_which_jobs_can_be_done_again(workspace: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = WorkspaceSource(workspace)
+
+    class Journal:
+        def request(self, job: str) -> Any:
+            return Compare(dataset="x") if job == "1" else Search(text="")
+
+    monkeypatch.setattr(WorkspaceSource, "_journal", Journal())
+    done = Job("1", "compare", "visits", "x", JobState.done, "2024-03-11T09:00:00Z")
+    assert source.request(done) == Compare(dataset="x")
+    with pytest.raises(OdfError, match="screen"):
+        source.request(Job("2", "search", "hub", "", JobState.done, "2024-03-11T09:00:00Z"))
