@@ -134,13 +134,16 @@ class _Push:
     def run(self, relation: Relation, theirs: Multihash | None) -> Pushed:
         new = self._collect(relation.common)
         if new.blocks:
-            told = (
-                f"{_count(len(new.blocks), 'block')} and {_count(len(new.files), 'object')} are to be there"
-            )
-            self.reporter.line(told)
-        self._send_files(new.files)
+            objects = _count(len(new.files), "object")
+            self.reporter.line(f"{_count(len(new.blocks), 'block')} and {objects} are to be there")
+        self.reporter.phase("send")
+        total = sum(file.size for file in new.files)
+        self.reporter.amount(
+            bytes=0, total_bytes=total, files=0, total_files=len(new.files) + len(new.blocks)
+        )
+        self._each(new.files, self._send_file)
         self._send_proof(new.head)
-        self._send_blocks(new.blocks)
+        self._each(new.blocks, self._send_block)
         if new.head != theirs:
             self.reporter.phase("commit")
             if theirs is not None and relation.kind in ("behind", "diverged"):
@@ -163,26 +166,20 @@ class _Push:
         head = at = self.dataset.head()
         assert head is not None  # it was compared
         blocks: list[Multihash] = []
-        files: dict[Multihash, ObjectFile] = {}
+        files: dict[ObjectFile, None] = {}
         while at is not None and at != common:
             self.reporter.check()
             block = self.dataset.block(at).block
             if (data := getattr(block.event, "new_data", None)) is not None:
-                files[data.physical_hash] = ObjectFile("data", data.physical_hash, data.size)
+                files[ObjectFile("data", data.physical_hash, data.size)] = None
             if (kept := getattr(block.event, "new_checkpoint", None)) is not None:
-                files[kept.physical_hash] = ObjectFile("checkpoints", kept.physical_hash, kept.size)
+                files[ObjectFile("checkpoints", kept.physical_hash, kept.size)] = None
             blocks.append(at)
             at = block.prev_block_hash
         if at != common:
             where = str(self.dataset.folder)
             raise Conflict("the dataset was set back meanwhile", where=where, hint="push again")
-        return _Outgoing(head, blocks[::-1], list(files.values())[::-1])
-
-    def _send_files(self, files: list[ObjectFile]) -> None:
-        self.reporter.phase("send")
-        total = sum(file.size for file in files)
-        self.reporter.amount(bytes=0, total_bytes=total, files=0, total_files=len(files))
-        self._each(files, self._send_file)
+        return _Outgoing(head, blocks[::-1], list(files)[::-1])
 
     def _send_file(self, file: ObjectFile) -> None:
         if self.remote.holds(file.kind, file.hash, file.size):
@@ -200,9 +197,7 @@ class _Push:
             with self.lock:
                 self.objects += 1
                 self.bytes += file.size
-        with self.lock:
-            self.done_files += 1
-            self.reporter.amount(files=self.done_files)
+        self._done()
 
     def _told(self, more: int) -> None:
         with self.lock:
@@ -226,12 +221,6 @@ class _Push:
             self.objects += 1
             self.bytes += len(data)
 
-    def _send_blocks(self, blocks: list[Multihash]) -> None:
-        if blocks:
-            self.done_files = 0
-            self.reporter.amount(files=0, total_files=len(blocks))
-            self._each(blocks, self._send_block)
-
     def _send_block(self, block: Multihash) -> None:
         data = self.dataset.block_bytes(block)
         if Multihash.sha3_256(data) != block:
@@ -241,6 +230,9 @@ class _Push:
             with self.lock:
                 self.blocks += 1
                 self.bytes += len(data)
+        self._done()
+
+    def _done(self) -> None:
         with self.lock:
             self.done_files += 1
             self.reporter.amount(files=self.done_files)

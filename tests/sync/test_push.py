@@ -52,6 +52,7 @@ def test_new_up_to_date_and_fast_forward(here: Workspace, target: FolderRemote) 
     assert (target.folder / "refs/head").read_bytes() == str(head).encode()
     assert reporter.phases == ["compare", "send", "commit"]
     assert reporter.amounts["bytes"] == reporter.amounts["total_bytes"] > 0
+    assert reporter.amounts["files"] == reporter.amounts["total_files"] == 10
 
     before = objects(target.folder)
     pushed = send(entry, target)
