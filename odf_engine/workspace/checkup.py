@@ -15,7 +15,7 @@ import msgspec
 from odf_engine.errors import OdfError
 
 _SETTLED_SECONDS: Final = 3600.0
-TOO_FRESH: Final = "it was touched within the last hour, and may be in the making: --now takes it too"
+TOO_FRESH: Final = "it was touched within the last hour: --now takes it too"
 
 
 class Trouble(msgspec.Struct, frozen=True, kw_only=True):
