@@ -22,8 +22,10 @@ from odf_engine.errors import (
 )
 from odf_engine.identity import proof as proofs
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.refs import DatasetAlias
 from odf_engine.progress import Reporter
 from odf_engine.sync.places import Access, open_remote, open_repository
+from odf_engine.sync.pull import pull_into, pull_new
 from odf_engine.sync.remote import ObjectFile, WritableRemote
 from odf_engine.sync.s3 import Place, S3Remote
 from odf_engine.workspace.config import Config, FetchConfig
@@ -85,6 +87,21 @@ def test_new_up_to_date_and_fast_forward(here: Workspace, s3: S3Server, remote: 
     written = [each.path.split("/")[4] for each in s3.forget() if each.command == "PUT"]
     assert written == ["data", "data", "proofs", "blocks", "blocks", "refs"]
     assert read_whole(remote) == chain(entry)
+
+
+def test_from_one_workspace_to_another(
+    here: Workspace, there: Workspace, s3: S3Server, url: str, access: Access
+) -> None:
+    entry = make_root(here, slices=2)
+    send(entry, opened(url, access))
+    theirs = opened(url, access)
+    pulled, result = pull_new(there, DatasetAlias.parse("mine"), theirs, Reporter(), parallel=3)
+    assert chain(pulled) == chain(entry)
+    add_slices(entry, 2)
+    send(entry, opened(url, access))
+    result = pull_into(pulled, theirs, Reporter(), force=False, parallel=3)
+    assert (result.status, result.blocks, result.records) == ("updated", 2, 6)
+    assert pulled.dataset.head() == entry.dataset.head()
 
 
 def test_large_objects_are_there_as_a_whole(here: Workspace, s3: S3Server, remote: S3Remote) -> None:
