@@ -75,7 +75,7 @@ def retry_after(text: str | None) -> float | None:
     """Seconds that a ``Retry-After`` header asks to wait; None where there is none that can be read."""
     if not text:
         return None
-    if text.strip().isdigit():
+    if text.strip().isascii() and text.strip().isdigit():
         return float(text)
     then = http_moment(text)
     return max(0.0, then.ns / 1e9 - time()) if then else None

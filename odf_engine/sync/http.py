@@ -17,7 +17,7 @@ from odf_engine.sync.remote import MOST_HEAD_BYTES, ObjectFile, ObjectKind
 from odf_engine.sync.response import Response, printable, shown
 from odf_engine.sync.web import Web
 
-_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d+/(\d{1,18}|\*)", re.ASCII)
 _Result = TypeVar("_Result")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Final, TypeVar
 from urllib.parse import quote, urljoin, urlsplit, urlunsplit
@@ -18,6 +19,7 @@ from odf_engine.ingest.retries import Failed, Retries, broken, retry_after
 from odf_engine.sync.connections import Connection, Connections, Stop, TooMuch, TooSlow
 from odf_engine.sync.places import Access
 from odf_engine.sync.response import Response, printable, shown
+from odf_engine.workspace.credentials import Login
 from odf_engine.workspace.remotes import origin_of
 
 _SENT: Final = 1 << 16
@@ -73,6 +75,10 @@ class Web:
                 return once()
             except Failed as failure:
                 retries.wait(failure)
+
+    @cached_property
+    def _login(self) -> Login | None:
+        return self._credentials.of(self.url)
 
     def close(self) -> None:
         """Lets go of all connections, and ends what goes on in other threads as a cancel does; for good."""
@@ -194,7 +200,7 @@ class Web:
         every = {"User-Agent": "odf-workstation", "Accept": "*/*", "Accept-Encoding": "identity"}
         names = {name.lower() for name in headers}
         every = {name: value for name, value in every.items() if name.lower() not in names}
-        login = self._credentials.of(url) if origin_of(url) == self._home else None
+        login = self._login if origin_of(url) == self._home else None
         if login is not None and "authorization" not in names:
             every["Authorization"] = login.header
         target = urlunsplit(("", "", parts.path or "/", parts.query, ""))
@@ -254,8 +260,8 @@ class Web:
     def _refused(self, response: Response, missing: tuple[int, ...]) -> Failed:
         """What an answer amounts to that is no success."""
         home = origin_of(response.url) == self._home
-        login = f"odf repo login {self._home}" if home else None
-        known = home and self._credentials.of(response.url) is not None
+        login = f"odf repo login {self._home}" if home else f"it is not {self._home}, but where that leads to"
+        known = home and self._login is not None
         kind: type[OdfError] = SourceUnavailable
         status, hint, again = response.status, None, False
         problem = f"the server answered {status}"

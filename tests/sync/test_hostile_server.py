@@ -9,13 +9,17 @@ from typing import NamedTuple
 
 import msgspec
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
+from odf_engine.metadata.model import SetInfo
 from odf_engine.progress import Reporter
 from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import Pulled, pull_new
+from odf_engine.sync.pull import Pulled, pull_into, pull_new
+from odf_engine.sync.remote import ObjectFile
 from odf_engine.workspace.credentials import Credentials
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from tests.sync import builders
@@ -254,6 +258,47 @@ def test_wrong_answers(
     assert entry.dataset.head() == pulled.new_head == source.head
 
 
+@pytest.mark.parametrize("name", ["other bytes", "half", "missing"])
+@pytest.mark.parametrize("path", ["block", "slice"])
+def test_a_dataset_that_is_here_already(
+    here: Workspace, there: Workspace, patience: Access, path: str, name: str
+) -> None:
+    """It stays what it is, byte by byte, also when something is wrong only at the end."""
+    theirs = builders.make_root(there)
+    ours = builders.copy_into(here, theirs)
+    [data] = builders.add_files(theirs, 1, SIZE)
+    head = builders.describe(theirs, "more")
+    before, old = builders.objects(ours.dataset.folder), ours.dataset.head()
+    folder = theirs.dataset.folder
+    with hostile(folder.parent) as server:
+        at = f"blocks/{head}" if path == "block" else f"data/{data}"
+        behave, error, text = (BLOCKS if path == "block" else SLICES)[name]
+        server.says[f"{folder.name}/{at}"] = behave
+        url = f"{server.url}{folder.name}/"
+        with closing(open_remote(url, patience)) as remote, pytest.raises(error, match=text):
+            pull_into(ours, remote, patience.reporter, force=False, parallel=2)
+        assert ours.dataset.head() == old
+        assert builders.objects(ours.dataset.folder) == before
+        server.says.clear()
+        with closing(open_remote(url, patience)) as remote:
+            pull_into(ours, remote, patience.reporter, force=False, parallel=2)
+        assert ours.dataset.head() == head
+
+
+def test_chains_that_lead_nowhere(here: Workspace, there: Workspace, patience: Access) -> None:
+    """Numbers that do not count down, and a chain that says to be longer than all that there is."""
+    for number, text in ((1, "has number"), (1 << 40, "has number")):
+        theirs = builders.make_root(there, f"chain.{number}")
+        builders.describe(theirs, "the last good one")
+        builders.forge(theirs.dataset, SetInfo("a bad one"), sequence_number=number)
+        folder = theirs.dataset.folder
+        with hostile(folder.parent) as server:
+            with pytest.raises(BadData, match=text):
+                pull(here, f"{server.url}{folder.name}/", patience)
+            assert len(server.asked) < 10
+        assert [*here.datasets()] == []
+
+
 @pytest.mark.parametrize("name", [name for name in ANYWHERE if "byte by byte" not in name])
 def test_wrong_answers_in_small(source: Source, patience: Access, name: str) -> None:
     """The same where a head, or a block, belongs."""
@@ -268,3 +313,42 @@ def test_wrong_answers_in_small(source: Source, patience: Access, name: str) -> 
             with pytest.raises(error, match=text) as caught:
                 remote.head() if at == "refs/head" else remote.read("blocks", source.head, 1 << 20)
             assert str(caught.value).isprintable()
+
+
+STATUS = st.sampled_from(["200 OK", "206 Part", "302 Go", "429 Slow", "401", "2000"])
+LINES = st.sampled_from(
+    [
+        *(f"Content-Length: {length}" for length in ("5", "99", "-5", "\xb2", "1_0", "9" * 5000)),
+        *(f"Content-Range: {span}" for span in ("bytes 5-9/300000", f"bytes {'5' * 5000}-9/*", "\xb2")),
+        *(f"Retry-After: {wait}" for wait in ("\xb2", "9" * 5000, "-1", "Thu, 99 Zzz 9999")),
+        *(f"Location: {url}" for url in ("//[::1", "http://a:99999999/", "?", "//", "https://")),
+        *("Location: http://\xff\xff/", "Location: http://[v1.x]/", "Content-Type: text/html; charset=\xff"),
+        *("Content-Type: ;;;=", "Content-Encoding: \x1b[0m", "Transfer-Encoding: chunked"),
+        *("Transfer-Encoding: gzip", "Connection: close", ": nothing", "no colon", " folded", "\x00: \x00"),
+    ]
+)
+CHUNKS = st.sampled_from(
+    [b"5\r\nhello\r\n0\r\n\r\n", b"-5\r\nhello\r\n", b"5;x\r\nhel", b"ffffffffffffffffffff\r\n", b"<html>"]
+)
+
+
+@given(STATUS, st.lists(LINES, max_size=4), st.one_of(CHUNKS, st.binary(max_size=30)))
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_answers_of_all_kinds(
+    source: Source, patience: Access, status: str, lines: list[str], content: bytes
+) -> None:
+    """Whatever a server says, it is an answer or an error that people can read."""
+    answer = "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode("latin-1") + content
+    source.server.says[""] = raw(answer)
+    file = ObjectFile("data", source.slice, SIZE)
+    with closing(open_remote(source.url, patience)) as remote:
+        for read in (
+            remote.head,
+            lambda: remote.read("blocks", source.head, 1 << 20),
+            lambda: b"".join(remote.chunks(file)),
+            lambda: b"".join(remote.chunks(file, 5)),
+        ):
+            try:
+                read()
+            except OdfError as error:
+                assert error.in_full.isprintable()
