@@ -86,7 +86,7 @@ class WritableRemote(RemoteDataset, Protocol):
         ...
 
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
-        """Stores a small object durably; one that is there stays as it is."""
+        """Stores a small object durably; whoever calls has asked whether it is there."""
         ...
 
     def upload(self, file: ObjectFile, source: Path, told: Callable[[int], None]) -> None:
