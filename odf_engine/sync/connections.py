@@ -30,8 +30,8 @@ from odf_engine.workspace.remotes import origin_of
 LEAST_RATE: Final = 1 << 10
 """Bytes a second: what comes slower for as long as the patience for reading lasts is given up."""
 MOST_HEADER_BYTES: Final = 1 << 18
-PIECE: Final = 1 << 20
-"""Bytes that are handed on at once where they come fast."""
+PIECE: Final = 1 << 18
+"""Bytes that are handed on at once where they come fast: so few that they stay in the cache of a core."""
 _MOST_IDLE: Final = 64
 
 
