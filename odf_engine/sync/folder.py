@@ -22,7 +22,7 @@ from odf_engine.storage.objects import (
     sync_folder,
 )
 from odf_engine.storage.refs import HEAD, LocalRefs
-from odf_engine.sync.outgoing import pieces
+from odf_engine.sync.outgoing import check_own_place, pieces
 from odf_engine.sync.remote import Listed, ObjectFile, ObjectKind
 
 _CHUNK: Final = 1 << 20
@@ -140,6 +140,8 @@ class FolderRemote:
             for folder in (self.folder.parent, self.folder):  # no more: a path may be mistaken
                 if not folder.is_dir():
                     make_folder(folder)
+            if not (self.folder / "refs").is_dir():
+                check_own_place(os.listdir(self.folder), self.url)  # noqa: PTH208
             yield
         except MalformedBlock as error:
             raise BadData(error.message, where=self.url, hint=error.hint) from None

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from odf_engine.errors import BadData, NotFound
+from odf_engine.errors import BadData, NotFound, UsageError
 from odf_engine.identity.multiformats import HASH_NAMES, SHA2_256, SHA3_256, Multihash
 from odf_engine.sync.remote import ObjectFile
 
 PIECE: Final = 1 << 20
+_LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "info")
 _HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
 _MEND: Final = "it was not sent; odf verify shows what else is wrong, a copy of the dataset may have it right"
 
@@ -49,6 +50,21 @@ def pieces(file: ObjectFile, source: Path) -> Iterator[bytes]:
     if hasher.digest() != file.hash.digest:
         problem = f"{_name(file)} is damaged here: its bytes are not those that its hash was made of"
         raise BadData(problem, where=str(source), hint=_MEND)
+
+
+def check_own_place(names: Iterable[str], url: str) -> None:
+    """Sees that a place where a new dataset is to be has nothing else in it.
+
+    Args:
+        names: of files and folders there.
+
+    Raises:
+        UsageError: it has; perhaps it is a whole repository.
+    """
+    others = sorted(name for name in names if name not in _LAYOUT and not name.startswith("."))
+    if others:
+        problem = f"there is something else already, such as '{others[0]}'"
+        raise UsageError(problem, where=url, hint=f"give the dataset a place of its own: {url}NAME/")
 
 
 def _hasher(expected: Multihash) -> Any:

@@ -15,19 +15,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from odf_engine.errors import BadData, Conflict, InvalidIdentity, NotFound, Unsupported, UsageError
+from odf_engine.errors import (
+    BadData,
+    Conflict,
+    InvalidIdentity,
+    NotFound,
+    SourceUnavailable,
+    Unsupported,
+    UsageError,
+)
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import is_name
 from odf_engine.ingest.s3_service import BUCKET, Keys, endpoint_of
 from odf_engine.storage.objects import STAGING_PREFIX, spellings
 from odf_engine.storage.refs import HEAD
-from odf_engine.sync.outgoing import pieces
+from odf_engine.sync.outgoing import check_own_place, pieces
 from odf_engine.sync.places import Access
 from odf_engine.sync.remote import MOST_HEAD_BYTES, Listed, ObjectFile, ObjectKind
 from odf_engine.sync.s3_calls import Calls, Service
 
 if TYPE_CHECKING:
-    from pyarrow.fs import S3FileSystem
+    from pyarrow.fs import FileInfo, S3FileSystem
 
 _PIECE: Final = 8 << 20
 """What is read at once, and what is written in one request: below this, an object is there or it is not."""
@@ -81,12 +89,14 @@ class S3Remote:
         self._place = Place.of(url)
         self._calls = _calls(url, self._place, access)
         self._old_names = False
+        self._is_new = False
 
     # --- Reading ------------------------------------------------------------------------------
 
     def head(self) -> Multihash | None:
         """The newest block; None when there is no dataset yet."""
         data = self._calls.run("refs/head", lambda service: _small(service, self._ref(HEAD), MOST_HEAD_BYTES))
+        self._is_new = data is None
         if data is None:
             self._calls.run("the bucket", self._look_at_bucket)
             return None
@@ -157,10 +167,12 @@ class S3Remote:
 
     def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
         """Stores a small object; one that is there gets the same bytes again."""
+        self._check_place()
         self._put(f"{kind}/{object_hash}", data)
 
     def upload(self, file: ObjectFile, source: Path, told: Told) -> None:
         """Stores a large object, if its bytes are right."""
+        self._check_place()
         name = f"{file.kind}/{file.hash}"
         if file.size <= _PIECE:
             self._put(name, b"".join(pieces(file, source)))
@@ -196,6 +208,20 @@ class S3Remote:
         if (found := self.head()) != head:
             problem = f"somebody else moved the head there meanwhile, to {found or 'nothing'}"
             raise Conflict(problem, where=self.url, hint="push again, which compares anew")
+
+    def _check_place(self) -> None:
+        """Before something is written to a place without a dataset: that it is no repository of many."""
+        if self._is_new:
+            names: list[str] = []
+            with suppress(NotFound, SourceUnavailable):  # who may write may perhaps not list
+                names = [info.base_name for info in self._calls.run("such folder", self._entries)]
+            check_own_place(names, self.url)
+            self._is_new = False
+
+    def _entries(self, service: S3FileSystem) -> list[FileInfo]:
+        from pyarrow.fs import FileSelector
+
+        return service.get_file_info(FileSelector(self._place.root))
 
     def _put(self, name: str, data: bytes) -> None:
         """One request: all of it is there, or nothing."""

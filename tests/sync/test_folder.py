@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.errors import BadData, Conflict, NotFound, OdfError, SourceUnavailable
+from odf_engine.errors import BadData, Conflict, NotFound, OdfError, SourceUnavailable, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.storage.refs import LocalRefs
 from odf_engine.sync.folder import FolderRemote, FolderRepository
@@ -222,3 +222,14 @@ def test_the_lock_of_other_programs(remote: FolderRemote, monkeypatch: pytest.Mo
         pytest.raises(Conflict, match="holds the dataset's lock"),
     ):
         remote.set_head(None, NAME)
+
+
+def test_a_repository_is_no_place_for_a_dataset(here: Workspace, tmp_path: Path) -> None:
+    entry = make_root(here, slices=1)
+    repo = tmp_path / "repo"
+    send(entry, folder_remote(repo / "numbers"))
+    (repo / ".DS_Store").write_text("")
+    with pytest.raises(UsageError, match="something else already, such as 'numbers'") as caught:
+        send(entry, folder_remote(repo))
+    assert f"file://{repo}/NAME/" in str(caught.value.hint)
+    assert sorted(path.name for path in repo.iterdir()) == [".DS_Store", "numbers"]

@@ -360,3 +360,14 @@ def test_broken_off_and_finished(here: Workspace, s3: S3Server, remote: S3Remote
     s3.before = lambda request: False
     assert fails > 5
     assert read_whole(remote) == chain(entry)
+
+
+def test_a_repository_is_no_place_for_a_dataset(
+    here: Workspace, s3: S3Server, url: str, access: Access
+) -> None:
+    entry = make_root(here)
+    send(entry, opened(url, access))
+    before = dict(s3.objects)
+    with pytest.raises(UsageError, match="something else already, such as 'numbers'"):
+        send(entry, opened(url.removesuffix("numbers/"), access))
+    assert s3.objects == before
