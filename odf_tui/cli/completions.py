@@ -42,22 +42,19 @@ def completions_verb(shell: str) -> None:
         say(_WHERE[shell])
 
 
-def complete_names(command: click.Command) -> None:
+def complete_names(command: click.Command, within: str = "") -> None:
     """Lets the arguments of a verb that name datasets be completed, and those that name repositories."""
     if isinstance(command, click.Group):
         for each in command.commands.values():
-            complete_names(each)
+            complete_names(each, f"{within}{command.name} ")
+    verb = f"{within}{command.name}"
     for parameter in command.params:
         # They are declared long before one may ask.
         if parameter.name in _REPOSITORIES:
             parameter._custom_shell_complete = _repositories
-        elif command.name == "pull" and parameter.name in _ADDRESSES:
+        elif verb == "pull" and parameter.name in _ADDRESSES:
             parameter._custom_shell_complete = _datasets_and_repositories
-        elif (
-            command.name not in _MAKES_ONE
-            and isinstance(parameter, click.Argument)
-            and parameter.name in _NAMES
-        ):
+        elif verb not in _MAKES_ONE and isinstance(parameter, click.Argument) and parameter.name in _NAMES:
             parameter._custom_shell_complete = _datasets
 
 

@@ -53,7 +53,7 @@ def test_shells_complete_verbs_options_and_datasets(fresh: Odf, tmp_path: Path) 
     assert complete("odf pull b", tmp_path) == {"backup/", "boats"}
     assert complete("odf repo remove ", tmp_path) == {"backup"}
     assert complete("odf push boats --to ", tmp_path) == {"backup"}
-    assert complete("odf repo alias remove ti", tmp_path) == {"tides.high"}
+    assert complete("odf repo alias add ti", tmp_path) == {"tides.high"}
     assert complete("odf pull ", Path("/")) == set()  # no workspace there
 
 
