@@ -142,11 +142,7 @@ class Channel:
             first = kind | (0x80 if start + _FRAME_BYTES >= size else 0)
             if self._transport.is_closing():
                 raise ConnectionResetError
-            mask = 0x80 if self._masked else 0
-            if len(piece) < 1 << 16:
-                header = struct.pack("!BBH", first, mask | 0x7E, len(piece))
-            else:
-                header = struct.pack("!BBQ", first, mask | 0x7F, len(piece))
+            header = _header(first, 0x80 if self._masked else 0, len(piece))
             if self._masked:
                 key = secrets.token_bytes(4)
                 header, piece = header + key, _masked(piece, key)
@@ -168,6 +164,15 @@ class Silence(SourceUnavailable):
 
 class TooLong(BadData):
     """A message is longer than any may be."""
+
+
+def _header(first: int, mask: int, size: int) -> bytes:
+    """The beginning of a frame, as short as it has to be."""
+    if size < 0x7E:
+        return struct.pack("!BB", first, mask | size)
+    if size < 1 << 16:
+        return struct.pack("!BBH", first, mask | 0x7E, size)
+    return struct.pack("!BBQ", first, mask | 0x7F, size)
 
 
 def _masked(data: bytes, key: bytes) -> bytes:

@@ -13,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 from odf_engine.errors import BadData, NotFound, SourceUnavailable
+from odf_engine.ingest.retries import broken
 from odf_engine.progress import Reporter
 from odf_engine.sync.frames import Channel
 from odf_engine.sync.messages import VERSION, VERSION_HEADER
@@ -137,7 +138,10 @@ class SmartSession:
         """
         fetch = access.config.fetch
         timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=fetch.connect_timeout_seconds, sock_read=fetch.read_timeout_seconds
+            total=None,
+            connect=2 * fetch.connect_timeout_seconds,
+            sock_connect=fetch.connect_timeout_seconds,
+            sock_read=fetch.read_timeout_seconds,
         )
         connector = _OneOrigin(URL(url).origin())
         session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
@@ -190,8 +194,8 @@ def _refused(error: Exception, url: str) -> Exception:
     if isinstance(error, _Elsewhere):
         return BadData("the server sends us to another origin", where=url)
     if not isinstance(error, aiohttp.WSServerHandshakeError):
-        why = getattr(error, "strerror", None) or type(error).__name__
-        return SourceUnavailable(f"there is no connection: {why}", where=url)
+        reason = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+        return broken(reason, url, "check the address and the network, then try again").error
     status = error.status
     if status in (401, 403):
         hint = f"log in: odf repo login {origin_of(url)}"

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from odf_engine.chain.chain import Dataset
-from odf_engine.errors import BadData, Conflict, NotFound, SourceUnavailable, Unsupported
+from odf_engine.errors import (
+    BadData,
+    Cancelled,
+    Conflict,
+    NotFound,
+    OdfError,
+    SourceUnavailable,
+    Unsupported,
+)
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.proof import read_proof
 from odf_engine.progress import Reporter
@@ -17,7 +26,7 @@ from odf_engine.sync.compare import Relation
 from odf_engine.sync.frames import MOST_PACKED_SHARE, Channel, PeerGone, Silence
 from odf_engine.sync.places import Access
 from odf_engine.sync.push import Pushed
-from odf_engine.sync.remote import ObjectFile
+from odf_engine.sync.remote import MOST_PROOF_BYTES, ObjectFile
 from odf_engine.sync.smart_put import Uploads
 from odf_engine.sync.smart_socket import LoopThread, NotSmart, SmartSession
 
@@ -78,7 +87,7 @@ class SmartPush:
             raise Conflict("the dataset there moved meanwhile", where=self._remote.url, hint="push again")
         new = self._collect(common)
         if new.head == theirs:
-            loop.run(self._send_proof(new.head), self._reporter)  # which may be newer than the head
+            self._send_proof(new.head)  # which may be newer than the head
             return self._pushed(theirs, new, "up-to-date")
         archive = self._archive(new.blocks)
         try:
@@ -165,7 +174,7 @@ class SmartPush:
             await channel.send(m.text_of(m.Empty()))
             await self._confirm(channel, new)
             await channel.close(reason=m.PUSHED)
-        await self._send_proof(new.head)
+        await asyncio.to_thread(self._send_proof, new.head)
 
     async def _send_round(self, channel: Channel, files: Sequence[ObjectFile], start: int) -> None:
         part = files[start : start + _ROUND]
@@ -229,7 +238,17 @@ class SmartPush:
                 problem = "the server took everything, and yet its head is not the new one"
                 raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
 
-    async def _send_proof(self, head: Multihash) -> None:
-        proof = await asyncio.to_thread(read_proof, self._dataset.folder, head)
-        if proof is not None:
-            await asyncio.to_thread(self._uploads.send_proof, head, bytes(proof))
+    def _send_proof(self, head: Multihash) -> None:
+        """Sends the proof of the head, if there is one here and none there; without it nothing is lost."""
+        try:
+            proof = read_proof(self._dataset.folder, head)
+            if proof is None:
+                return
+            with suppress(NotFound):
+                if self._remote.read("proofs", head, MOST_PROOF_BYTES) == bytes(proof):
+                    return
+            self._uploads.send_proof(head, bytes(proof))
+        except Cancelled:
+            return  # the push is done
+        except OdfError as error:
+            self._reporter.line(f"the proof of the head was not sent: {error.message}", "warning")

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import WSMsgType
 
 from odf_engine.errors import Conflict, OdfError, SourceUnavailable
+from odf_engine.identity import proof as proofs
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.sync import frames, smart_push
 from odf_engine.sync.pull import pull_into, pull_new
@@ -139,6 +140,21 @@ def test_a_push_that_broke_off_goes_on(here, there, server, remote, access):
     arrived = [path for path in left_behind(there) if "/data/" in path and ".pending" not in path]
     assert pushed(entry, remote, access).objects == 3 - len(arrived)
     assert objects(there.resolve(NAME).dataset.folder) == objects(entry.dataset.folder)
+
+
+def test_a_proof_goes_with_the_head_it_is_for(here, there, remote, access):
+    entry = make_root(here, NAME)
+    pushed(entry, remote, access)
+    found, head = there.resolve(NAME).dataset, entry.dataset.head()
+    proof = proofs.make(here.keys.private_key_pem(entry.id), head)
+    proofs.store_proof(entry.dataset.folder, proof)
+    pushed(entry, remote, access)  # the head there is the same
+    assert proofs.read_proof(found.folder, head) == proof
+    head = describe(entry, "more")
+    proof = proofs.make(here.keys.private_key_pem(entry.id), head)
+    proofs.store_proof(entry.dataset.folder, proof)
+    pushed(entry, remote, access)
+    assert proofs.read_proof(found.folder, head) == proof
 
 
 def test_long_messages_go_in_several_frames(here, there, remote, access, monkeypatch):
