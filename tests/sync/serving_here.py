@@ -12,8 +12,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from odf_engine.sync.server import SILENT, Front
 from odf_engine.sync.serving import Serving
+from odf_engine.sync.serving_front import SILENT, Front
 from odf_engine.sync.serving_gate import Gate
 from odf_engine.workspace.workspace import Workspace
 

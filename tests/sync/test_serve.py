@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
-from odf_engine.sync.server import _way
+from odf_engine.sync.serving_front import _way
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, as_old_repository, describe, make_derivative, make_root
