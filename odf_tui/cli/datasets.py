@@ -229,8 +229,10 @@ def list_verb() -> None:
     if not summaries:
         say("no datasets yet: odf new NAME --root prints a manifest to start from, odf add adds it")
         return
+    columns = ["name", "kind", "status", "blocks", "records", "size", "watermark", "last pulled"]
+    origins = _origins(workspace, summaries)
     print_table(
-        ["name", "kind", "status", "blocks", "records", "size", "watermark", "last pulled"],
+        [*columns, "from"] if origins else columns,
         [
             [
                 summary.name,
@@ -241,11 +243,21 @@ def list_verb() -> None:
                 humane.size(summary.size),
                 _moment(summary.watermark),
                 _moment(summary.last_pulled),
+                *([origins.get(str(summary.id), "")] if origins else ()),
             ]
             for summary in summaries
         ],
         right=["blocks", "records", "size"],
     )
+
+
+def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
+    """Where datasets come from, by their ids, if some come from elsewhere."""
+    from odf_tui.cli.standing import remotes_of
+
+    known = remotes_of(workspace, summaries)
+    found = {dataset: [each.label for each in remotes if each.pull] for dataset, remotes in known.items()}
+    return {dataset: ", ".join(labels) for dataset, labels in found.items() if labels}
 
 
 def _moment(moment: Timestamp | None) -> str:

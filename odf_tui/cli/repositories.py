@@ -27,10 +27,10 @@ def repo_verb() -> None:
 
 
 @verb("add", example="odf repo add lab odf+https://data.example.com/")
-@click.argument("new")
+@click.argument("new", metavar="NAME")
 @click.argument("url")
 def add(new: str, url: str) -> None:
-    """Gives a place the name NEW.
+    """Gives a place a name.
 
     \b
     URL is one of    file:///mnt/stick, or the path of a folder

@@ -85,6 +85,7 @@ def test_two_workspaces_and_a_folder(fresh: Odf, there: Odf, shop: Path, tmp_pat
     ran = fresh("repo", "status", "numbers", "--json")
     assert [(each["relation"], each["theirs"], each["pull"]) for each in ran.json] == [("behind", 2, True)]
     assert here(fresh)["status"] == "stale"
+    assert fresh("list").out.splitlines()[2].split()[-1] == "shop/numbers"
     assert "from shop/numbers: behind by 2 blocks, looked at " in fresh("show", "numbers").out
     assert fresh("show", "numbers", "--json").json["remotes"][0]["theirs"] == 2
     ran = fresh("pull", "--all")
