@@ -6,7 +6,7 @@ Repositories are in ``.odf/repositories.json``. What is known of a dataset's rem
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 from urllib.parse import quote, unquote
@@ -239,10 +239,15 @@ class Remotes:
 
     def label(self, url: str) -> str:
         """How a URL is called: ``repo/name`` where a repository has it, else the URL without a login."""
-        for repo in sorted(self.repositories(), key=lambda repo: -len(repo.url)):
-            if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):
-                return f"{repo.name}/{rest}"
-        return without_login(url)
+        return label_among(self.repositories(), url)
+
+
+def label_among(repositories: Sequence[Repo], url: str) -> str:
+    """How a URL is called, see :meth:`Remotes.label`: for who has many of them."""
+    for repo in sorted(repositories, key=lambda repo: -len(repo.url)):
+        if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):
+            return f"{repo.name}/{rest}"
+    return without_login(url)
 
 
 def _with_address(known: DatasetRemotes, url: str, kind: Kind) -> DatasetRemotes:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.workspace.remotes import DatasetRemotes, Remotes, Seen
+from odf_engine.workspace.remotes import DatasetRemotes, Remotes, Repo, Seen, label_among
 from odf_engine.workspace.workspace import Summary
 from odf_tui.chain_state import Want
 from odf_tui.engine.blocks import BlockReads
@@ -61,19 +61,21 @@ class ShareReads(BlockReads):
             there = set(os.listdir(self.workspace.odf / "remotes"))  # noqa: PTH208 (before the first paint)
         except OSError:
             return {}
-        remotes = self._remotes
+        remotes, repositories = self._remotes, list[Repo]()
+        with suppress(OdfError):  # they cannot be read: that is said where they are asked for
+            repositories = remotes.repositories()
         found: dict[str, tuple[Remote, ...]] = {}
         for summary in summaries:
             if f"{summary.id.multibase}.json" in there:
                 known = remotes.of(summary.id)
                 urls = dict.fromkeys([*known.pull, *known.push])
-                found[str(summary.id)] = tuple(self._remote(summary, known, url) for url in urls)
+                labels = {url: label_among(repositories, url) for url in urls}
+                found[str(summary.id)] = tuple(
+                    self._remote(summary, known, url, label) for url, label in labels.items()
+                )
         return found
 
-    def _remote(self, summary: Summary, known: DatasetRemotes, url: str) -> Remote:
-        label = url
-        with suppress(OdfError):  # the repositories cannot be read: that is said where they are asked for
-            label = self._remotes.label(url)
+    def _remote(self, summary: Summary, known: DatasetRemotes, url: str, label: str) -> Remote:
         remote = Remote(url=url, label=label, pull=url in known.pull, push=url in known.push)
         seen = known.seen_at(url)
         return remote if seen is None else self._as_of_now(remote, seen, summary)
