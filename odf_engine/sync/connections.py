@@ -282,7 +282,7 @@ class Connections:
                 found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
                 return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
-            known = self._known[host] = cancellable(ask, lambda: None, self._reporter)
+            known = self._known.setdefault(host, cancellable(ask, lambda: None, self._reporter))
         return known
 
     def _connect(self, host: str, addresses: list[str], port: int) -> socket.socket:
