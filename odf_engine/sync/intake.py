@@ -55,8 +55,6 @@ class Intake:
             threading.Thread(target=self._work, name=f"intake-{number}", daemon=True)
             for number in range(parallel)
         ]
-        # While blocks are still found one after the other, one core is theirs: all else waits for them.
-        self._cores = threading.Semaphore(max(1, _cores() - 1))
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._coming: set[tuple[str, bytes]] = set()  # wanted, and not in their places yet
@@ -113,10 +111,6 @@ class Intake:
             with suppress(queue.Full):
                 self._queue.put(file, timeout=0.1)
                 return
-
-    def all_known(self) -> None:
-        """Says that nothing more will be wanted soon."""
-        self._cores.release()
 
     def finish(self) -> None:
         """Waits until all objects are whole, in their places and durable.
@@ -217,9 +211,8 @@ class Intake:
                 had += len(chunk)
                 if had > file.size:
                     break
-                with self._cores:
-                    hasher.update(chunk)
-                    written = os.write(descriptor, chunk)
+                hasher.update(chunk)
+                written = os.write(descriptor, chunk)
                 while written < len(chunk):
                     written += os.write(descriptor, chunk[written:])
                 self._tell(len(chunk))
@@ -264,10 +257,6 @@ class Intake:
                     files=self.files,
                     total_files=self._total_files,
                 )
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _emptied(descriptor: int) -> int:

@@ -119,7 +119,6 @@ class _Taking:
                 intake.want(file)
 
         trail = self._walk(lambda block: False, met)
-        intake.all_known()
         self.adoption.follow(None)
         for walked in trail.oldest_first(self.adoption, self.remote.url):
             self._append(walked)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -23,12 +24,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from unittest import mock
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from common import table, timed, verdict
+from tests.bench.common import table, timed, verdict
 
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.progress import Reporter
 from odf_engine.sync.places import Access, open_remote
@@ -43,7 +44,8 @@ NGINX = """
 worker_processes auto; daemon off; pid {folder}/nginx.pid; error_log {folder}/nginx.log;
 events {{ worker_connections 256; }}
 http {{
-  access_log off; sendfile on; tcp_nopush on; keepalive_requests 100000;
+  log_format names '$asked'; map $uri $asked {{ ~/([^/]+/[^/]+)$ $1; }}
+  access_log {log}; sendfile on; tcp_nopush on; keepalive_requests 100000;
   client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
   uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
   server {{ listen 127.0.0.1:{port}; root {root}; default_type application/octet-stream; }}
@@ -104,7 +106,16 @@ def curl(folder: Path, url: str, names: list[str]) -> float:
         (folder / kind).mkdir(parents=True)
     listing = folder / "list"
     listing.write_text("".join(f'url = "{url}{name}"\noutput = "{folder}/{name}"\n' for name in names))
-    command = ["curl", "--parallel", "--silent", "--show-error", "--fail", "--config", str(listing)]
+    command = [
+        "curl",
+        "--parallel",
+        "--silent",
+        "--show-error",
+        "--fail",
+        "--no-progress-meter",
+        "--config",
+        str(listing),
+    ]
     seconds = timed(lambda: subprocess.run(command, check=True))
     assert len(list((folder / "data").iterdir())) == SLICES
     shutil.rmtree(folder)
@@ -169,7 +180,7 @@ def chain() -> None:
             for _ in range(7):
                 for blocks, (source, entry) in pairs.items():
                     builders.add_slices(source, 10)
-                    seconds[blocks].append(timed(lambda: ten(here, entry, f"{url}{source.id.multibase}/")))
+                    seconds[blocks].append(ten(here, entry, f"{url}{source.id.multibase}/"))
     short, long = (statistics.median(found) for found in seconds.values())
     print(f"onto 100 {rounded(seconds[100], 3)}   onto 100,000 {rounded(seconds[100_000], 3)}")
     table(
@@ -179,24 +190,30 @@ def chain() -> None:
     )  # fmt: skip
 
 
-def ten(here: Workspace, entry: DatasetEntry, url: str) -> None:
+def ten(here: Workspace, entry: DatasetEntry, url: str) -> float:
+    """Seconds for ten blocks."""
     reporter = Reporter()
     remote = open_remote(url, Access(here.config, Credentials(here.odf), reporter))
-    assert pull_into(entry, remote, reporter, force=False, parallel=4).blocks == 10
+    began = time.perf_counter()
+    pulled = pull_into(entry, remote, reporter, force=False, parallel=4)
+    seconds = time.perf_counter() - began
+    assert pulled.blocks == 10
     remote.close()
+    return seconds
 
 
 # --- Servers ---------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def nginx(folder: Path, root: Path) -> Iterator[str]:
-    """A plain nginx over a folder; its URL."""
+def nginx(folder: Path, root: Path, *, log: bool = False) -> Iterator[str]:
+    """A plain nginx over a folder; its URL. With ``log`` it notes the names of files that are asked for."""
     port = free_port()
     for each in (folder, folder / "there", folder / "there" / ".odf"):
         each.chmod(0o755)  # its workers are nobody
+    kept = f"{folder}/access.log names" if log else "off"
     config = folder / "nginx.conf"
-    config.write_text(NGINX.format(folder=folder, port=port, root=root))
+    config.write_text(NGINX.format(folder=folder, port=port, root=root, log=kept))
     with running(["nginx", "-c", str(config)], port):
         yield f"http://127.0.0.1:{port}/"
 
@@ -248,6 +265,101 @@ def rounded(values: list[float], digits: int = 2) -> str:
 
 def kills(count: int = 200, seed: int = 1) -> None:
     """SIGKILL at random moments of a pull: the head is old or new, and nothing whole comes twice."""
+    chance = random.Random(seed)
+    found = {"old": 0, "new": 0}
+    spared = 0
+    with scratch() as folder:
+        there, half = Workspace.init(folder / "there"), Workspace.init(folder / "half")
+        source = builders.make_root(there)
+        builders.add_files(source, 15, 200_000)
+        old = builders.copy_into(half, source)
+        builders.add_files(source, 15, 200_000, seed=1)
+        builders.add_blocks(source, 20)
+        heads = {"new": [None, source.dataset.head()], "into": [old.dataset.head(), source.dataset.head()]}
+        with nginx(folder, there.odf / "datasets", log=True) as url:
+            url += f"{source.id.multibase}/"
+            longest = max(one_pull(folder / "trial", old if kind == "into" else None, url) for kind in heads)
+            for number in range(count):
+                kind = ("new", "into")[number % 2]
+                fresh(folder / "here", old if kind == "into" else None)
+                child = pulling(folder / "here", url)
+                time.sleep(chance.uniform(0, longest))
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+                os.waitpid(child, 0)
+                head = head_of(folder / "here")
+                assert head in heads[kind], f"kill {number}: the head is {head}"
+                found["old" if head == heads[kind][0] else "new"] += 1
+                time.sleep(0.1)  # nginx notes what was cut off when it sees that
+                whole = arrived(folder / "here", source)
+                (folder / "access.log").write_text("")
+                assert os.waitpid(pulling(folder / "here", url), 0)[1] == 0, "the second try failed"
+                again = set((folder / "access.log").read_text().split())
+                assert not whole & again, "what was whole came twice"
+                spared += len(whole)
+                check_whole(folder / "here", source)
+    print(f"{count} kills: head old after {found['old']}, new after {found['new']}, never anything else;")
+    print(f"every second try finished; {spared} objects were whole by then, and none of them came twice")
+
+
+def one_pull(folder: Path, old: DatasetEntry | None, url: str) -> float:
+    fresh(folder, old)
+    return timed(lambda: os.waitpid(pulling(folder, url), 0))
+
+
+def fresh(folder: Path, old: DatasetEntry | None) -> None:
+    """A new workspace, with the first half of the dataset in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    workspace = Workspace.init(folder)
+    if old is not None:
+        builders.copy_into(workspace, old).dataset.state()
+
+
+def pulling(folder: Path, url: str) -> int:
+    """A process that pulls, as fast as one starts."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            with contextlib.redirect_stdout(None):
+                pull(folder, url)
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+def head_of(folder: Path) -> Multihash | None:
+    """The head of the dataset, all of which has to be there; None when there is none."""
+    entries = Workspace(folder).datasets()
+    if not entries:
+        return None
+    (entry,) = entries
+    at = entry.dataset.head()
+    while at is not None:
+        found = entry.dataset.block(at).block
+        at = found.prev_block_hash
+    for row in entry.dataset.slices():
+        content = entry.dataset.slice_path(row).read_bytes()
+        assert Multihash.sha3_256(content) == row.physical_hash, "a slice is not whole"
+    return entry.dataset.head()
+
+
+def arrived(folder: Path, source: DatasetEntry) -> set[str]:
+    """The objects that are whole, by size, wherever in the workspace they are, such as ``data/f1620…``."""
+    sizes = builders.objects(source.dataset.folder)
+    found = [path for path in (folder / ".odf").rglob("f1620*") if path.is_file()]
+    names = {path: f"{path.parent.name}/{path.name}" for path in found}
+    return {name for path, name in names.items() if path.stat().st_size == sizes[name]}
+
+
+def check_whole(folder: Path, source: DatasetEntry) -> None:
+    assert head_of(folder) == source.dataset.head()
+    (entry,) = Workspace(folder).datasets()
+    for name in builders.objects(source.dataset.folder):
+        same = (entry.dataset.folder / name).read_bytes() == (source.dataset.folder / name).read_bytes()
+        assert same, f"{name} differs"
+    assert not [each for each in (folder / ".odf").glob("incoming/*") if each.is_dir()]
 
 
 if __name__ == "__main__":
