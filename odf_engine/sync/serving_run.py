@@ -27,6 +27,7 @@ from odf_engine.workspace.workspace import Workspace
 _GRACE_SECONDS: Final = 8.0
 """So long may transfers go on that are running when the server is told to stop."""
 _BACKLOG: Final = 512
+_THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def main() -> int:
@@ -189,6 +190,9 @@ def _url(listening: socket.socket, host: str, tls: ssl.SSLContext | None) -> str
 
 def _told(serving: Serving, given: argparse.Namespace, url: str) -> None:
     number = len(serving.datasets())
+    clear = url.startswith("http:") and not serving.limits.behind_proxy
+    if serving.allow_push and clear and given.host not in _THIS_MACHINE and not given.quiet:
+        sys.stderr.write("tokens travel unencrypted: --tls-cert and --tls-key prevent that\n")
     if given.json:
         facts = {"url": url, "datasets": number, "push": serving.allow_push, "pid": os.getpid()}
         sys.stdout.write(json.dumps(facts) + "\n")
