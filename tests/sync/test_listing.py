@@ -32,7 +32,7 @@ def server(tmp_path: Path) -> Iterator[HostileServer]:
 
 @pytest.fixture
 def patience(access: Access) -> Access:
-    fetch = msgspec.structs.replace(access.config.fetch, read_timeout_seconds=0.3, retries=0)
+    fetch = msgspec.structs.replace(access.config.fetch, retries=0)
     return access._replace(config=msgspec.structs.replace(access.config, fetch=fetch))
 
 
