@@ -14,7 +14,7 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_tui import verdict
 from odf_tui.humane import count, elapsed, plain, shorten, size
 from odf_tui.pace import Pace, bar, left_words, part_done, rate_words, unit_of
-from odf_tui.sharewords import shared_outcome, shares
+from odf_tui.sharewords import searched, shared_outcome, shares
 from odf_tui.state import found_invalid
 from odf_tui.widgets.lines import Span
 
@@ -43,6 +43,8 @@ def outcome(job: Job) -> tuple[str, str]:
         return job.error.message.splitlines()[0] if job.error and job.error.message else "failed", "bad"
     if job.state is not JobState.done:
         return job.state.value, "warn"
+    if job.kind == "search":
+        return searched(job.result or "")
     result = result_of(job)
     if shares(job, result):
         return shared_outcome(job, result)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from odf_engine.coordinator.protocol import Job, JobState
@@ -16,7 +18,7 @@ _CONFLICT: Final = 4  # the exit code of what cannot be done because there is so
 
 def shares(job: Job, result: Mapping[str, Any]) -> bool:
     """Whether a finished job exchanged something with another place; a pull may also be of a source."""
-    return job.kind in ("push", "compare", "search") or (job.kind == "pull" and bool(result.get("url")))
+    return job.kind in ("push", "compare") or (job.kind == "pull" and bool(result.get("url")))
 
 
 def shared_outcome(job: Job, result: Mapping[str, Any]) -> tuple[str, str]:
@@ -24,8 +26,6 @@ def shared_outcome(job: Job, result: Mapping[str, Any]) -> tuple[str, str]:
     place = short_place(str(result.get("url") or ""))
     if job.kind == "compare":
         return _compared(result)
-    if job.kind == "search":
-        return _searched(result)
     updated = result.get("status") == "updated"
     blocks = _blocks(result.get("blocks") or 0)
     if job.kind == "push":
@@ -74,7 +74,15 @@ def _compared(result: Mapping[str, Any]) -> tuple[str, str]:
     return ", ".join(found), "warn" if problems else "good"
 
 
-def _searched(result: Mapping[str, Any]) -> tuple[str, str]:
+@lru_cache(maxsize=64)
+def searched(text: str) -> tuple[str, str]:
+    """What a search found, in a few words, and their style; it may be long, and every paint asks for it."""
+    try:
+        result = json.loads(text or "{}")
+    except ValueError:
+        result = {}
+    if not isinstance(result, dict):
+        result = {}
     number, problems = len(result.get("datasets") or ()), result.get("problems") or ()
     words = f"{count(number)} {'dataset' if number == 1 else 'datasets'}"
     if not problems:

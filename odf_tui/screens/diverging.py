@@ -61,6 +61,9 @@ class Diverging(Sharing):
         while answer in ("", "again"):
             if answer:
                 remote = await self._look_now(row, remote)
+            if remote.relation == "behind":
+                await self._catch_up(row, remote)
+                return
             if remote.relation != "diverged":
                 self.notify_line(f"{row.name} and {remote.label}: {standing_words(remote)}")
                 return
@@ -93,6 +96,16 @@ class Diverging(Sharing):
 
     def _made_of(self, row: DatasetRow) -> list[str]:
         return [each.name for each in self.rows if row.id in each.inputs and each.last_pulled]
+
+    async def _catch_up(self, row: DatasetRow, remote: Remote) -> None:
+        """Takes what only the other place has; it need not be where the dataset comes from."""
+        from odf_tui.divergence import blocks
+        from odf_tui.screens.dialogs import Confirm
+
+        remarks = (f"The two did not go apart: {remote.label}", "just has more.")
+        question = Confirm(f"Pull {blocks(remote.theirs)} into {row.name}?", *remarks)
+        if await self.app.push_screen_wait(question):
+            self.submit([(Pull(dataset=row.id, url=remote.url), row.name)], f", from {remote.label}")
 
     async def _take_theirs(self, row: DatasetRow, remote: Remote) -> None:
         from odf_tui.divergence import blocks, leave

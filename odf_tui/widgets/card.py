@@ -7,7 +7,7 @@ import msgspec
 from odf_engine.coordinator.protocol import Failure, Job, JobState
 from odf_tui.humane import moment, plain
 from odf_tui.jobwords import amounts
-from odf_tui.remotes import direction, diverged, remote_words
+from odf_tui.remotes import direction, diverged, remote_words, to_pull
 from odf_tui.state import INTAKES, DatasetRow, Detail, Health, JobBook, found_invalid, verified_head
 from odf_tui.widgets.drawing import UNTRUSTED
 from odf_tui.widgets.lines import Paragraphs, Span
@@ -126,6 +126,8 @@ def _remotes(row: DatasetRow) -> list[list[Span]]:
     ]
     if diverged(row.remotes):
         lines.append([("try  ", "muted"), ("V shows both histories, and what can be done", "good")])
+    elif to_pull(row.remotes):
+        lines.append([("try  ", "muted"), (f"{'p' if row.comes_from_elsewhere else 'V'} pulls", "good")])
     return lines
 
 

@@ -409,6 +409,23 @@ async def test_keeping_both_pushes_ours_first(source: FakeSource) -> None:
         assert source.detached == [(row.id, BACKUP)]  # ours stays there as it is
 
 
+async def test_what_only_the_place_has_where_it_goes_to_is_pulled(source: FakeSource) -> None:
+    row = with_remotes(source, backup("behind", 0, 2))
+    async with driven(source) as drive:
+        await on_visits(drive)
+        assert "V pulls" in drive.text()
+        await drive.press("V")
+        await drive.until(lambda: source.known[-1].kind == "compare")
+        seen = {"url": BACKUP, "relation": "behind", "ours": 0, "theirs": 4, "common": "x", "at": AT}
+        result = json.dumps({"name": "visits", "seen": [seen], "problems": []})
+        ended = replace(source.known[-1], state=JobState.done, ended=AT, result=result)
+        source.link.tell(source.changed(ended))
+        await drive.until(lambda: "Pull 4 blocks into visits?" in drive.text())
+        await drive.press("y")
+        await drive.until(lambda: len(source.link.submitted) == 2)
+        assert source.link.submitted[-1] == Pull(dataset=row.id, url=BACKUP)
+
+
 async def test_a_pull_that_failed_leads_to_both_histories(source: FakeSource) -> None:
     row = with_remotes(source, hospital("equal", 0, 0))
     async with driven(source, (160, 50)) as drive:
