@@ -16,7 +16,16 @@ import msgspec
 
 from odf_engine.coordinator.jobs import Journal, Level
 from odf_engine.coordinator.operations import Context, Executor, Host
-from odf_engine.coordinator.protocol import LOOKS, Failure, Job, JobState, Progress, Request
+from odf_engine.coordinator.protocol import (
+    LOOKS,
+    Failure,
+    Job,
+    JobState,
+    Progress,
+    Pull,
+    Push,
+    Request,
+)
 from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
 from odf_engine.progress import Reporter
 
@@ -96,13 +105,16 @@ class _Entry:
         self.environment = environment
         self.reporter = reporter
         self.looks = job.kind in LOOKS
+        exchanges = isinstance(request, Push) or (isinstance(request, Pull) and request.url is not None)
+        self.lane = "looks" if self.looks else "exchanges" if exchanges else "works"
 
 
 class JobQueue:
     """Runs jobs: at most ``max_jobs`` at once, in order, never two of one dataset at the same time.
 
     A job that names datasets to come ``after`` waits until the jobs of these before it have ended. Jobs
-    that only look wait for none of these, but for each other when there are many.
+    that exchange datasets with other places, which wait for the network and not for Spark, have as many
+    places of their own. Jobs that only look wait for none of these, but for each other when there are many.
 
     Safe from any thread. ``journal_lost`` is called when a job's end cannot be written down: its
     waiting clients would never learn of it, so the worker should end.
@@ -209,7 +221,7 @@ class JobQueue:
                     ahead.add(entry.request.dataset)
                     if waits:
                         continue
-                running = sum(other.looks == entry.looks for other in self._running.values())
+                running = sum(other.lane == entry.lane for other in self._running.values())
                 if running >= (_MAX_LOOKS if entry.looks else self._max_jobs):
                     continue
                 try:

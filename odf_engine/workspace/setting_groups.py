@@ -35,7 +35,12 @@ class WorkerConfig(Settings, frozen=True):
     idle_minutes: Annotated[
         float, Meta(gt=0, description="the worker ends by itself after this long without a job")
     ] = 30
-    max_jobs: Annotated[int, Meta(ge=1, le=64, description="how many jobs run at the same time")] = 2
+    max_jobs: Annotated[
+        int,
+        Meta(
+            ge=1, le=64, description="how many jobs run at the same time, and how many more exchange datasets"
+        ),
+    ] = 2
 
 
 class FetchConfig(Settings, frozen=True):
@@ -75,6 +80,13 @@ class SyncConfig(Settings, frozen=True):
     """How datasets are exchanged with other places; patience is that of fetch."""
 
     parallel: Annotated[int, Meta(ge=1, le=64, description="how many files travel at the same time")] = 4
+    most_message_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            description="a message of a smart transfer, in bytes; other servers take 64 MiB, see serve for ours",
+        ),
+    ] = 64 << 20
     ipfs_gateway: Annotated[
         str, Meta(pattern=r"^https?://[^/?#]+(/.*)?$", description="through which ipfs: and ipns: are read")
     ] = "http://localhost:8080"

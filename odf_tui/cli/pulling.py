@@ -54,7 +54,7 @@ class Asked(NamedTuple):
 
 
 def wanted(workspace: Workspace, asked: Asked) -> list[Wanted]:
-    """The datasets that the arguments mean: first those that are not here, then inputs before outputs.
+    """The datasets that the arguments mean: first those from elsewhere, then inputs before outputs.
 
     Raises:
         UsageError: the arguments do not go together.
@@ -102,7 +102,8 @@ class _Asking:
             Wanted(self.remotes.label(place.url), None, place.url, place.name) for place in self.new.values()
         ]
         order = [dataset for dataset in self.graph.order(chosen) if dataset in self.entries]
-        return new + [self._of(dataset) for dataset in order]
+        # What comes from elsewhere waits for nobody here: others may wait for it, and for Spark.
+        return new + sorted(map(self._of, order), key=lambda each: each.url is None)
 
     def _of(self, dataset: DatasetId) -> Wanted:
         entry, known = self.entries[dataset], self.known[dataset]

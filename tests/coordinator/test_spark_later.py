@@ -1,10 +1,10 @@
-"""A worker that was started only to exchange: Spark starts when something needs it, not before."""
+"""Jobs that exchange datasets do not wait for Spark, and do not start it."""
 
 from __future__ import annotations
 
 import pytest
 
-from odf_engine.coordinator.protocol import Pull, Push, WorkerStatus
+from odf_engine.coordinator.protocol import JobState, Pull, Push, WorkerStatus
 
 
 @pytest.mark.parametrize("who", ["a job", "a screen"])
@@ -26,4 +26,21 @@ async def test_spark_starts_when_it_is_needed(home, follow, who):
         client, None, lambda event: isinstance(event, WorkerStatus) and event.spark == "ready"
     )
     assert events[-1].spark_detail == "a pretended Spark"
+    await client.close()
+
+
+async def test_exchange_does_not_wait_for_those_that_wait_for_spark(home):
+    client = await home.connect()
+    waiting = [await client.submit(Pull(f"wait:0/{name}"), name) for name in "abc"]
+    for job in waiting[:2]:
+        await home.job(job, lambda job: job.state is JobState.running)
+    for request in (Push("count:1", "file:///x/"), Pull("count:1", url="file:///x/")):
+        assert (await home.job(await client.submit(request, "numbers"))).state is JobState.done
+    same = await client.submit(Push("wait:0/a", "file:///x/"), "a")  # never two of one dataset
+    other = await client.submit(Push("count:1", "file:///x/"), "numbers")
+    await home.job(other)
+    states = [home.journal.job(job).state for job in (*waiting, same)]
+    assert states == [JobState.running, JobState.running, JobState.queued, JobState.queued]
+    for job in (*waiting, same):
+        await client.cancel(job)
     await client.close()
