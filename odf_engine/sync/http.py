@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Final, TypeVar
 
@@ -75,15 +75,17 @@ class HttpRemote:
 
     def _named(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
         """Asks by the name of today, and by that of older repositories."""
-        names = list(spellings(object_hash))
+        canonical = str(object_hash)
+        names: Iterable[str] = spellings(object_hash)  # one after the other: base58 takes its time
         if kind == "proofs":  # which there were none of then
-            names = names[:1]
-        for name in reversed(names) if self._base58 else names:
+            names = [canonical]
+        for name in reversed(list(names)) if self._base58 else names:
             try:
                 result = get(f"{self._base}{kind}/{name}")
             except NotFound:
                 continue
-            self._base58 = name == names[-1] and len(names) > 1
+            if kind != "proofs":
+                self._base58 = name != canonical
             return result
         raise NotFound(f"{kind}/{object_hash} is not there", where=self.url)
 

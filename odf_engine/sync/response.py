@@ -89,16 +89,16 @@ class Response:
         Raises:
             Failed: they are those of a page for people, or packed.
         """
-        start, where = data[:512].lstrip()[:16].lower(), shown(self.url)
+        start = data[:512].lstrip()[:16].lower()
         typed = self.headers.get_content_type() in ("text/html", "application/xhtml+xml")
         if start.startswith((b"<!doctype html", b"<html")) or (typed and start.startswith(b"<")):
             problem = "the server answers with a web page (HTML) instead of a file of a dataset"
             hint = "is this the address of a dataset? perhaps one has to log in first: odf repo login URL"
-            raise Failed(BadData(problem, where=where, hint=hint), again=False)
+            raise Failed(BadData(problem, where=shown(self.url), hint=hint), again=False)
         encoding = self.headers.get("Content-Encoding", "").strip().lower()
         if encoding not in ("", "identity"):
             problem = f"the server sends the file packed as {printable(encoding)}, though it was asked not to"
-            raise Failed(BadData(problem, where=where, hint="tell its owner"), again=False)
+            raise Failed(BadData(problem, where=shown(self.url), hint="tell its owner"), again=False)
 
     def close(self) -> None:
         """Lets go of the connection; one whose answer was read to its end is used again."""
@@ -159,5 +159,5 @@ def shown(url: str) -> str:
 
 def printable(text: str, at_most: int = 80) -> str:
     """What a server says, as it may be shown."""
-    plain = "".join(char for char in text if char.isprintable())
+    plain = text if text.isprintable() else "".join(char for char in text if char.isprintable())
     return plain if len(plain) <= at_most else plain[: at_most - 1] + "…"

@@ -117,7 +117,7 @@ class Web:
             self._check_way(self.url, at)
             while True:
                 seen.add(at)
-                own = given if origin_of(at) == origin_of(url) else {}
+                own = given if given and origin_of(at) == origin_of(url) else {}
                 response = self._exchange(method, at, own, body, told)
                 if response.status not in _REDIRECTS:
                     break
