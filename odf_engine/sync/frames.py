@@ -17,8 +17,6 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from odf_engine.errors import BadData, SourceUnavailable, Unsupported
 
-MOST_MESSAGE_BYTES: Final = 64 << 20
-"""What peers take by default."""
 MOST_PACKED_SHARE: Final = 3.65
 """So many bytes of a message are needed for a byte of its payload, at most on the average of gzip."""
 

@@ -18,7 +18,7 @@ from odf_engine.progress import Reporter
 from odf_engine.sync import messages as m
 from odf_engine.sync.archive import MOST_UNPACKED_BYTES, read_archive
 from odf_engine.sync.compare import Relation
-from odf_engine.sync.frames import MOST_MESSAGE_BYTES, PeerGone, TooLong
+from odf_engine.sync.frames import PeerGone, TooLong
 from odf_engine.sync.http import HttpRemote
 from odf_engine.sync.places import Access
 from odf_engine.sync.push import Pushed
@@ -36,10 +36,9 @@ class SmartRemote:
         most_bytes: of a message, either way.
     """
 
-    most_bytes = MOST_MESSAGE_BYTES
-
     def __init__(self, url: str, access: Access) -> None:
         self.url = url
+        self.most_bytes = access.config.sync.most_message_bytes
         self._access = access
         self._base = url.removeprefix("odf+")
         self._plain = HttpRemote(self._base, access)

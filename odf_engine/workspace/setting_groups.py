@@ -84,7 +84,7 @@ class SyncConfig(Settings, frozen=True):
         int,
         Meta(
             ge=1 << 16,
-            description="a message of a smart transfer, in bytes; other servers take 64 MiB, see serve for ours",
+            description="a message of a smart transfer, in bytes; most servers take 64 MiB",
         ),
     ] = 64 << 20
     ipfs_gateway: Annotated[
