@@ -2,7 +2,8 @@
 
 The screen is put together from this file, ``verbs.py`` (keys, and what every pane does), ``places.py``
 (where it goes), a ``pane_*.py`` for each pane (what it learns and does), ``editing.py`` (the definitions it
-lets a person write) and ``trusting.py`` (what others may run here).
+lets a person write), ``trusting.py`` (what others may run here), and ``sharing.py``, ``diverging.py`` and
+``browsing.py`` (exchange with other places).
 """
 
 from __future__ import annotations

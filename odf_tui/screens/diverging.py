@@ -30,15 +30,15 @@ class Diverging(Sharing):
     def do_branches(self) -> None:
         """Shows both histories of the selected dataset, or of that of the selected job."""
         job = self.jobs_pane.view.job if self.pane == "jobs" else None
-        of_job = self.row_of(job.dataset) if job is not None and job.kind in ("pull", "push") else None
-        row = of_job or self.graph.row
-        if row is None:
-            return
-        remotes = row.remotes
-        if of_job is not None and job is not None and not diverged(remotes):
-            self.start(self._after_job(row, job.id))
-        else:
+        if job is None or job.kind not in ("pull", "push"):
+            if (row := self.graph.row) is not None:
+                self.start(self._branches(row))
+        elif (row := self.row_of(job.dataset)) is None:
+            self.notify_line(f"{job.target} is not in this workspace", "warn")
+        elif diverged(row.remotes):
             self.start(self._branches(row))
+        else:
+            self.start(self._after_job(row, job.id))
 
     async def _after_job(self, row: DatasetRow, job: str) -> None:
         """The histories that a failed job was about: its request says where the other one is."""
