@@ -350,10 +350,9 @@ async def test_looking_and_detaching(source: FakeSource) -> None:
 # --- Two histories ---
 
 
-@pytest.mark.parametrize("size", SIZES, ids=["80x24", "160x50"])
-async def test_both_histories_and_taking_theirs(source: FakeSource, size: tuple[int, int]) -> None:
+async def test_both_histories_and_taking_theirs(source: FakeSource) -> None:
     row = with_remotes(source, hospital("diverged", 2, 3, common="f1620" + "04" * 32))
-    async with driven(source, size) as drive:
+    async with driven(source, (80, 24)) as drive:
         await on_visits(drive)
         await until_asked(drive, "V", by=Decision)
         compare(drive, "histories")
