@@ -12,6 +12,8 @@ import os
 import queue
 import threading
 import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +30,7 @@ from odf_engine.sync.remote import ObjectFile, RemoteDataset
 _HASHERS: Final[dict[int, Any]] = {SHA3_256: hashlib.sha3_256, SHA2_256: hashlib.sha256}
 _CHUNK: Final = 1 << 20
 _WAITING: Final = 8192  # objects that are known and not begun: about 2 MB
-_SETTLE_BYTES: Final = 1 << 27  # the disk is busy while more arrives
+_SETTLE_BYTES: Final = 1 << 27
 _SETTLE_FILES: Final = 4096
 _ATTEMPTS: Final = 8
 _TELL_SECONDS: Final = 0.1
@@ -55,6 +57,7 @@ class Intake:
             threading.Thread(target=self._work, name=f"intake-{number}", daemon=True)
             for number in range(parallel)
         ]
+        self._settler = ThreadPoolExecutor(1, "intake-settler")  # waits for the disk while more arrives
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._coming: set[tuple[str, bytes]] = set()  # wanted, and not in their places yet
@@ -120,8 +123,8 @@ class Intake:
             Cancelled: somebody asked to stop.
         """
         self._join()
+        self._settle(self._taken(0, 0))
         self._check()
-        self._settle(0, 0)
         self._tell(0, now=True)
 
     # --- Threads ---
@@ -132,7 +135,8 @@ class Intake:
                 continue
             try:
                 self._fetch(file)
-                self._settle(_SETTLE_FILES, _SETTLE_BYTES)
+                if files := self._taken(_SETTLE_FILES, _SETTLE_BYTES):
+                    self._settler.submit(self._settle, files)
             except OSError as error:
                 self._fail(_not_stored(error))
             except BaseException as error:
@@ -145,6 +149,7 @@ class Intake:
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
+        self._settler.shutdown()
 
     def _fail(self, error: BaseException) -> None:
         with self._lock:
@@ -226,21 +231,30 @@ class Intake:
 
     # --- All of them ---
 
-    def _settle(self, most_files: int, most_bytes: int) -> None:
-        """Moves whole objects to their places when they are more, durable before they have a name."""
+    def _taken(self, most_files: int, most_bytes: int) -> list[ObjectFile]:
+        """All objects that are whole and not in their places, if they are more than that."""
         with self._lock:
             if len(self._whole) <= most_files and self._whole_bytes <= most_bytes:
-                return
+                return []
             files, self._whole, self._whole_bytes = self._whole, [], 0
-        paths = [str(self._arriving / file.kind / str(file.hash)) for file in files]
-        sync_files(paths)
-        folders = {self._objects[file.kind].folder for file in files}
-        for folder in folders:
-            make_folder(folder)
-        for file, path in zip(files, paths, strict=True):
-            os.rename(path, self._objects[file.kind].folder / str(file.hash))  # noqa: PTH104
-        for folder in folders:
-            sync_folder(folder)
+            return files
+
+    def _settle(self, files: Sequence[ObjectFile]) -> None:
+        """Moves whole objects to their places, durable before they have a name there."""
+        if not files or self._error is not None:
+            return
+        try:
+            paths = [str(self._arriving / file.kind / str(file.hash)) for file in files]
+            sync_files(paths)
+            folders = {self._objects[file.kind].folder for file in files}
+            for folder in folders:
+                make_folder(folder)
+            for file, path in zip(files, paths, strict=True):
+                os.rename(path, self._objects[file.kind].folder / str(file.hash))  # noqa: PTH104
+            for folder in folders:
+                sync_folder(folder)
+        except OSError as error:
+            self._fail(_not_stored(error))
         with self._lock:
             self._coming.difference_update(map(_key, files))
 
