@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 from yarl import URL
 
-from odf_engine.errors import BadData, NotFound, SourceUnavailable
+from odf_engine.errors import BadData, Conflict, NotFound, SourceUnavailable
 from odf_engine.ingest.retries import broken
 from odf_engine.progress import Reporter
 from odf_engine.sync.frames import Channel
@@ -22,7 +22,7 @@ from odf_engine.workspace.remotes import origin_of
 
 T = TypeVar("T")
 _JOIN_SECONDS: Final = 5.0
-_NOT_SMART: Final = frozenset({200, 204, 301, 302, 303, 304, 307, 308, 404, 405, 410, 426, 501})
+_NOT_SMART: Final = frozenset({200, 204, 301, 302, 303, 304, 307, 308, 404, 405, 410, 501})
 
 
 class NotSmart(NotFound):
@@ -200,6 +200,17 @@ def _refused(error: Exception, url: str) -> Exception:
     if status in (401, 403):
         hint = f"log in: odf repo login {origin_of(url)}"
         return SourceUnavailable(f"access is denied (HTTP {status})", where=url, hint=hint)
+    if status == 426:
+        hint = "a proxy in between has to pass WebSockets on"
+        return NotSmart("the server was asked for a session, and did not see it (426)", where=url, hint=hint)
+    if status == 409:
+        return Conflict(
+            "somebody else is pushing the dataset just now (409)", where=url, hint="try again later"
+        )
+    if status in (429, 503):
+        return SourceUnavailable(
+            f"the server has too much to do ({status})", where=url, hint="try again later"
+        )
     if status in _NOT_SMART or status == 101:
         return NotSmart("no dataset answers there by the smart protocol", where=url)
     if status == 400:

@@ -94,9 +94,10 @@ class SmartPush:
             loop.run(self._exchange(new, archive, theirs, force=other), self._reporter)
         except PeerGone as error:
             raise m.problem_of_close(error.reason, self._remote.url) or error from None
-        except NotSmart:
-            hint = "push needs a server that takes it, such as: odf serve --allow-push"
-            raise Unsupported("the server takes no pushes", where=self._remote.url, hint=hint) from None
+        except NotSmart as error:
+            hint = error.hint or "push needs a server that takes it, such as: odf serve --allow-push"
+            problem = f"the server takes no pushes: {error.message}"
+            raise Unsupported(problem, where=self._remote.url, hint=hint) from None
         return self._pushed(theirs, new, "updated")
 
     def _pushed(self, theirs: Multihash | None, new: _Outgoing, status: str) -> Pushed:

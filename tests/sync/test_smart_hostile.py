@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.errors import BadData, OdfError, SourceUnavailable
+from odf_engine.errors import BadData, Conflict, OdfError, SourceUnavailable, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import AddData, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
@@ -181,6 +181,25 @@ def test_a_session_is_not_redirected_to_another_origin(here, there, node, remote
             else:
                 pushed(entry, remote, access)
         assert other.requests == []
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "words"),
+    [
+        (401, SourceUnavailable, "denied"),
+        (404, Unsupported, "takes no pushes"),
+        (409, Conflict, "somebody else"),
+        (426, Unsupported, "proxy"),
+        (200, Unsupported, "takes no pushes"),
+        (503, SourceUnavailable, "too much to do"),
+        (500, SourceUnavailable, "500"),
+    ],
+)
+def test_answers_that_open_no_session(here, node, remote, access, status, kind, words):
+    node.denied = lambda path: status if path.endswith("/push") else None
+    with pytest.raises(kind) as caught:
+        pushed(make_root(here), remote, access)
+    assert words in caught.value.in_full
 
 
 URLS = [
