@@ -278,6 +278,8 @@ class Web:
                 "the proxy asks for a login (407)",
                 "put it into http_proxy: http://user:word@host",
             )
+        elif status == 413:
+            problem, hint = "the server does not take files of this size (413)", "ask its owner for more"
         elif status == 416:
             kind, problem = BadData, "the file there is shorter than it should be (416)"
         elif status == 429:

@@ -433,6 +433,26 @@ def test_put(server: HostileServer, access: Access, tmp_path: Path) -> None:
             web.retried(lambda: web.once("PUT", f"{server.url}ds/data/x", body=b"abc"))
 
 
+def test_put_that_is_refused_early(access: Access) -> None:
+    """A server that does not read to the end has said why."""
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        closing(Web(f"http://127.0.0.1:{listening.getsockname()[1]}/", access)) as web,
+    ):
+
+        def refuse() -> None:
+            sock, _ = listening.accept()
+            with sock:
+                sock.recv(100)
+                sock.sendall(b"HTTP/1.1 413 Too much\r\nContent-Length: 0\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        with pytest.raises(SourceUnavailable, match="does not take files of this size"):
+            web.retried(lambda: web.once("PUT", f"{web.url}data/x", body=bytes(20 << 20)))
+        thread.join()
+
+
 # --- Proxies of the environment ----------------------------------------------------------------------
 
 
