@@ -21,6 +21,7 @@ from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex, Folded, Position
 from odf_engine.chain.rows import StoredBlock
 from odf_engine.chain.rules import check_append
+from odf_engine.chain.staged import told_of_the_disk
 from odf_engine.chain.state import ChainState, count, fold
 from odf_engine.errors import Conflict, NotFound
 from odf_engine.identity.multiformats import SHA3_256, Multihash
@@ -68,7 +69,7 @@ class Adoption:
             Conflict: somebody else brings blocks into the dataset.
             NotFound: the dataset is not there (any more).
         """
-        with self.dataset.told_of_the_disk():
+        with told_of_the_disk(self.dataset.folder):
             self.arriving.parent.mkdir(exist_ok=True)
             lock = os.open(self.dataset.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
@@ -110,7 +111,7 @@ class Adoption:
     def store(self, block_hash: Multihash, data: bytes) -> None:
         """Keeps the bytes of a block, which are those of its hash, in any order of blocks."""
         with (
-            self.dataset.told_of_the_disk(),
+            told_of_the_disk(self.dataset.folder),
             open(f"{self._waiting}/{block_hash}", "wb", buffering=0) as file,  # noqa: PTH123
         ):
             file.write(data)
@@ -162,7 +163,7 @@ class Adoption:
             Conflict: the head is another one; nothing is changed.
         """
         assert self.state is not None, "nothing to follow"
-        with self.dataset.told_of_the_disk():
+        with told_of_the_disk(self.dataset.folder):
             self._settle()
         self.dataset.adopt(
             self.state, self._fork, self._folded, expected_head=expected_head, keep=keep, first=first

@@ -7,25 +7,23 @@ by their hashes, ``refs/head`` names the newest block, ``info/`` is ours (alias,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 from odf_engine.chain.catchup import catch_up
 from odf_engine.chain.index import ChainIndex, Folded, Position
 from odf_engine.chain.rows import BlockRow, SliceRow, StoredBlock
+from odf_engine.chain.staged import store_file, told_of_the_disk
 from odf_engine.chain.state import ChainState, fold
 from odf_engine.errors import (
-    BadData,
     Conflict,
     InvalidIdentity,
     MalformedBlock,
     NotFound,
-    OdfError,
     UsageError,
 )
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataBlock, MetadataEvent
+from odf_engine.metadata.model import MetadataBlock, MetadataEvent
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.objects import LocalObjects, find_name, sweep_folder
 from odf_engine.storage.refs import HEAD, LocalRefs
@@ -207,7 +205,7 @@ class Dataset:
         """
         if not events:
             raise UsageError("a commit needs at least one event")
-        with self.told_of_the_disk():
+        with told_of_the_disk(self.folder):
             if expected_head is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
             with self._refs.locked():
@@ -238,16 +236,20 @@ class Dataset:
         """
         if not events:
             raise UsageError("a dataset that begins anew needs at least one event")
-        with self._refs.locked(), self.told_of_the_disk():
-            before = self._expect(expected_head)
+        with self._refs.locked():
+            self._expect(expected_head)
             first = self.block(0)
-            new = self._prepare(fold(None, first.block, first.hash), events, system_time, block_version)
-            self._store(new, None, None)
-            self._keep(f"{_BEFORE_RESET}{expected_head.short}", expected_head)
-            self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
-        self._newest = new[-1].folded.state
-        self._remember(before, new, keep=0)
-        return self._newest.head
+            fork = fold(None, first.block, first.hash)
+            new = self._prepare(fork, events, system_time, block_version)
+            self.adopt(
+                new[-1].folded.state,
+                fork,
+                [item.folded for item in new],
+                expected_head=expected_head,
+                keep=f"{_BEFORE_RESET}{expected_head.short}",
+                first=lambda: self._store(new, None, None),
+            )
+        return new[-1].folded.state.head
 
     def adopt(
         self,
@@ -267,7 +269,7 @@ class Dataset:
             folded: the new ones, for the index; None when they are too many.
             expected_head, keep, first: as there.
         """
-        with self.told_of_the_disk(), self._refs.locked():
+        with told_of_the_disk(self.folder), self._refs.locked():
             before = self._expect(expected_head)
             first()
             if keep is not None and expected_head is not None:
@@ -291,20 +293,6 @@ class Dataset:
         with self._refs.locked():
             folders = ("blocks", "refs", *self._objects)
             return sum(sweep_folder(self.folder / name, untouched_for) for name in folders)
-
-    @contextmanager
-    def told_of_the_disk(self) -> Iterator[None]:
-        """Lets errors of the file system within the block be told in words for people."""
-        try:
-            yield
-        except FileNotFoundError as error:
-            raise NotFound(f"{error.filename} is not there (any more)", where=str(self.folder)) from error
-        except OSError as error:
-            raise OdfError(
-                f"the dataset cannot be written: {error.strerror or error}",
-                where=str(error.filename or self.folder),
-                hint="nothing was committed; free some space or check the permissions, then try again",
-            ) from error
 
     def _expect(self, expected: Multihash | None) -> ChainState | None:
         head = self.head()
@@ -346,36 +334,15 @@ class Dataset:
 
     def _store(self, new: Sequence[_New], data: Path | None, checkpoint: Path | None) -> None:
         events: list[Any] = [item.folded.stored.block.event for item in new]
-        self._store_file("data", data, [getattr(event, "new_data", None) for event in events])
-        self._store_file(
-            "checkpoints", checkpoint, [getattr(event, "new_checkpoint", None) for event in events]
-        )
+        store_file(self._objects["data"], data, [getattr(event, "new_data", None) for event in events])
+        checkpoints = [getattr(event, "new_checkpoint", None) for event in events]
+        store_file(self._objects["checkpoints"], checkpoint, checkpoints)
         self._blocks.put_all({str(item.folded.stored.hash): item.data for item in new})
 
-    def _store_file(
-        self, kind: str, staged: Path | None, said: Sequence[DataSlice | Checkpoint | None]
-    ) -> None:
-        objects = self._objects[kind]
-        for item in filter(None, said):
-            if staged is None:
-                if find_name(objects, item.physical_hash) is None:
-                    raise NotFound(f"{kind} object {item.physical_hash} is not in the dataset")
-                continue
-            if (size := staged.stat().st_size) != item.size:
-                raise BadData(
-                    f"the staged file has {size} bytes, its block says {item.size}", where=str(staged)
-                )
-            objects.put_file(str(item.physical_hash), staged)
-            staged = None
-        if staged is not None:
-            raise BadData("no event says what the staged file is", where=str(staged))
-
-    def _remember(self, before: ChainState | None, new: Sequence[_New], keep: int | None = None) -> None:
-        """Indexes new blocks, which follow all blocks before them or those up to number ``keep``."""
+    def _remember(self, before: ChainState | None, new: Sequence[_New]) -> None:
+        """Indexes new blocks, which follow all blocks before them."""
         # What is not indexed now, for whatever reason, is caught up with by the next reader.
-        base = None if before is None else before.head
-        if keep is None:
-            keep = -1 if before is None else before.sequence_number
+        base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
         self._index.extend(base, keep, [item.folded for item in new], new[-1].folded.state)
 
     # --- Inside -------------------------------------------------------------------------------
