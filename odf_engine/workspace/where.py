@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from odf_engine.errors import NotFound
+from odf_engine.errors import AlreadyExists, NotFound, UsageError
 
 ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
@@ -31,3 +31,22 @@ def workspace_folder(start: Path | None = None, explicit: Path | None = None) ->
         if (folder / ODF_FOLDER).is_dir():
             return folder
     raise NotFound(f"there is no workspace in {begin} or above it", hint=hint)
+
+
+def make_workspace_folder(folder: Path) -> None:
+    """Makes a folder, if it is not there, and the one in it that makes it a workspace.
+
+    Raises:
+        AlreadyExists: it is a workspace already.
+        UsageError: it cannot be one.
+    """
+    odf = folder / ODF_FOLDER
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        odf.mkdir(mode=0o700)
+    except FileExistsError:
+        if odf.is_dir():
+            raise AlreadyExists(f"{folder} is a workspace already") from None
+        raise UsageError(f"{folder} is not a folder") from None
+    except OSError as error:
+        raise UsageError(f"{folder} cannot be a workspace: {error.strerror}") from None

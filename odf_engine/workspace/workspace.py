@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
-from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError, UsageError
+from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError
 from odf_engine.identity.did import DatasetId, KeyStore
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
@@ -29,7 +29,7 @@ from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.small_files import not_writable
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 from odf_engine.workspace.version import check_version, write_version
-from odf_engine.workspace.where import ODF_FOLDER, workspace_folder
+from odf_engine.workspace.where import ODF_FOLDER, make_workspace_folder, workspace_folder
 
 if TYPE_CHECKING:
     from odf_engine.workspace.adding import Plan
@@ -73,15 +73,7 @@ class Workspace:
             AlreadyExists: it is a workspace already.
         """
         workspace = cls(folder.expanduser().resolve())
-        try:
-            workspace.folder.mkdir(parents=True, exist_ok=True)
-            workspace.odf.mkdir(mode=0o700)
-        except FileExistsError:
-            if workspace.odf.is_dir():
-                raise AlreadyExists(f"{workspace.folder} is a workspace already") from None
-            raise UsageError(f"{workspace.folder} is not a folder") from None
-        except OSError as error:
-            raise UsageError(f"{workspace.folder} cannot be a workspace: {error.strerror}") from None
+        make_workspace_folder(workspace.folder)
         workspace._folders.home.mkdir()
         write_version(workspace.odf)
         settings.save(settings.Config(), workspace.config_path)
@@ -284,18 +276,11 @@ class Workspace:
         self._check_free(alias)
         for known, name in self._folders.aliases():
             if known == dataset_id:
-                raise AlreadyExists(
-                    f"the dataset is here already, as {name}",
-                    hint=f"bring that one up to date: odf pull {name}",
-                )
+                hint = f"bring that one up to date: odf pull {name}"
+                raise AlreadyExists(f"the dataset is here already, as {name}", hint=hint)
 
     def take_in(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
-        """Lets others see a dataset that somebody else made, and that is whole.
-
-        Args:
-            folder: in repository layout, within ``.odf``; it moves to its place.
-            alias: how it is called here.
-            origin: where it came from.
+        """Lets others see a dataset that somebody else made, and that is whole; ``folder`` moves to its place.
 
         Raises:
             AlreadyExists: the name is taken, or the dataset is here under another one.
