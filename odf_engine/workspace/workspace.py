@@ -280,7 +280,7 @@ class Workspace:
                 raise AlreadyExists(f"the dataset is here already, as {name}", hint=hint)
 
     def take_in(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
-        """Lets others see a dataset that somebody else made, and that is whole; ``folder`` moves to its place.
+        """Lets others see a whole dataset that somebody else made; ``folder`` moves to its place.
 
         Raises:
             AlreadyExists: the name is taken, or the dataset is here under another one.
