@@ -176,10 +176,25 @@ _STATE_GLYPHS: Final = {
 
 
 def job_glyph(job: Job) -> tuple[str, str]:
-    """One cell and the name of its style; a verification that found something is no success."""
+    """One cell and the name of its style; a verification that found something is no success.
+
+    Neither is a look at remotes of which none could be asked.
+    """
     if job.state is JobState.done and found_invalid(job):
         return Health.invalid.glyph, "bad"
+    if job.state is JobState.done and job.kind == "compare" and _asked_nobody(job.result or ""):
+        return _STATE_GLYPHS[JobState.interrupted]
     return _STATE_GLYPHS[job.state]
+
+
+@lru_cache(maxsize=1024)
+def _asked_nobody(result: str) -> bool:
+    """Whether all remotes that were to be looked at had problems."""
+    try:
+        found = json.loads(result)
+    except ValueError:
+        return False
+    return isinstance(found, dict) and bool(found.get("problems")) and not found.get("seen")
 
 
 def found_invalid(job: Job) -> bool:

@@ -37,7 +37,7 @@ from odf_tui.remotes import Remote, Standing, mark, remote_words, short_place, s
 from odf_tui.screens.dialogs import Confirm, Decision, Oath, Picker
 from odf_tui.screens.naming import Ask
 from odf_tui.share_source import Place
-from odf_tui.state import DatasetRow, Health, JobBook, healths
+from odf_tui.state import DatasetRow, Health, JobBook, healths, job_glyph
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
 
@@ -214,6 +214,8 @@ def test_what_jobs_that_share_did() -> None:
     assert outcome(job("search", {"datasets": [{}] * 2, "problems": []}))[0] == "2 datasets"
     assert outcome(job("search", {"datasets": [], "problems": [{"repository": "lake"}]}))[1] == "warn"
     assert outcome(job("compare", {}))[0] == "there is nothing to look at"
+    glyphs = [job_glyph(job("compare", {"seen": found, "problems": problem}))[0] for found in (seen, [])]
+    assert glyphs == ["✓", "↯"]  # what nobody answered is no success
     running = job("push", state=JobState.running, progress=Progress("compare", files=8, total_files=10))
     assert "8 of 10 blocks" in progress_words(running, Pace(), 80)
 
