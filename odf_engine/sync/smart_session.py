@@ -64,11 +64,9 @@ async def converse(
     version = request.headers.get(VERSION_HEADER)
     if version not in (None, VERSION):
         return web.Response(status=400, text='{"message":"Incompatible client version"}', content_type=_JSON)
-    limits = serving.limits
+    most = serving.limits.most_message_bytes
     socket = web.WebSocketResponse(
-        max_msg_size=min(most_bytes or limits.most_message_bytes, limits.most_message_bytes),
-        compress=False,
-        timeout=_CLOSE_SECONDS,
+        max_msg_size=min(most_bytes or most, most), compress=False, timeout=_CLOSE_SECONDS
     )
     if not socket.can_prepare(request).ok:
         headers = {"Upgrade": "websocket"}
@@ -78,11 +76,15 @@ async def converse(
     if transport is None:
         return socket
     assert isinstance(transport, asyncio.Transport)
-    channel = Channel(
-        socket, transport, CLIENT, patience=limits.idle_seconds, most_bytes=limits.most_message_bytes
-    )
+    channel = Channel(socket, transport, CLIENT, patience=serving.limits.idle_seconds, most_bytes=most)
+    await _hold(channel, flow(channel, version is not None))
+    return socket
+
+
+async def _hold(channel: Channel, flow: Awaitable[None]) -> None:
+    """Holds the conversation, and closes the session however that ends."""
     try:
-        await flow(channel, version is not None)
+        await flow
         await channel.close()
     except PeerGone:
         pass
@@ -93,7 +95,6 @@ async def converse(
     except BaseException:
         channel.abort()
         raise
-    return socket
 
 
 async def until_closed(channel: Channel) -> None:

@@ -18,13 +18,13 @@ from odf_engine.errors import BadData, Conflict, OdfError, SourceUnavailable, Un
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import AddData, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.sync import smart_upload
+from odf_engine.sync import connections, smart_upload
 from odf_engine.sync.messages import HeaderRow, TransferUrl
 from odf_engine.sync.places import Access
 from odf_engine.sync.smart import SmartRemote
 from odf_engine.sync.transfer_urls import transfer_of
 from odf_engine.workspace.credentials import Login
-from tests.sync.builders import copy_into, describe, forge, make_root, objects
+from tests.sync.builders import add_slices, copy_into, describe, forge, make_root, objects
 from tests.sync.kamu_like import NEW, OLD, KamuServer, batch, plan, talk
 from tests.sync.serving_here import served
 from tests.sync.test_smart_server import Pusher, left_behind, pulled, pushed, run
@@ -167,6 +167,20 @@ def test_a_server_that_leads_to_another_origin_gets_no_login_there(here, there, 
         found = pulled(here, remote, access)
         assert other.requests and set(other.logins) == {None}
     assert objects(found.dataset.folder) == objects(entry.dataset.folder)
+
+
+@pytest.mark.parametrize("what", ["pull", "push"])
+def test_a_public_server_does_not_lead_into_the_network_around_us(
+    here, there, node, remote, access, what, monkeypatch
+):
+    monkeypatch.setattr(connections, "is_public", lambda address: address != "127.0.0.2")
+    entry = make_root(there if what == "pull" else here, slices=1)
+    node.location = lambda path: f"http://127.0.0.2:{node.port}/{NAME}/{path}"
+    if what == "pull":
+        node.store.load(entry.dataset.folder)
+    with pytest.raises(SourceUnavailable, match="in a network of this machine"):
+        pulled(here, remote, access) if what == "pull" else pushed(entry, remote, access)
+    assert not any("/data/" in line for line in node.requests)
 
 
 @pytest.mark.parametrize("what", ["pull", "push"])
@@ -387,6 +401,27 @@ def test_a_client_that_uploads_nothing(here, there):
 
         assert run(go())[0] == 1011
     assert there.datasets() == []
+
+
+def test_what_an_interrupted_transfer_left_is_not_believed(here, there, door):
+    entry = make_root(here, NAME)
+    copy = copy_into(there, entry)
+    head = str(copy.dataset.head())
+    (new,) = add_slices(entry)
+    left = copy.dataset.folder / "info" / "arriving" / "data" / str(new)
+    left.parent.mkdir(parents=True)
+    left.write_bytes(bytes(entry.dataset.slice_path(new).stat().st_size))
+
+    async def go() -> Any:
+        async with talk(door[0] + "push", NEW, door[1]) as session:
+            pusher = Pusher(session, entry, NEW)
+            await pusher.start(head)
+            await pusher.send_blocks()
+            await pusher.ask([])
+            return await pusher.complete()
+
+    assert run(go())[0] == 1011
+    assert str(copy.dataset.head()) == head
 
 
 def test_objects_that_no_block_speaks_of(here, there, door):
