@@ -67,8 +67,7 @@ class Intake:
         self._told = 0.0
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        """Nothing travels yet."""
         return self
 
     def __exit__(
@@ -83,6 +82,12 @@ class Intake:
         self._join()
         if error is not None and self._error is not None and self._error is not error:
             raise self._error from None
+
+    def start(self, most: int | None = None) -> None:
+        """Lets objects travel from now on, several at the same time, or ``most``."""
+        for thread in self._threads[:most]:
+            if thread.ident is None:
+                thread.start()
 
     def is_missing(self, file: ObjectFile) -> bool:
         """Whether the dataset lacks this object, or has one of another size under its name."""
@@ -122,6 +127,7 @@ class Intake:
             OdfError: one cannot be had, or is not what its hash says.
             Cancelled: somebody asked to stop.
         """
+        self.start()
         self._join()
         self._settle(self._taken(0, 0))
         self._check()

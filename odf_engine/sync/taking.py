@@ -118,7 +118,9 @@ class _Taking:
             for file in files_of(walked):
                 intake.want(file)
 
+        intake.start(1)  # more of them would be in the way of the blocks, which come one after the other
         trail = self._walk(lambda block: False, met)
+        intake.start()
         self.adoption.follow(None)
         for walked in trail.oldest_first(self.adoption, self.remote.url):
             self._append(walked)
@@ -144,6 +146,7 @@ class _Taking:
             self._of_batch(batch, common, intake)
             return
         self._reporter.phase("fetch")
+        intake.start()
         self.adoption.follow(common)
         for walked in trail.oldest_first(self.adoption, self.remote.url):
             self._append(walked)
@@ -173,6 +176,7 @@ class _Taking:
             problem = f"the blocks that were sent do not end in {self.theirs}, the head"
             raise BadData(problem, where=self.remote.url, hint=SOURCE_HINT)
         self.remote.prepare(list(files))
+        intake.start()
         for file in files:
             intake.want(file)
 
