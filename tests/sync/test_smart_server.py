@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -137,6 +138,8 @@ def test_a_push_that_broke_off_goes_on(here, there, server, remote, access):
         pushed(entry, remote, access)
     assert there.datasets() == []
     gone.write_bytes(data)
+    while server.serving._pushes:  # until the server has seen that the client is gone
+        time.sleep(0.01)
     arrived = [path for path in left_behind(there) if "/data/" in path and ".pending" not in path]
     assert pushed(entry, remote, access).objects == 3 - len(arrived)
     assert objects(there.resolve(NAME).dataset.folder) == objects(entry.dataset.folder)
