@@ -30,7 +30,7 @@ from odf_engine.sync.remote import ObjectFile, RemoteDataset
 _HASHERS: Final[dict[int, Any]] = {SHA3_256: hashlib.sha3_256, SHA2_256: hashlib.sha256}
 _CHUNK: Final = 1 << 20
 _WAITING: Final = 8192  # objects that are known and not begun: about 2 MB
-_SETTLE_BYTES: Final = 1 << 27
+_SETTLE_BYTES: Final = 1 << 30  # to wait for the disk more often slows down what arrives meanwhile
 _SETTLE_FILES: Final = 4096
 _ATTEMPTS: Final = 8
 _TELL_SECONDS: Final = 0.1
