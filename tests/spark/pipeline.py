@@ -113,6 +113,7 @@ class Job(msgspec.Struct, kw_only=True):
     Attributes:
         make: a folder for a new workspace with the pipeline; None for none.
         source: folder with the files to pull (:func:`make_sources`).
+        queries: the derivatives in it.
         check: workspaces to verify.
         replayed: the derivatives in them that are run again.
         kill: name of a derivative during which an executor is killed.
@@ -120,6 +121,7 @@ class Job(msgspec.Struct, kw_only=True):
 
     make: str | None = None
     source: str = ""
+    queries: list[str] = msgspec.field(default_factory=lambda: list(QUERIES))
     check: list[str] = []
     replayed: list[str] = msgspec.field(default_factory=lambda: list(QUERIES))
     kill: str | None = None
@@ -165,11 +167,13 @@ class Pipeline:
     Args:
         folder: of the workspace, which is made when it is not there.
         runtime: a Spark that runs.
+        queries: the derivatives.
     """
 
-    def __init__(self, folder: Path, runtime: SparkRuntime) -> None:
+    def __init__(self, folder: Path, runtime: SparkRuntime, queries: Sequence[str] = tuple(QUERIES)) -> None:
         self._runtime = runtime
         self._engine = SparkEngine(runtime)
+        self._queries = queries
         if (folder / ".odf").exists():
             self.workspace = Workspace.find(explicit=folder)
             return
@@ -177,7 +181,8 @@ class Pipeline:
         for name, merge in MERGES.items():
             text = ROOT.format(name=name, file=folder / f"{name}.csv", schema=SCHEMA, merge=merge)
             self.workspace.add(read_manifests(text, name))
-        for name, (inputs, query) in QUERIES.items():
+        for name in queries:
+            inputs, query = QUERIES[name]
             listed = ", ".join(f"{{datasetRef: {each}, alias: {each}}}" for each in inputs)
             tables = KEYS.get(name, "")
             text = DERIVATIVE.format(name=name, inputs=listed, query=query, tables=tables)
@@ -192,7 +197,7 @@ class Pipeline:
                 file.write_bytes((source / f"{name}-{number}.csv").read_bytes())
                 os.utime(file, (number, number))
                 pull(self.workspace, self._entry(name), self._runtime, Reporter())
-            for name in QUERIES:
+            for name in self._queries:
                 killer = _Killer(self._runtime) if name == kill and number == 2 else None
                 if killer is not None:
                     killer.start()
@@ -206,7 +211,7 @@ class Pipeline:
 
     def checkpoints(self) -> dict[str, list[int]]:
         """See :class:`Done`."""
-        return {name: _sizes(self._entry(name)) for name in QUERIES}
+        return {name: _sizes(self._entry(name)) for name in self._queries}
 
     def verify(self, replayed: Sequence[str]) -> tuple[list[str], int]:
         """Findings, and how many transactions of these derivatives were run again."""
@@ -307,7 +312,7 @@ def _done(job: Job, runtime: SparkRuntime) -> Done:
     began = monotonic()
     done = Done(hashes={}, checkpoints={}, findings=[], transforms=0, lost=0, seconds=0)
     if job.make is not None:
-        made = Pipeline(Path(job.make), runtime)
+        made = Pipeline(Path(job.make), runtime, job.queries)
         done.lost = made.make(Path(job.source), job.kill)
         done.hashes, done.checkpoints = made.hashes(), made.checkpoints()
     for folder in job.check:

