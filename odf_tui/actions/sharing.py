@@ -21,9 +21,7 @@ def _shared(situation: Situation) -> str | None:
     row = situation.dataset
     if (why := readable(situation)) or row is None:
         return why
-    return (
-        None if row.remotes else f"{row.name} has no remote yet: u pushes it"
-    )
+    return None if row.remotes else f"{row.name} has no remote yet: u pushes it"
 
 
 def _branches(situation: Situation) -> str | None:

@@ -27,8 +27,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from tests.bench.common import table, timed, verdict
-
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.progress import Reporter
@@ -36,6 +34,7 @@ from odf_engine.sync.places import Access, open_remote
 from odf_engine.sync.pull import pull_into, pull_new
 from odf_engine.workspace.credentials import Credentials
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from tests.bench.common import table, timed, verdict
 from tests.sync import builders
 
 SLICES, SLICE_BYTES = 1000, 1 << 20
