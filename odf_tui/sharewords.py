@@ -23,7 +23,7 @@ def shares(job: Job, result: Mapping[str, Any]) -> bool:
 
 def shared_outcome(job: Job, result: Mapping[str, Any]) -> tuple[str, str]:
     """What a job that is done did, in a few words, and the name of their style."""
-    place = short_place(str(result.get("url") or ""))
+    place = _place(result)
     if job.kind == "compare":
         return _compared(result)
     updated = result.get("status") == "updated"
@@ -36,6 +36,10 @@ def shared_outcome(job: Job, result: Mapping[str, Any]) -> tuple[str, str]:
         return f"+{rows} rows in {blocks} from {place}", "good"
     ahead = result.get("ahead") or 0
     return f"up to date{f', {_blocks(ahead)} ahead of {place}' if ahead else ''}", "muted"
+
+
+def _place(result: Mapping[str, Any]) -> str:
+    return short_place(str(result.get("label") or result.get("url") or ""))
 
 
 def _blocks(number: int) -> str:
@@ -64,11 +68,8 @@ def seen_remote(seen: Mapping[str, Any], label: str, known: Remote | None = None
 
 def _compared(result: Mapping[str, Any]) -> tuple[str, str]:
     problems = result.get("problems") or ()
-    found = [
-        f"{standing_words(seen_remote(each, ''))} · {short_place(str(each.get('url') or ''))}"
-        for each in result.get("seen") or ()
-    ]
-    found += [f"{short_place(str(each.get('url') or ''))}: {each.get('message')}" for each in problems]
+    found = [f"{standing_words(seen_remote(each, ''))} · {_place(each)}" for each in result.get("seen") or ()]
+    found += [f"{_place(each)}: {each.get('message')}" for each in problems]
     if not found:
         return "there is nothing to look at", "muted"
     return ", ".join(found), "warn" if problems else "good"

@@ -34,7 +34,7 @@ class Push(msgspec.Struct, frozen=True, tag="push"):
     """Brings another place up to date with a dataset; ``dataset`` is an id, ``url`` where it goes.
 
     With ``force`` also what only that place has is given up there; where it can be, its head is kept as a
-    reference. The result is JSON: name, url, status (updated or up-to-date), old_head, new_head, blocks,
+    reference. The result is JSON: name, url, label (how people call it), status (updated or up-to-date), old_head, new_head, blocks,
     objects, bytes.
     """
 
@@ -47,7 +47,8 @@ class Compare(msgspec.Struct, frozen=True, tag="compare"):
     """Looks how a dataset stands to where it comes from and goes to, and remembers it.
 
     ``dataset`` is an id; ``urls`` are by default all of its remotes. The result is JSON: name, and ``seen``
-    as ``odf_engine.workspace.remotes.Seen``; ``problems`` are [{url, message}].
+    as ``odf_engine.workspace.remotes.Seen``; ``problems`` are [{url, message}]; all of them
+    have a ``label``, which is how people call the place.
     """
 
     dataset: str

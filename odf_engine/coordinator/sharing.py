@@ -93,6 +93,7 @@ def pull(
         "records": pulled.records,
         "error": None,
         "url": url,
+        "label": remotes.label(url),
         "bytes": pulled.bytes,
         "ahead": pulled.relation.ours,
     }
@@ -154,6 +155,7 @@ def push(request: Push, context: Context, reporter: Reporter) -> dict[str, Any]:
     return {
         "name": str(entry.alias),
         "url": url,
+        "label": Remotes(workspace.odf).label(url),
         "status": pushed.status,
         "old_head": _text(pushed.old_head),
         "new_head": _text(pushed.new_head),
@@ -183,8 +185,9 @@ def compare(request: Compare, context: Context, reporter: Reporter) -> dict[str,
             raise
         except OdfError as error:
             reporter.line(f"{url}: {error.message}", "warning")
-            problems.append({"url": url, "message": error.message})
-    return {"name": str(entry.alias), "seen": to_builtins(seen), "problems": problems}
+            problems.append({"url": url, "label": remotes.label(url), "message": error.message})
+    found = [{**to_builtins(each), "label": remotes.label(each.url)} for each in seen]
+    return {"name": str(entry.alias), "seen": found, "problems": problems}
 
 
 def search(request: Search, context: Context, reporter: Reporter) -> dict[str, Any]:

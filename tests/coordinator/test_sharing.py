@@ -97,7 +97,7 @@ def test_a_dataset_comes_from_elsewhere_and_goes_on_to(do, here, there, log) -> 
     assert found.pop("bytes") > 1000
     assert found == {
         "name": "lab/mine", "status": "updated", "old_head": None, "new_head": head, "blocks": 4,
-        "records": 6, "error": None, "url": url, "ahead": 0,
+        "records": 6, "error": None, "url": url, "label": url, "ahead": 0,
     }  # fmt: skip
     assert log.lines[0] == f"from {url}"
     entry, remotes = here.resolve("lab/mine"), Remotes(here.odf)
@@ -212,7 +212,7 @@ def test_pushing_is_remembered(do, here, log, tmp_path) -> None:
     found = do(Push(str(mine.id), url))
     assert found.pop("bytes") > 1000
     assert found == {
-        "name": "numbers", "url": url, "status": "updated", "old_head": None,
+        "name": "numbers", "url": url, "label": url, "status": "updated", "old_head": None,
         "new_head": str(mine.dataset.head()), "blocks": 3, "objects": 1,
     }  # fmt: skip
     assert log.lines[0] == f"to {url}"
