@@ -34,8 +34,8 @@ class Push(msgspec.Struct, frozen=True, tag="push"):
     """Brings another place up to date with a dataset; ``dataset`` is an id, ``url`` where it goes.
 
     With ``force`` also what only that place has is given up there; where it can be, its head is kept as a
-    reference. The result is JSON: name, url, label (how people call it), status (updated or up-to-date), old_head, new_head, blocks,
-    objects, bytes.
+    reference. The result is JSON: name, url, label (how people call it), status (updated or up-to-date),
+    old_head, new_head, blocks, objects, bytes.
     """
 
     dataset: str
