@@ -158,7 +158,7 @@ async def test_a_new_dataset_from_its_template_to_the_graph(workspace: Workspace
         assert manifests(workspace) == ["boats.yaml", "new-push-2.yaml", "new-push.yaml"]
         await drive.press("d")
         assert manifests(workspace) == ["boats.yaml", "new-push.yaml"]
-        assert "discarded new-push-2.yaml" in drive.hint()
+        await drive.until(lambda: "discarded new-push-2.yaml" in drive.hint())
         # The file that was kept can be added as before.
         (workspace.folder / "new-push.yaml").write_text(
             (workspace.folder / "new-push.yaml").read_text().replace("boats", "gauges")
