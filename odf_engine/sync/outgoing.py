@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from odf_engine.errors import BadData, NotFound, UsageError
+from odf_engine.errors import BadData, Cancelled, NotFound, UsageError
 from odf_engine.identity.multiformats import HASH_NAMES, SHA2_256, SHA3_256, Multihash
+from odf_engine.progress import Reporter
 from odf_engine.sync.remote import ObjectFile
+
+_T = TypeVar("_T")
 
 PIECE: Final = 1 << 20
 _LAYOUT: Final = ("refs", "blocks", "data", "checkpoints", "proofs", "info")
@@ -75,3 +80,49 @@ def _hasher(expected: Multihash) -> Any:
 
 def _name(file: ObjectFile) -> str:
     return f"{file.kind}/{file.hash}"
+
+
+def send_each(
+    items: Iterable[_T],
+    work: Callable[[_T], None],
+    *,
+    parallel: int,
+    reporter: Reporter,
+    check: Callable[[], None],
+    stop: Callable[[], None],
+) -> None:
+    """Calls ``work`` for each, begun in their order, so many at a time; the first failure ends it.
+
+    Args:
+        items: what is to be sent.
+        work: sends one of them.
+        parallel: how many at a time.
+        reporter: knows whether all of it was cancelled.
+        check: is called before each; raises Cancelled when the rest is not wanted.
+        stop: makes ``check`` raise, and breaks off what is on its way.
+
+    Raises:
+        OdfError: the first failure that says why; Cancelled when there is none.
+    """
+    waiting, lock = iter(items), threading.Lock()
+
+    def run() -> None:
+        while True:
+            check()
+            with lock:
+                try:
+                    item = next(waiting)
+                except StopIteration:
+                    return
+            work(item)
+
+    with ThreadPoolExecutor(parallel, "send") as pool:
+        futures = [pool.submit(run) for _ in range(parallel)]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        if any(future.exception() for future in done):
+            stop()
+    errors = [error for future in futures if (error := future.exception()) is not None]
+    reporter.check()
+    if errors:
+        # Those that were only told to stop say nothing of the reason.
+        raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from typing import Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
@@ -20,6 +19,7 @@ from odf_engine.identity import proof as proofs
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.progress import Reporter
 from odf_engine.sync.compare import Diverged, Relation, compare
+from odf_engine.sync.outgoing import send_each
 from odf_engine.sync.remote import ObjectFile, RemoteDataset, WritableRemote
 from odf_engine.workspace.workspace import DatasetEntry
 
@@ -239,27 +239,14 @@ class _Push:
 
     def _each(self, items: Iterable[_T], work: Callable[[_T], None]) -> None:
         """Calls ``work`` for each, in order, several at a time; the first failure ends it."""
-        waiting = iter(items)
-
-        def run() -> None:
-            while True:
-                self._check()
-                with self.lock:
-                    item = next(waiting, None)
-                if item is None:
-                    return
-                work(item)
-
-        with ThreadPoolExecutor(self.parallel, "push") as pool:
-            futures = [pool.submit(run) for _ in range(self.parallel)]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            if any(future.exception() for future in done):
-                self.stopped.set()
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        self.reporter.check()
-        if errors:
-            # Those that were only told to stop say nothing of the reason.
-            raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])
+        send_each(
+            items,
+            work,
+            parallel=self.parallel,
+            reporter=self.reporter,
+            check=self._check,
+            stop=self.stopped.set,
+        )
 
     def _check(self) -> None:
         self.reporter.check()

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 from odf_engine.errors import BadData, OdfError, SourceUnavailable
 from odf_engine.ingest.retries import Failed
 from odf_engine.sync.connections import Connection, Watched
-from odf_engine.workspace.remotes import without_login
+from odf_engine.workspace.remotes import bare_url
 
 if TYPE_CHECKING:
     from odf_engine.sync.web import Web
@@ -153,7 +153,7 @@ class Response:
 
 def shown(url: str) -> str:
     """A URL as it may be shown: without a login, and without a query, which may hold a signature."""
-    parts = urlsplit(without_login(url))
+    parts = urlsplit(bare_url(url))
     return printable(urlunsplit(parts._replace(query="", fragment="")), 200)
 
 

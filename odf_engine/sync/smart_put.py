@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from odf_engine.chain.chain import Dataset
@@ -13,7 +12,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.retries import Failed
 from odf_engine.progress import Reporter
 from odf_engine.sync import messages as m
-from odf_engine.sync.outgoing import pieces
+from odf_engine.sync.outgoing import pieces, send_each
 from odf_engine.sync.remote import ObjectFile
 from odf_engine.sync.transfer_urls import Transfer, transfer_of
 from odf_engine.sync.web import Web
@@ -52,27 +51,14 @@ class Uploads:
             SourceUnavailable: an upload failed.
             BadData: a URL that is not to be followed; an object here is damaged.
         """
-        waiting = iter(strategies)
-
-        def work() -> None:
-            while True:
-                self._check()
-                with self._lock:
-                    strategy = next(waiting, None)
-                if strategy is None:
-                    return
-                self._one(strategy)
-
-        with ThreadPoolExecutor(self._parallel, "upload") as pool:
-            futures = [pool.submit(work) for _ in range(self._parallel)]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            if any(future.exception() for future in done):
-                self.stop()
-        errors = [error for future in futures if (error := future.exception()) is not None]
-        self._reporter.check()
-        if errors:
-            # Those that were only told to stop say nothing of the reason.
-            raise next((error for error in errors if not isinstance(error, Cancelled)), errors[0])
+        send_each(
+            strategies,
+            self._one,
+            parallel=self._parallel,
+            reporter=self._reporter,
+            check=self._check,
+            stop=self.stop,
+        )
 
     def send_proof(self, head: Multihash, proof: bytes) -> None:
         """Sends the proof of a head, to a server that takes such."""

@@ -49,7 +49,7 @@ def checked_url(text: str) -> str:
     scheme = parts.scheme.lower()
     if scheme not in SCHEMES:
         known = ", ".join(f"{each}:" for each in SCHEMES)
-        shown = f"{scheme}:" if scheme else f"'{without_login(text)}'"
+        shown = f"{scheme}:" if scheme else f"'{bare_url(text)}'"
         raise UsageError(f"{shown} is no address that is known", hint=f"it begins with one of {known}")
     if "@" in parts.netloc:
         hint = "leave them out, and say: odf repo login URL"
@@ -97,7 +97,7 @@ def folder_of(url: str) -> Path | None:
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
 
-def without_login(url: str) -> str:
+def bare_url(url: str) -> str:
     """An address as it may be shown."""
     try:
         parts = urlsplit(url)

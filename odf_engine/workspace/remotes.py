@@ -16,12 +16,20 @@ import msgspec
 from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.refs import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_name
-from odf_engine.workspace.addresses import checked_url, name_in, origin_of, without_login
+from odf_engine.workspace.addresses import bare_url, checked_url, name_in, origin_of
 from odf_engine.workspace.small_files import held, write_text
 
 __all__ = [
-    "DatasetRemotes", "Kind", "Located", "Remotes", "Repo", "Seen", "checked_url", "name_in", "origin_of",
-    "without_login",
+    "DatasetRemotes",
+    "Kind",
+    "Located",
+    "Remotes",
+    "Repo",
+    "Seen",
+    "bare_url",
+    "checked_url",
+    "name_in",
+    "origin_of",
 ]  # fmt: skip
 """What addresses are is :mod:`odf_engine.workspace.addresses`; who knows remotes needs both."""
 
@@ -247,7 +255,7 @@ def label_among(repositories: Sequence[Repo], url: str) -> str:
     for repo in sorted(repositories, key=lambda repo: -len(repo.url)):
         if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):
             return f"{repo.name}/{rest}"
-    return without_login(url)
+    return bare_url(url)
 
 
 def _with_address(known: DatasetRemotes, url: str, kind: Kind) -> DatasetRemotes:

@@ -13,7 +13,7 @@ from odf_engine.errors import InvalidManifest, NotFound, UsageError
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.addresses import without_login
+from odf_engine.workspace.addresses import bare_url
 from odf_engine.workspace.lineage import Graph
 from odf_engine.workspace.workspace import Summary, Workspace
 from odf_tui import humane
@@ -86,7 +86,7 @@ def add_verb(
             found = _read(text, source)
             snapshots.extend(found)
             if _is_url(name):
-                origins.update((snapshot.name, without_login(name)) for snapshot in found)
+                origins.update((snapshot.name, bare_url(name)) for snapshot in found)
     if not snapshots:
         raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
     if dry_run and not update:

@@ -17,10 +17,10 @@ from odf_engine.workspace.remotes import (
     Remotes,
     Repo,
     Seen,
+    bare_url,
     checked_url,
     name_in,
     origin_of,
-    without_login,
 )
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import make_root
@@ -167,8 +167,8 @@ def test_an_address_without_a_name() -> None:
 
 
 def test_what_may_be_shown() -> None:
-    assert without_login("https://joe:geheim@h.org/x?token=geheim") == "https://h.org/x"
-    assert without_login("http://[::1") == "http:…"
+    assert bare_url("https://joe:geheim@h.org/x?token=geheim") == "https://h.org/x"
+    assert bare_url("http://[::1") == "http:…"
 
 
 # --- Repositories ---
