@@ -78,6 +78,13 @@ def _looked(kind: str, result: Mapping[str, Any]) -> str:
         return rows + (", there are more" if result.get("truncated") else "")
     if kind == "project":
         return f"{rows} of {count(result.get('of') or 0)}"
+    if kind == "check-proof":
+        return "the answer is right" if result.get("valid") else "the answer is not right"
+    if kind == "diff":
+        changes = [f"{count(result.get(each) or 0)} {each}" for each in ("added", "removed", "changed")]
+        return ", ".join(changes)
+    if kind == "trace":
+        return "" if result.get("problem") else f"{rows} traced"
     if kind == "export":
         return f"{rows}, {size(result.get('size') or 0)} in {PurePath(str(result.get('path'))).name}"
     return f"{rows} looked at"

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from odf_engine.coordinator.protocol import Describe, Export, Project
-from odf_engine.errors import UsageError
+from odf_engine.coordinator.protocol import Describe, Diff, Export, Project
+from odf_engine.errors import Unsupported, UsageError
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -74,6 +74,15 @@ def export(request: Export, context: Context, reporter: Reporter) -> dict[str, A
         )
     reporter.line(f"wrote {found.path}")
     return {"name": name, "rows": found.rows, "size": found.size, "path": str(found.path)}
+
+
+def diff(request: Diff, context: Context, reporter: Reporter) -> dict[str, Any]:
+    """Compares versions; the result is described with the request.
+
+    Raises:
+        OdfError: one of them is not there, or rows cannot be read.
+    """
+    raise Unsupported("versions cannot be compared yet")
 
 
 @contextmanager

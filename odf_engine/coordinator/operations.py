@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import to_builtins
 
-from odf_engine.coordinator import changing, looking, querying
+from odf_engine.coordinator import changing, looking, proving, querying, tracing
 from odf_engine.coordinator.protocol import (
+    CheckProof,
     Compare,
     Describe,
+    Diff,
     Export,
     Ingest,
     Project,
@@ -25,6 +27,7 @@ from odf_engine.coordinator.protocol import (
     Query,
     Request,
     Search,
+    Trace,
     Update,
     Validate,
     Verify,
@@ -94,6 +97,12 @@ def execute(request: Request, context: Context, reporter: Reporter) -> dict[str,
             return changing.update(request, context, reporter)
         case Query():
             return querying.query(request, context, reporter)
+        case CheckProof():
+            return proving.check(request, context, reporter)
+        case Trace():
+            return tracing.trace(request, context, reporter)
+        case Diff():
+            return looking.diff(request, context, reporter)
         case Describe():
             return looking.describe(request, context, reporter)
         case Project():

@@ -16,8 +16,10 @@ import msgspec
 
 from odf_engine.coordinator.requests import (
     LOOKS,
+    CheckProof,
     Compare,
     Describe,
+    Diff,
     Export,
     Ingest,
     Project,
@@ -26,18 +28,19 @@ from odf_engine.coordinator.requests import (
     Query,
     Request,
     Search,
+    Trace,
     Update,
     Validate,
     Verify,
 )
 
 __all__ = [
-    "LOOKS", "Compare", "Describe", "Export", "Ingest", "Project", "Pull", "Push", "Query", "Request",
-    "Search", "Update", "Validate", "Verify",
+    "LOOKS", "CheckProof", "Compare", "Describe", "Diff", "Export", "Ingest", "Project", "Pull", "Push",
+    "Query", "Request", "Search", "Trace", "Update", "Validate", "Verify",
 ]  # fmt: skip
 """Requests are part of what is said, so they are found here too."""
 
-PROTOCOL_VERSION: Final = 5
+PROTOCOL_VERSION: Final = 6
 
 
 class JobState(Enum):

@@ -154,17 +154,22 @@ class Describe(msgspec.Struct, frozen=True, tag="describe"):
 class Project(msgspec.Struct, frozen=True, tag="project"):
     """Makes the current state of a changelog by key: a Parquet file in the workspace's cache.
 
-    Without ``key`` it is the primary key of the dataset's merge strategy. The result is JSON::
+    Without ``key`` it is the primary key of the dataset's merge strategy, or what its query groups by.
+    ``as_at`` (a system time or a block, see ``odf_engine.workspace.pins``) makes it of what was known
+    then, ``as_of`` (RFC 3339) of what has happened until that event time. The result is JSON::
 
         name  the dataset's name
         key   the columns of the key
         rows  how many there are
         of    how many rows the changelog has
         file  the absolute path of the file
+        pin   the block that it is made of, as ``odf_engine.workspace.pins.Pin``
     """
 
     dataset: str
     key: list[str] = []
+    as_at: str | None = None
+    as_of: str | None = None
 
 
 class Export(msgspec.Struct, frozen=True, tag="export"):
@@ -189,10 +194,15 @@ class Export(msgspec.Struct, frozen=True, tag="export"):
 class Query(msgspec.Struct, frozen=True, tag="sql"):
     """Asks a query over datasets by their names; nothing is changed.
 
-    At most ``limit`` rows of its result are kept. ``dataset`` is empty: a query is of no dataset. The
-    result is JSON::
+    At most ``limit`` rows of its result are kept; with ``output``, an absolute path, all of them are
+    written there as Parquet. ``dataset`` is empty: a query is of no dataset. ``as_at`` and ``as_of`` say
+    how all datasets are seen that the query says nothing of by itself; ``pins`` name for some of them
+    (names or ids) the block they are seen at. With ``proof`` the result has what proves it, signed with
+    the key ``sign`` when one is named. The result is JSON::
 
         sql        the query
+        pins       the blocks that it was answered from, as ``odf_engine.workspace.pins.Pin``
+        proof      the document that proves it, or null
         path       the Parquet file of the rows, from the workspace's folder on; it goes when newer ones come
         columns    [{name, type}], the types as DDL has them
         rows       how many there are
@@ -203,16 +213,80 @@ class Query(msgspec.Struct, frozen=True, tag="sql"):
     sql: str
     limit: int = 1_000_000
     dataset: str = ""
+    as_at: str | None = None
+    as_of: str | None = None
+    pins: dict[str, str] = {}
+    output: str | None = None
+    proof: bool = False
+    sign: str | None = None
+
+
+class CheckProof(msgspec.Struct, frozen=True, tag="check-proof"):
+    """Looks whether what proves the answer of a query is right, and asks the query again.
+
+    ``proof`` is the document as text; ``dataset`` is empty. The result is JSON: valid, and
+    findings [{kind, message}].
+    """
+
+    proof: str
+    dataset: str = ""
+
+
+class Trace(msgspec.Struct, frozen=True, tag="trace"):
+    """Finds out where rows of a dataset come from.
+
+    ``runs`` are offsets, the last ones inclusive. With ``column`` it is the values of this column. It goes
+    ``depth`` datasets up, by default to the sources. With ``check`` the newest step is run again with the
+    rows that were found alone, and without them. The result is JSON: an
+    ``odf_engine.workspace.traced.Step``; with ``check`` also ``checked``, a list of texts.
+    """
+
+    dataset: str
+    runs: list[tuple[int, int]]
+    column: str | None = None
+    depth: int | None = None
+    check: bool = False
+
+
+class Diff(msgspec.Struct, frozen=True, tag="diff"):
+    """Compares two versions of a dataset, or two datasets; nothing is changed.
+
+    ``dataset`` is the id of the older one, ``other`` of the newer one, empty for the same. ``as_at`` and
+    ``other_as_at`` are a system time or a block each. Rows are told apart by ``key``, by default by that of
+    the datasets. The result is described with ``odf_engine.workspace.differing.Difference``.
+    """
+
+    dataset: str
+    other: str = ""
+    as_at: str | None = None
+    other_as_at: str | None = None
+    key: list[str] = []
 
 
 Request = (
-    Pull | Push | Compare | Search | Ingest | Verify | Validate | Update | Query | Describe | Project | Export
+    Pull
+    | Push
+    | Compare
+    | Search
+    | Ingest
+    | Verify
+    | Validate
+    | Update
+    | Query
+    | CheckProof
+    | Trace
+    | Diff
+    | Describe
+    | Project
+    | Export
 )
 
-LOOKS: Final = frozenset({"compare", "describe", "export", "project", "search", "sql"})
+LOOKS: Final = frozenset(
+    {"check-proof", "compare", "describe", "diff", "export", "project", "search", "sql", "trace"}
+)
 """Kinds of jobs that only look at what a dataset has. They change nothing, and run beside those that do."""
 
-_WITHOUT_SPARK: Final = (Push, Compare, Search, Describe, Project, Export)
+_WITHOUT_SPARK: Final = (Push, Compare, Search, Describe, Project, Export, Diff)
 
 
 def needs_spark(request: Request) -> bool:

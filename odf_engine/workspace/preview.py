@@ -49,11 +49,12 @@ class Preview:
     """The rows of a dataset by their number from 0, in the order they were stored.
 
     Safe to use from several threads. It shows the dataset as it was when this was made, or at the
-    last :meth:`refresh`.
+    last :meth:`refresh`; with ``until`` only its slices that begin no later than at that offset (-1: none).
     """
 
-    def __init__(self, dataset: Dataset, cache_bytes: int = CACHE_BYTES) -> None:
+    def __init__(self, dataset: Dataset, cache_bytes: int = CACHE_BYTES, until: int | None = None) -> None:
         self._dataset = dataset
+        self._until = until
         self._lock = threading.Lock()
         self._files: OrderedDict[int, SliceFile] = OrderedDict()
         self._decoded = DecodedColumns(cache_bytes)
@@ -134,7 +135,10 @@ class Preview:
         self._head = self._dataset.head()
         self._files.clear()
         state = self._dataset.state() if self._head else None
-        self._slices = self._dataset.slices() if self._head else []
+        if self._until is None:
+            self._slices = self._dataset.slices() if self._head else []
+        else:
+            self._slices = self._dataset.slices(0, self._until) if self._until >= 0 else []
         self._ends = list(accumulate(row.end - row.start + 1 for row in self._slices))
         self._offset_column = (state.vocabulary if state else DEFAULT_VOCABULARY).offset_column
         columns = pa.schema([])

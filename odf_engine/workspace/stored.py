@@ -59,9 +59,14 @@ class StoredRows:
         self.mark = mark
 
     @classmethod
-    def of_dataset(cls, dataset: Dataset) -> Self:
-        """All rows of a dataset as it is now."""
-        state, slices = dataset.state(), dataset.slices()
+    def of_dataset(cls, dataset: Dataset, until: int | None = None) -> Self:
+        """All rows of a dataset as it is now, in slices that begin no later than at offset ``until``.
+
+        A slice belongs to one block: where ``until`` is the last offset of a block, these are the rows up
+        to there, in the columns that the dataset has now. -1: none.
+        """
+        state = dataset.state()
+        slices = dataset.slices() if until is None else dataset.slices(0, until) if until >= 0 else []
         parts = [
             Part(
                 dataset.slice_path(row),
@@ -75,7 +80,7 @@ class StoredRows:
             columns = decode_schema(state.schema)
         else:
             columns = _opened(parts[-1]).schema_arrow if parts else pa.schema([])
-        return cls(columns, state.vocabulary, parts, str(state.head))
+        return cls(columns, state.vocabulary, parts, f"{state.head}{'' if until is None else f'-{until}'}")
 
     @classmethod
     def of_file(cls, path: Path, vocabulary: DatasetVocabulary = DEFAULT_VOCABULARY) -> Self:

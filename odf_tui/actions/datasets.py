@@ -111,6 +111,12 @@ ACTIONS: Final = (
         hint="demo",
         guard=_make_demo,
     ),
+    Action(
+        "column_lineage",
+        ("number_sign",),
+        "show which columns feed which, up and down the graph",
+        guard=readable,
+    ),
     Action("open_dataset", ("enter",), "show everything about the dataset", "datasets", "details", dataset),
     Action(
         "list",

@@ -26,6 +26,8 @@ VERBS: Final = {
     "schema": "chain",
     "tail": "chain",
     "sql": "sql",
+    "provenance": "provenance",
+    "diff": "diff",
     "pull": "data",
     "ingest": "ingest",
     "repo": "repositories",

@@ -17,7 +17,7 @@ JOBS: Final = 200
 _MOST_BLOCKS: Final = 200
 _AGAIN: Final = ("pull", "verify", "push", "compare")
 """What makes sense again although it was done."""
-_FOR_SCREENS: Final = ("validate", "describe", "project", "sql", "search")
+_FOR_SCREENS: Final = ("validate", "describe", "project", "sql", "search", "trace", "diff", "check-proof")
 
 
 class JobReads(Entries):

@@ -11,6 +11,8 @@ from odf_tui import actions
 from odf_tui.humane import count
 from odf_tui.messages import DetailRead
 from odf_tui.screens.announcing import Announcing
+from odf_tui.screens.column_lineage import ColumnLineagePart
+from odf_tui.screens.differing import DifferingPart
 from odf_tui.screens.editing import Editing
 from odf_tui.screens.looking import LookingPart
 from odf_tui.screens.pane_blocks import BlocksPart
@@ -18,6 +20,8 @@ from odf_tui.screens.pane_data import DataPart
 from odf_tui.screens.pane_jobs import JobsPart
 from odf_tui.screens.remembering import Remembering
 from odf_tui.screens.sql import SqlPart
+from odf_tui.screens.tracing import TracingPart
+from odf_tui.screens.travelling import TravellingPart
 from odf_tui.widgets.lines import LineView
 
 _EARLY_SECONDS: Final = 0.2
@@ -26,6 +30,10 @@ _EARLY_SECONDS: Final = 0.2
 class Workbench(
     Remembering,
     SqlPart,
+    TravellingPart,
+    TracingPart,
+    DifferingPart,
+    ColumnLineagePart,
     Announcing,
     JobsPart,
     BlocksPart,

@@ -42,6 +42,7 @@ _KINDS: Final = {
     "describe": "count",
     "project": "state",
     "compare": "look",
+    "check-proof": "proof",
 }  # there are six cells for it
 _GAUGED: Final = 18
 """Rows from which on the pane has some for speed and memory."""

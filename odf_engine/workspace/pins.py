@@ -1,0 +1,121 @@
+"""Places in the history of a dataset: what was known of it at a time, or at a block (AS AT).
+
+A pin names a block. A chain only grows, so what a pin shows stays the same for ever.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.chain.rows import BlockRow
+from odf_engine.errors import NotFound, UsageError
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.workspace import DatasetEntry
+
+_PAGE: Final = 1000
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """A dataset as it was at a block.
+
+    Attributes:
+        dataset: its id.
+        name: how the workspace calls it.
+        block: the hash of the block, in base16.
+        sequence_number: of the block.
+        system_time: of the block, as RFC 3339.
+        last_offset: of the newest record up to the block; None when there was none yet.
+        head: whether it is the newest block there is.
+    """
+
+    dataset: str
+    name: str
+    block: str
+    sequence_number: int
+    system_time: str
+    last_offset: int | None
+    head: bool
+
+
+def pin(entry: DatasetEntry, as_at: str | None = None) -> Pin:
+    """Where the history of a dataset stood.
+
+    Args:
+        entry: the dataset.
+        as_at: a system time (RFC 3339), which means the newest block of then; or a block, as
+            :meth:`odf_engine.chain.chain.Dataset.find_block` takes it. None: the newest block.
+
+    Raises:
+        UsageError: the time is before the first block.
+        NotFound: there is no such block, or none at all.
+    """
+    dataset = entry.dataset
+    newest = _block_before(dataset, None)
+    if newest is None:
+        raise NotFound(f"{entry.alias} has no blocks")
+    found = newest if as_at is None else _named(entry, newest, as_at)
+    offset = _last_offset(dataset, found.sequence_number)
+    return Pin(
+        dataset=str(entry.id),
+        name=str(entry.alias),
+        block=str(found.hash),
+        sequence_number=found.sequence_number,
+        system_time=str(found.system_time),
+        last_offset=offset,
+        head=found.hash == newest.hash,
+    )
+
+
+def _named(entry: DatasetEntry, newest: BlockRow, as_at: str) -> BlockRow:
+    try:
+        moment = Timestamp.parse(as_at)
+    except ValueError:
+        number = entry.dataset.block(entry.dataset.find_block(as_at)).block.sequence_number
+        found = _block_before(entry.dataset, number + 1)
+        assert found is not None  # it was just found
+        return found
+    return _at(entry, newest, moment)
+
+
+def _at(entry: DatasetEntry, newest: BlockRow, moment: Timestamp) -> BlockRow:
+    """The newest block of a moment: system time never goes back along a chain."""
+    first, last = 0, newest.sequence_number
+    if moment >= newest.system_time:
+        return newest
+    found: BlockRow | None = None
+    while first <= last:
+        middle = (first + last) // 2
+        row = _block_before(entry.dataset, middle + 1)
+        assert row is not None
+        if row.system_time <= moment:
+            found, first = row, middle + 1
+        else:
+            last = middle - 1
+    if found is None:
+        begin = _block_before(entry.dataset, 1)
+        assert begin is not None
+        raise UsageError(
+            f"{entry.alias} begins at {begin.system_time}: nothing was known of it at {moment}",
+            hint="ask for a later time; odf log shows the times of all blocks",
+        )
+    return found
+
+
+def _block_before(dataset: Dataset, number: int | None) -> BlockRow | None:
+    rows = dataset.page(1, before=number)
+    return rows[0] if rows else None
+
+
+def _last_offset(dataset: Dataset, number: int) -> int | None:
+    """The newest record of the blocks up to a number, looked for from there backwards."""
+    before: int | None = number + 1
+    while rows := dataset.page(_PAGE, before=before, kinds=("AddData", "ExecuteTransform")):
+        for row in rows:
+            if row.rows:
+                event = dataset.block(row.hash).block.event
+                return getattr(event, "new_data").offset_interval.end  # noqa: B009 (both kinds have it)
+        before = rows[-1].sequence_number
+    return None
