@@ -7,12 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from odf_engine.coordinator.protocol import Describe, Diff, Export, Project
 from odf_engine.errors import Unsupported, UsageError
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     from odf_engine.coordinator.operations import Context
+    from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.stored import StoredRows
     from odf_engine.workspace.workspace import Workspace
 
@@ -38,18 +41,23 @@ def project(request: Project, context: Context, reporter: Reporter) -> dict[str,
     Raises:
         OdfError: there is no such key, rows cannot be read, or nothing can be written.
     """
+    from odf_engine.workspace.pins import pin
     from odf_engine.workspace.projecting import project
 
     workspace = _workspace(context)
     entry = workspace.resolve(request.dataset)
+    of = None if request.as_of is None else _moment(request.as_of)
+    at = pin(entry, request.as_at)
+    until = -1 if at.last_offset is None else at.last_offset
     with _memory_given_back():
-        found = project(workspace.odf, entry.dataset, request.key, reporter)
+        found = project(workspace.odf, entry.dataset, request.key, reporter, until=until, as_of=of)
     return {
         "name": str(entry.alias),
         "key": found.key,
         "rows": found.rows,
         "of": found.of,
         "file": str(found.file),
+        "pin": msgspec.to_builtins(at),
     }
 
 
@@ -94,6 +102,15 @@ def _memory_given_back() -> Iterator[None]:
         yield
     finally:
         pa.default_memory_pool().release_unused()
+
+
+def _moment(text: str) -> Timestamp:
+    from odf_engine.metadata.timestamp import Timestamp
+
+    try:
+        return Timestamp.parse(text)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def _workspace(context: Context) -> Workspace:

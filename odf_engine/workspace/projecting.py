@@ -25,7 +25,8 @@ from odf_engine.data.changelog import replay
 from odf_engine.data.conform import find_columns
 from odf_engine.data.kernels import pc
 from odf_engine.data.value_hash import value_hashes
-from odf_engine.errors import InvalidSchema, UsageError
+from odf_engine.errors import InvalidSchema, Unsupported, UsageError
+from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.workspace.kept import begun, keep_newest
 from odf_engine.workspace.stored import StoredRows
@@ -58,14 +59,29 @@ def primary_key(state: ChainState) -> list[str]:
     return list(found.pop()) if len(found) == 1 else []
 
 
-def project(odf: Path, dataset: Dataset, key: Sequence[str], reporter: Reporter) -> Projection:
+def key_of(dataset: Dataset) -> list[str]:
+    """The columns that tell the rows of a dataset apart; empty when nothing says so."""
+    return primary_key(dataset.state())
+
+
+def project(
+    odf: Path,
+    dataset: Dataset,
+    key: Sequence[str],
+    reporter: Reporter,
+    *,
+    until: int | None = None,
+    as_of: Timestamp | None = None,
+) -> Projection:
     """Makes the current state of a dataset by key: of each key its newest row, unless that takes it away.
 
     Args:
         odf: the workspace's ``.odf`` folder; its cache keeps the result.
         dataset: the changelog.
-        key: columns that tell rows apart; empty for the primary key of its sources.
+        key: columns that tell rows apart; empty for those of :func:`key_of`.
         reporter: hears of rows, and is asked whether to stop.
+        until: the last offset of the changelog that counts (-1: none); by default the newest.
+        as_of: leaves out what had not happened by then.
 
     Raises:
         UsageError: there is no key.
@@ -74,8 +90,10 @@ def project(odf: Path, dataset: Dataset, key: Sequence[str], reporter: Reporter)
         OdfError: the file cannot be written.
         Cancelled: the reporter was cancelled.
     """
-    rows = StoredRows.of_dataset(dataset)
-    names = _columns(rows, key or primary_key(dataset.state()))
+    if as_of is not None:
+        raise Unsupported("the state as of an event time cannot be made yet")
+    rows = StoredRows.of_dataset(dataset, until)
+    names = _columns(rows, key or key_of(dataset))
     path = _path(odf, rows, names)
     known = _read(path)
     if known is not None:

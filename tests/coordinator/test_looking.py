@@ -75,7 +75,8 @@ def test_statistics(entry, context):
 
 def test_the_current_state_and_its_statistics_and_a_file_of_it(entry, context, tmp_path):
     found = execute(Project(str(entry.id)), context, Reporter())
-    file = found.pop("file")
+    file, pin = found.pop("file"), found.pop("pin")
+    assert (pin["block"], pin["last_offset"], pin["head"]) == (str(entry.dataset.head()), 2, True)
     assert found == {"name": "port/ships", "key": ["name"], "rows": 2, "of": 3}
     execute(Describe(str(entry.id), file=file), context, Reporter())
     mark = StoredRows.of_file(Path(file)).mark
