@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
-from odf_engine.errors import NotFound
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui import humane
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.chain import Dataset
+    from odf_engine.workspace.workspace import DatasetEntry
 
 
 @verb("log", example="odf log port-haven.stations -n 5 --json", json=True)
@@ -136,26 +139,105 @@ def _parquet_schema(schema: pa.Schema) -> str:
     return "\n".join(text.splitlines()[1:]) + "\n"
 
 
-@verb("tail", example="odf tail port-haven.air-readings -n 20", json=True)
+@verb("tail", example="odf tail port-haven.air-readings -n 20 --as-at 2026-03-01", json=True)
 @click.argument("name")
 @click.option("-n", "--rows", type=click.IntRange(min=1), default=10, show_default=True)
-def tail_verb(name: str, rows: int) -> None:
-    """Shows the newest rows by offset, oldest of them first."""
-    from odf_engine.data.changelog import Op
+@click.option("--as-at", metavar="TIME|BLOCK", help="What was known then: at a system time, or at a block.")
+@click.option("--as-of", metavar="TIME", help="What had happened by an event time, with all corrections.")
+@click.option("--current", is_flag=True, help="Of each key the newest row, unless it takes it away.")
+@click.option("--key", multiple=True, metavar="COLUMN", help="A column that tells rows apart.")
+def tail_verb(
+    name: str, rows: int, as_at: str | None, as_of: str | None, current: bool, key: tuple[str, ...]
+) -> None:
+    """Shows the newest rows by offset, oldest of them first.
+
+    Without a time these are the newest that there are. The key of --as-of and --current is that of the
+    dataset, unless --key names its columns.
+    """
+    entry = open_workspace().resolve(name)
+    as_at = _system_time(as_at)
+    if as_of is not None or current or key:
+        table = _projected(entry, rows, as_at, as_of, key)
+    else:
+        table = _newest(entry, rows, as_at)
+    _print_rows(entry, table, empty=as_at is None and as_of is None)
+
+
+def _system_time(text: str | None) -> str | None:
+    """A time in full; a block as it is."""
+    from odf_tui.times import looks_like_a_time, moment_of
+
+    return str(moment_of(text)) if text is not None and looks_like_a_time(text) else text
+
+
+def _newest(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
+    """The newest rows, or those of then; no worker is needed."""
+    from odf_engine.workspace.pins import pin
     from odf_engine.workspace.preview import Preview
 
-    entry = open_workspace().resolve(name)
-    table = Preview(entry.dataset).tail(rows)
+    if as_at is None:
+        return Preview(entry.dataset).tail(rows)
+    at = pin(entry, as_at)
+    preview = Preview(entry.dataset, until=-1 if at.last_offset is None else at.last_offset)
+    _say_seen(_as_at_words(to_builtins(at)), preview.row_count)
+    return preview.tail(rows)
+
+
+def _projected(
+    entry: DatasetEntry, rows: int, as_at: str | None, as_of: str | None, key: tuple[str, ...]
+) -> pa.Table:
+    """Rows of a file that the worker makes: what had happened by a time, or a state."""
+    import json
+    from pathlib import Path
+
+    from odf_engine.coordinator.protocol import JobState, Project
+    from odf_engine.workspace.results import ResultRows
+    from odf_tui.cli.data import exit_code
+    from odf_tui.cli.follow import follow
+    from odf_tui.times import moment_of
+
+    moment = None if as_of is None else str(moment_of(as_of))
+    request = Project(str(entry.id), list(key), as_at=as_at, as_of=moment)
+    (job,) = follow(open_workspace(), [(request, str(entry.alias))])
+    if job.error is not None:
+        raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
+    if job.state is not JobState.done or job.result is None:
+        sys.exit(exit_code([job]))
+    result = json.loads(job.result)
+    found = ResultRows(Path(result["file"]))
+    parts = [_as_at_words(result.get("pin") or {}) if as_at else "", f"as of {moment}" if moment else ""]
+    parts.append(f"by {', '.join(map(humane.plain, result['key']))}" if result["key"] else "")
+    _say_seen(" · ".join(part for part in parts if part), found.row_count)
+    return found.window(found.row_count - rows, rows + min(found.row_count - rows, 0))
+
+
+def _as_at_words(at: Mapping[str, Any]) -> str:
+    """Where in a dataset's history the rows come from."""
+    if not at:
+        return ""
+    return f"as at {at['system_time']} · block {humane.count(at['sequence_number'])} {at['block']}"
+
+
+def _say_seen(words: str, rows: int) -> None:
+    """That these are not simply the newest rows."""
+    say(f"{words} · {humane.count(rows)} {'row' if rows == 1 else 'rows'}")
+
+
+def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
+    from odf_engine.data.changelog import Op
+
     records = [{key: json_value(value) for key, value in row.items()} for row in table.to_pylist()]
     if options_of().json:
         print_json(records)
         return
     if not records:
-        say(f"{entry.alias} has no rows yet: odf pull {entry.alias}")
+        if empty:
+            say(f"{entry.alias} has no rows yet: odf pull {entry.alias}")
         return
     op = entry.dataset.state().vocabulary.operation_type_column
     for record in records:
-        record[op] = Op(record[op]).code
+        if op in record:
+            record[op] = Op(record[op]).code
     numbers = [name for name in table.column_names if is_number(table.schema.field(name).type)]
     print_table(
         table.column_names,
