@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 POSITION: Final = "odf_position"
 OPERATION: Final = "odf_operation"
-_INPUT_BITS: Final = 56
+INPUT_BITS: Final = 56
 
 _CONSTANTS: Final = ("LocalRelation", "OneRowRelation", "Range")
 PASSING: Final = ("Filter", "Generate", "ResolvedHint")
@@ -230,7 +230,7 @@ class Follower(Catalyst):
         offset, operation = named[vocab.offset_column], named[vocab.operation_type_column]
         place: Any = offset
         if at:
-            base = self.expressions.Literal(at << _INPUT_BITS, self.types.LongType)
+            base = self.expressions.Literal(at << INPUT_BITS, self.types.LongType)
             place = self.expressions.BitwiseOr(offset, base)
         origin = [self.alias(place, POSITION), self.alias(operation, OPERATION)]
         passed = {id_of(named[name]) for name in (vocab.offset_column, vocab.operation_type_column)}

@@ -9,7 +9,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from odf_engine.data.slices import WrittenSlice
-from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, Sql, TransformRequest
+from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
 
 
@@ -56,6 +56,21 @@ class Validated:
 
     schema: pa.Schema
     state: str | None
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Rows of inputs that made rows of a transaction.
+
+    Attributes:
+        feeds: by what the query calls each input, their offsets in ascending order.
+        exact: whether these rows and no others made them; else they are all that could have.
+        reason: why they are not exact.
+    """
+
+    feeds: list[tuple[str, list[OffsetInterval]]]
+    exact: bool
+    reason: str | None
 
 
 class Engine(Protocol):
@@ -128,5 +143,20 @@ class Engine(Protocol):
             BadData: a value that cannot be computed or stored.
             Unsupported: the query needs what this engine cannot do.
             Cancelled: nothing is left.
+        """
+        ...
+
+    def provenance(
+        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    ) -> Derived:
+        """Finds the rows of inputs that made rows of a transaction (specification: Derive Provenance).
+
+        Args:
+            request: that of the transaction; nothing is written.
+            rows: offsets of rows that the transaction made.
+            reporter: as for :meth:`execute`.
+
+        Raises:
+            OdfError: as for :meth:`execute`; Unsupported when this cannot be told of the query.
         """
         ...

@@ -40,11 +40,12 @@ from odf_engine.spark.settings import SparkConfig, SparkOptions
 from odf_engine.transform.contract import Engine, QueryInput, Result
 from odf_engine.transform.grpc_answers import Alone, Beside, Requests
 from odf_engine.transform.grpc_documents import (
+    Derivation,
+    DerivedFrom,
     DeriveProvenance,
     Further,
     Migrated,
     MigrateQuery,
-    NotYet,
     Valid,
     ValidateQuery,
     decode,
@@ -161,8 +162,11 @@ class EngineServer:
 
     def _provenance(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
         def work(reporter: Reporter) -> bytes:
-            decode(unwrap(message), DeriveProvenance)
-            return wrap(encode(NotYet("this version of the engine cannot derive provenance yet")))
+            query = decode(unwrap(message), DeriveProvenance)
+            request = decode_table(query.request, TransformRequest)
+            derived = self._engine.provenance(request, query.rows, reporter)
+            feeds = [DerivedFrom(alias, rows) for alias, rows in derived.feeds]
+            return wrap(encode(Derivation(feeds, derived.exact, derived.reason)))
 
         return self._requests.answers(work, context, Alone())
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from odf_engine.errors import InvalidQuery
-from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
+from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.transform.contract import Engine, QueryInput, Result, Validated
+from odf_engine.transform.contract import Derived, Engine, QueryInput, Result, Validated
 from odf_engine.transform.grpc_engine import GrpcEngine
 from odf_engine.transform.sandbox import Sandbox
 from odf_engine.transform.spark_engine import SparkEngine
@@ -83,6 +83,12 @@ class Engines:
     ) -> Validated:
         """See :class:`odf_engine.transform.contract.Engine`."""
         return self.named(transform.engine).validate(transform, inputs, vocab, declared)
+
+    def provenance(
+        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    ) -> Derived:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        return self.named(request.transform.engine).provenance(request, rows, reporter)
 
 
 @contextmanager

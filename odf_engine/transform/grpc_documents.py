@@ -7,7 +7,8 @@ The service ``odf.engine.v1.Engine`` answers with any number of :class:`Told`, a
 
 - to ``ValidateQuery``, :class:`ValidateQuery`: :class:`Valid` or :class:`Failed`;
 - to ``MigrateQuery``, :class:`MigrateQuery`: :class:`Migrated` or :class:`Failed`;
-- to ``DeriveProvenance``, :class:`DeriveProvenance`: :class:`NotYet` or :class:`Failed`.
+- to ``DeriveProvenance``, :class:`DeriveProvenance`: :class:`Derivation` or :class:`Failed`; older ones
+  answer :class:`NotYet`.
 """
 
 from __future__ import annotations
@@ -97,23 +98,37 @@ class Migrated(Wire, frozen=True, tag="migrated"):
 
 
 class DeriveProvenance(Wire, frozen=True):
-    """Which rows of the inputs made the rows of a transaction at ``offsets``; of one column, or of all.
+    """Which rows of the inputs made the rows of a transaction at these offsets.
 
-    ``request`` is that of the transaction, a TransformRequest as FlatBuffer.
+    ``request`` is that of the transaction, a TransformRequest as FlatBuffer; nothing is written.
     """
 
     request: bytes
-    offsets: OffsetInterval
-    column: str | None = None
+    rows: list[OffsetInterval]
+
+
+class DerivedFrom(Wire, frozen=True):
+    """Rows of an input, by what the query calls it, in ascending order."""
+
+    alias: str
+    rows: list[OffsetInterval]
+
+
+class Derivation(Wire, frozen=True, tag="derivation"):
+    """Those are the rows; where they are not ``exact``, all that could be, and the reason."""
+
+    feeds: list[DerivedFrom]
+    exact: bool = True
+    reason: str | None = None
 
 
 class NotYet(Wire, frozen=True, tag="notYet"):
-    """This version of the engine cannot answer."""
+    """A version of the engine that cannot answer."""
 
     message: str
 
 
-Answer = Told | Failed | Valid | Migrated | NotYet
+Answer = Told | Failed | Valid | Migrated | Derivation | NotYet
 """What the methods of our own service stream: any number of :class:`Told`, then one of the others."""
 
 

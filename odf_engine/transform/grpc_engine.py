@@ -37,10 +37,12 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.progress import Reporter
 from odf_engine.transform.accepted import accepted
-from odf_engine.transform.contract import QueryInput, Result, Validated
+from odf_engine.transform.contract import Derived, QueryInput, Result, Validated
 from odf_engine.transform.exchange import Exchange
 from odf_engine.transform.grpc_documents import (
     Answer,
+    Derivation,
+    DeriveProvenance,
     Failed,
     Further,
     InputSchema,
@@ -61,6 +63,7 @@ from odf_engine.transform.grpc_wire import (
     LARGEST_MESSAGE,
     MIGRATE,
     OWN_SERVICE,
+    PROVENANCE,
     SERVICE,
     TRANSFORM,
     VALIDATE,
@@ -151,6 +154,23 @@ class GrpcEngine:
         query = ValidateQuery(transform, shown, vocab, _schema(declared))
         valid = self._ask_own(VALIDATE, query, Valid, Reporter())
         return Validated(decode_schema(valid.schema), valid.state)
+
+    def provenance(
+        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    ) -> Derived:
+        """See :class:`odf_engine.transform.contract.Engine`; the errors of :meth:`execute` besides."""
+        exchange = self._exchange
+        with self._turn, nullcontext(request) if exchange is None else exchange.handed(request) as inner:
+            query = DeriveProvenance(encode_table(inner), list(rows))
+            found = self._ask_own(PROVENANCE, query, Derivation, reporter)
+        read = {each.query_alias: each.offset_interval for each in request.query_inputs}
+        for feed in found.feeds:
+            known = read.get(feed.alias)
+            inside = (known and known.start <= each.start <= each.end <= known.end for each in feed.rows)
+            if not all(inside):
+                raise self._broken(f"it names rows of '{plain(feed.alias)}' that it was not given")
+        reason = None if found.reason is None else plain(found.reason)
+        return Derived([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
 
     # --- Transactions ---------------------------------------------------------------------------
 

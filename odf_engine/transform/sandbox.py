@@ -20,12 +20,12 @@ import pyarrow as pa
 import odf_engine
 from odf_engine.errors import NotTrusted, OdfError, SourceUnavailable
 from odf_engine.ingest.folders import job_folder
-from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
+from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.spark import archive
 from odf_engine.spark.java import Java, find_java
 from odf_engine.spark.settings import is_local
-from odf_engine.transform.contract import Engine, QueryInput, Result, Validated
+from odf_engine.transform.contract import Derived, Engine, QueryInput, Result, Validated
 from odf_engine.transform.exchange import Exchange
 from odf_engine.transform.grpc_engine import GrpcEngine, TookTooLong
 from odf_engine.transform.walls import PROGRAMS, Program, Walls, why_not
@@ -94,6 +94,12 @@ class Sandbox:
     ) -> Validated:
         """See :meth:`execute`."""
         return self._asked(Reporter(), lambda engine: engine.validate(transform, inputs, vocab, declared))
+
+    def provenance(
+        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    ) -> Derived:
+        """See :meth:`execute`."""
+        return self._asked(reporter, lambda engine: engine.provenance(request, rows, reporter))
 
     def _asked(self, reporter: Reporter, ask: Callable[[Engine], T]) -> T:
         with self._starting:

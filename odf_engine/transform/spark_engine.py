@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from odf_engine.data.slices import WrittenSlice, write_slice
 from odf_engine.errors import InvalidQuery
 from odf_engine.ingest.ordering import Order, OutOfOrder, Step, in_order
-from odf_engine.metadata.model import DatasetVocabulary, Sql, TransformRequest
+from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.spark.origins import OPERATION, POSITION, Followed, NeedsState, check_repeatable, follow
 from odf_engine.spark.query import run_query
@@ -20,9 +20,10 @@ from odf_engine.spark.slices import slices_frame
 from odf_engine.spark.temporal import has_clause
 from odf_engine.spark.types import arrow_schema
 from odf_engine.transform.as_of import AsOfStreaming
-from odf_engine.transform.contract import QueryInput, Result, Validated
+from odf_engine.transform.contract import Derived, QueryInput, Result, Validated
 from odf_engine.transform.output import Contract
 from odf_engine.transform.pairs import torn, whole_pairs
+from odf_engine.transform.row_origins import all_origins, row_origins
 from odf_engine.transform.streaming import Streaming, goes_on
 from odf_engine.transform.validate import state_of, validated
 
@@ -79,6 +80,17 @@ class SparkEngine:
         """See :class:`odf_engine.transform.contract.Engine`."""
         state = self._state(request)
         return _kind(request)(self._session(request), request, declared, reporter, state).rebuild()
+
+    def provenance(
+        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    ) -> Derived:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        session = self._session(request)
+        stateful = goes_on(request) is not None or _kind(request) is AsOfStreaming
+        followed = None if stateful else self._query(session, request)
+        if followed is None:
+            return all_origins(request, "the query keeps state")
+        return row_origins(followed, request, rows, reporter)
 
     def _session(self, request: TransformRequest) -> SparkSession:
         session = self._runtime.session()

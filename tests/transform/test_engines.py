@@ -7,22 +7,19 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import grpc
 import pyarrow as pa
 import pytest
 
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import Cancelled, InvalidManifest, InvalidQuery
-from odf_engine.metadata.model import DEFAULT_VOCABULARY, OffsetInterval, Sql, SqlQueryStep
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.spark.session import SparkRuntime
 from odf_engine.transform.contract import Engine, QueryInput
 from odf_engine.transform.engine_server import EngineServer
 from odf_engine.transform.engines import Engines
-from odf_engine.transform.grpc_documents import Answer, DeriveProvenance, NotYet, decode, encode
 from odf_engine.transform.grpc_engine import GrpcEngine
-from odf_engine.transform.grpc_wire import OWN_SERVICE, PROVENANCE, unwrap, wrap
 from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.workspace.config import Config, load, save, set_value
 from odf_engine.workspace.workspace import DatasetEntry
@@ -155,7 +152,7 @@ def test_what_an_engine_says_meanwhile_is_heard(deriving: Deriving, served: str)
     assert error.value.where == "query, line 2, column 3" and error.value.excerpt and error.value.hint
 
 
-def test_looking_at_a_query_and_provenance(runtime: SparkRuntime, served: str) -> None:
+def test_looking_at_a_query(runtime: SparkRuntime, served: str) -> None:
     near: Engine = SparkEngine(runtime)
     far = GrpcEngine(served)
     inputs = [QueryInput("input", slice_schema(DATA, DEFAULT_VOCABULARY), DEFAULT_VOCABULARY)]
@@ -169,7 +166,3 @@ def test_looking_at_a_query_and_provenance(runtime: SparkRuntime, served: str) -
         assert looked(far, each) == looked(near, each)
     with pytest.raises(InvalidQuery, match="nothing"):
         looked(far, "SELECT event_time, nothing FROM input")
-    question = encode(DeriveProvenance(b"", OffsetInterval(0, 1)))
-    with grpc.insecure_channel(served.removeprefix("grpc://")) as channel:
-        (answer,) = channel.unary_stream(f"/{OWN_SERVICE}/{PROVENANCE}")(wrap(question))
-    assert decode(unwrap(answer), Answer) == NotYet("this version of the engine cannot derive provenance yet")
