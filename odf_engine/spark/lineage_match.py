@@ -1,0 +1,237 @@
+"""Finding the rows of a slice among the rows that a query makes again, each with what it came from.
+
+Rows are compared by all columns that can be compared. Where several rows are the same, the first of
+them is the first that is made, and so on: so each has an origin of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import types as st
+
+from odf_engine.data.changelog import Op
+from odf_engine.data.conform import find_columns
+from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.spark.casts import identifier
+from odf_engine.spark.catalyst import Catalyst, analysed, items
+from odf_engine.spark.errors import translated
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+OFFSET: Final = "odf_offset"
+SIGN: Final = "odf_sign"
+FOUND: Final = "odf_found"
+"""How many rows like it were made; null where none was."""
+THERE: Final = "odf_there"
+"""How many rows like it the slice has."""
+_WANTED: Final = "odf_wanted"
+_RANK: Final = "odf_rank"
+_MOST_LITERALS: Final = 12
+_MOST_BROADCAST: Final = 100_000
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Rows of a slice that are looked for.
+
+    Attributes:
+        rows: the rows of the slice.
+        runs: their offsets.
+        vocab: the column names of the slice.
+        signed: whether a row and its retraction are told apart; else the query says itself what its
+            rows are.
+        close: whether numbers with a fraction are the same when they nearly are: their last bits may
+            depend on the order of addition.
+        ranked: whether rows that are the same come in the order of their identity; else each may be any
+            of those that are made.
+    """
+
+    rows: DataFrame
+    runs: Sequence[tuple[int, int]]
+    vocab: DatasetVocabulary
+    signed: bool
+    close: bool = False
+    ranked: bool = True
+
+
+def matched(
+    made: DataFrame, names: Sequence[str], operation: str | None, identity: Sequence[str], wanted: Wanted
+) -> DataFrame:
+    """The wanted rows, each with the identity of the row that it is.
+
+    Args:
+        made: what the query makes.
+        names: the query's own columns in it.
+        operation: the column with the operation of a row, where it tells rows apart.
+        identity: columns of ``made`` that say where a row came from; rows of the slice that are the
+            same are taken in their order.
+        wanted: what is looked for.
+
+    Returns:
+        ``odf_offset``, ``odf_op`` (of the row in the slice), ``odf_there``, ``odf_found``, and the
+        identity. Where the slice has another number of rows like one than are made, or rows that are the
+        same come in any order, every row that is made goes with each.
+    """
+    session = made.sparkSession
+    with translated():
+        pairs = _pairs(made, names, wanted)
+        ours = _compared(made, [(name, kind) for name, _, kind in pairs], wanted, operation, identity)
+        vocab = wanted.vocab
+        within = _within(identifier(vocab.offset_column), wanted.runs)
+        theirs = _compared(
+            wanted.rows.selectExpr("*", f"{within} AS {_WANTED}"),
+            [(name, kind) for _, name, kind in pairs],
+            wanted,
+            vocab.operation_type_column,
+            [f"{identifier(vocab.offset_column)} AS {OFFSET}",
+             f"{identifier(vocab.operation_type_column)} AS odf_op", _WANTED],
+        )  # fmt: skip
+        columns = [*(f"c{at}" for at in range(len(pairs))), SIGN]
+        ours, theirs = _narrowed(session, ours, theirs, columns)
+        ranks = f"(a.{_RANK} = b.{_RANK} OR a.{THERE} <> b.{FOUND})" if wanted.ranked else "true"
+        return _joined(session, ours, theirs, columns, [_bare(each) for each in identity], ranks)
+
+
+def _bare(text: str) -> str:
+    return text.rpartition(" AS ")[2]
+
+
+def _pairs(made: DataFrame, names: Sequence[str], wanted: Wanted) -> list[tuple[str, str, st.DataType]]:
+    """The columns that are compared: their name in the result and in the slice, and their type there."""
+    kinds = {field.name: field.dataType for field in wanted.rows.schema}
+    places = find_columns(list(kinds), list(names))
+    found: list[tuple[str, str, st.DataType]] = []
+    for name, place in zip(names, places, strict=True):
+        if place is not None:
+            there = list(kinds)[place]
+            if _comparable(kinds[there]) and _comparable(made.schema[name].dataType):
+                found.append((name, there, kinds[there]))
+    return found
+
+
+def _comparable(kind: st.DataType) -> bool:
+    """Whether rows can be told apart by it; times within others are kept in another unit."""
+    if isinstance(kind, st.ArrayType):
+        return _inner(kind.elementType)
+    if isinstance(kind, st.StructType):
+        return all(_inner(field.dataType) for field in kind)
+    return not isinstance(kind, st.MapType | st.VariantType | st.NullType)
+
+
+def _inner(kind: st.DataType) -> bool:
+    return _comparable(kind) and not isinstance(kind, st.TimestampType | st.TimestampNTZType)
+
+
+def _compared(
+    frame: DataFrame,
+    columns: Sequence[tuple[str, st.DataType]],
+    wanted: Wanted,
+    operation: str | None,
+    more: Sequence[str],
+) -> DataFrame:
+    """The compared columns as ``c0``, …, in the types of the slice, with their sign, and more."""
+    exprs: list[str] = []
+    for at, (name, kind) in enumerate(columns):
+        exprs.append(f"{_as_stored(identifier(name), kind, close=wanted.close)} AS c{at}")
+    sign = "1"
+    if wanted.signed and operation is not None:
+        gone = f"{Op.RETRACT:d}, {Op.CORRECT_FROM:d}"
+        sign = f"IF({identifier(operation)} IN ({gone}), -1, 1)"
+    return frame.selectExpr(*exprs, f"{sign} AS {SIGN}", *more)
+
+
+def _as_stored(text: str, kind: st.DataType, *, close: bool) -> str:
+    if isinstance(kind, st.TimestampType):
+        return f"unix_millis({text})"  # as slices keep it
+    if close and isinstance(kind, st.DoubleType | st.FloatType):
+        # Eleven digits: what sums in another order agree in, mostly; else no row is found, and that is said.
+        return f"IF(isnan({text}), 'NaN', format_string('%.10e', CAST({text} AS DOUBLE)))"
+    if isinstance(kind, st.StructType | st.ArrayType):
+        return text
+    return f"CAST({text} AS {kind.simpleString()})"
+
+
+def _narrowed(
+    session: SparkSession, ours: DataFrame, theirs: DataFrame, columns: Sequence[str]
+) -> tuple[DataFrame, DataFrame]:
+    """Both sides without rows that are like none of those that are wanted."""
+    asked = theirs.where(_WANTED).select(*columns)
+    few = asked.limit(_MOST_BROADCAST + 1).count()
+    if few <= _MOST_LITERALS:
+        make = Catalyst(session)
+        literals = _rows_of(asked)
+        kind = analysed(asked).schema()
+        return tuple(_like(make, each, literals, kind, len(columns)) for each in (ours, theirs))  # pyright: ignore[reportReturnType]
+    asked.distinct().createOrReplaceTempView("odf_asked")
+    same = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
+    hint = "/*+ BROADCAST(b) */" if few <= _MOST_BROADCAST else ""
+    found: list[DataFrame] = []
+    for name, frame in (("odf_ours", ours), ("odf_theirs", theirs)):
+        frame.createOrReplaceTempView(name)
+        found.append(session.sql(f"SELECT {hint} a.* FROM {name} a LEFT SEMI JOIN odf_asked b ON {same}"))
+    return found[0], found[1]
+
+
+def _rows_of(frame: DataFrame) -> list[Any]:
+    """The rows as Java has them inside of Spark."""
+    java: Any = frame._jdf
+    return list(java.queryExecution().executedPlan().executeCollect())
+
+
+def _like(make: Catalyst, frame: DataFrame, rows: Sequence[Any], kind: Any, width: int) -> DataFrame:
+    """The rows of a frame whose first columns are those of some rows."""
+    plan = analysed(frame)
+    output = items(plan.output())[:width]
+    any_of = make.literal(False)
+    for row in rows:
+        whole = make.expressions.Literal(row, kind)
+        all_of = make.literal(True)
+        for at, column in enumerate(output):
+            value = make.expressions.GetStructField(whole, at, make.none())
+            all_of = make.expressions.And(all_of, make.expressions.EqualNullSafe(column, value))
+        any_of = make.expressions.Or(any_of, all_of)
+    return make.frame(make.filter(any_of, plan))
+
+
+def _joined(
+    session: SparkSession,
+    ours: DataFrame,
+    theirs: DataFrame,
+    columns: Sequence[str],
+    identity: Sequence[str],
+    ranks: str,
+) -> DataFrame:
+    by = ", ".join(columns)
+    ours.createOrReplaceTempView("odf_made")
+    theirs.createOrReplaceTempView("odf_slice")
+    same = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
+    order = ", ".join(identity)
+    return session.sql(
+        f"""
+        SELECT a.{OFFSET}, a.odf_op, a.{THERE}, b.{FOUND}, {", ".join(f"b.{name}" for name in identity)}
+        FROM (
+            SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {OFFSET}) AS {_RANK},
+                count(*) OVER (PARTITION BY {by}) AS {THERE}
+            FROM odf_slice
+        ) AS a LEFT JOIN (
+            SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {order}) AS {_RANK},
+                count(*) OVER (PARTITION BY {by}) AS {FOUND}
+            FROM odf_made
+        ) AS b ON {same} AND {ranks}
+        WHERE a.{_WANTED}
+        """
+    )
+
+
+def _within(column: str, runs: Sequence[tuple[int, int]]) -> str:
+    """Whether a number lies in one of some runs, looked for by halves."""
+    if len(runs) == 1:
+        first, last = runs[0]
+        return f"({column} BETWEEN {first} AND {last})"
+    middle = len(runs) // 2
+    left, right = _within(column, runs[:middle]), _within(column, runs[middle:])
+    return f"IF({column} < {runs[middle][0]}, {left}, {right})"
