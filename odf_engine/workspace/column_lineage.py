@@ -1,0 +1,287 @@
+"""Which columns feed which, through all datasets of a workspace: their queries say it, no data is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from odf_engine.chain.state import ChainState
+from odf_engine.errors import OdfError
+from odf_engine.identity.did import DatasetId
+from odf_engine.metadata.model import (
+    AddPushSource,
+    DatasetVocabulary,
+    SetPollingSource,
+    SetTransform,
+    Sql,
+    SqlQueryStep,
+)
+from odf_engine.metadata.sql_columns import ANY, Columns, From, columns_of, unknown
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+
+SOURCE: Final = "input"
+"""What a root dataset calls what it has read, before its own query."""
+
+_DEEPEST: Final = 100
+
+
+class Feeder(msgspec.Struct, frozen=True):
+    """An input of a dataset.
+
+    Attributes:
+        alias: what the query calls it.
+        dataset: its id.
+        name: how the workspace calls it; its alias where it is not here.
+        missing: it is not in the workspace.
+    """
+
+    alias: str
+    dataset: str
+    name: str
+    missing: bool = False
+
+
+class DatasetColumns(msgspec.Struct, frozen=True):
+    """The columns of a dataset, and what feeds them.
+
+    Attributes:
+        id: of the dataset.
+        name: how the workspace calls it.
+        columns: all columns, in order; empty when they are not known yet.
+        feeders: its inputs; a root dataset has none.
+        lineage: what feeds the columns; each :class:`From` names an input by its alias. Of a root
+            dataset, what was read, before its own query, is called :data:`SOURCE`.
+    """
+
+    id: str
+    name: str
+    columns: list[str]
+    feeders: list[Feeder]
+    lineage: Columns
+
+
+def lineage_of(workspace: Workspace, entry: DatasetEntry) -> Columns:
+    """What feeds the columns of a dataset, by the query that it has now.
+
+    ``offset`` and ``system_time`` come from nothing: the dataset makes them. ``problem`` says what could
+    not be followed; then everything that it could concern is ``unknown``.
+
+    Raises:
+        OdfError: the dataset's chain cannot be read.
+    """
+    return _Reader(workspace).read(entry).lineage
+
+
+def all_columns(workspace: Workspace, entries: Iterable[DatasetEntry] | None = None) -> list[DatasetColumns]:
+    """The columns of all datasets, or of these; a dataset that cannot be read has none, and its problem."""
+    reader = _Reader(workspace)
+    return [reader.read_safely(entry) for entry in (workspace.datasets() if entries is None else entries)]
+
+
+class _Reader:
+    def __init__(self, workspace: Workspace) -> None:
+        self._entries = {entry.id: entry for entry in workspace.datasets()}
+        self._known: dict[DatasetId, DatasetColumns] = {}
+        self._reading: list[DatasetId] = []
+
+    def read_safely(self, entry: DatasetEntry) -> DatasetColumns:
+        """What is known of a dataset, also when that is only why nothing is."""
+        try:
+            return self.read(entry)
+        except OdfError as error:
+            return DatasetColumns(str(entry.id), str(entry.alias), [], [], Columns({}, [], error.in_full))
+
+    def read(self, entry: DatasetEntry) -> DatasetColumns:
+        """What is known of a dataset."""
+        if entry.id not in self._known:
+            self._reading.append(entry.id)
+            try:
+                self._known[entry.id] = self._read(entry)
+            finally:
+                self._reading.pop()
+        return self._known[entry.id]
+
+    def _read(self, entry: DatasetEntry) -> DatasetColumns:
+        state = entry.dataset.state()
+        if state.transform is None:
+            lineage, feeders = _of_root(state), []
+        else:
+            feeders = [self._feeder(item.alias, item.dataset_ref) for item in state.transform.inputs]
+            lineage = self._of_derivative(state, state.transform)
+        names = _declared(state) or ([] if ANY in lineage.outputs else list(lineage.outputs))
+        return DatasetColumns(str(entry.id), str(entry.alias), names, feeders, lineage)
+
+    def _feeder(self, alias: str | None, ref: str) -> Feeder:
+        entry = self._entry(ref)
+        name = str(entry.alias) if entry is not None else alias or ref
+        return Feeder(alias or ref, ref, name, entry is None)
+
+    def _entry(self, ref: str) -> DatasetEntry | None:
+        try:
+            return self._entries.get(DatasetId.parse(ref))
+        except OdfError:
+            return None
+
+    def _of_derivative(self, state: ChainState, transform: SetTransform) -> Columns:
+        inputs: dict[str, list[str] | None] = {}
+        vocabs: dict[str, DatasetVocabulary] = {}
+        for item in transform.inputs:
+            alias, entry = item.alias or item.dataset_ref, self._entry(item.dataset_ref)
+            inputs[alias], vocabs[alias] = self._columns(entry)
+        declared = _declared(state)
+        own = (
+            None if declared is None else [name for name in declared if name not in _given(state.vocabulary)]
+        )
+        if transform.transform.engine.casefold() != "spark":
+            problem = f"a query of the engine '{transform.transform.engine}' cannot be followed"
+            found = unknown(inputs, own, problem)
+        else:
+            tables = [each.name for each in transform.transform.temporal_tables or ()]
+            times = {name: vocabs[name].event_time_column for name in tables if name in vocabs}
+            found = columns_of(_steps(transform.transform), inputs, outputs=own, times=times)
+        return _completed(found, state.vocabulary, vocabs, inputs, declared)
+
+    def _columns(self, entry: DatasetEntry | None) -> tuple[list[str] | None, DatasetVocabulary]:
+        """The columns of an input, where they are known, and its vocabulary."""
+        from odf_engine.metadata.model import DEFAULT_VOCABULARY
+
+        if entry is None or entry.id in self._reading or len(self._reading) > _DEEPEST:
+            return None, DEFAULT_VOCABULARY
+        try:
+            state = entry.dataset.state()
+            names = _declared(state) or self.read(entry).columns
+        except OdfError:
+            return None, DEFAULT_VOCABULARY
+        return names or None, state.vocabulary
+
+
+def _steps(query: Sql) -> list[SqlQueryStep]:
+    return query.queries or [SqlQueryStep(query=query.query or "")]
+
+
+def _declared(state: ChainState) -> list[str] | None:
+    """The columns that the chain says its slices have."""
+    if state.schema is not None:
+        from odf_engine.data.arrow_schema import decode_schema
+
+        return decode_schema(state.schema).names
+    return None if state.odf_schema is None else [field.name for field in state.odf_schema.fields]
+
+
+def _given(vocab: DatasetVocabulary) -> tuple[str, str]:
+    """The columns that every dataset makes itself."""
+    return vocab.offset_column, vocab.system_time_column
+
+
+# --- Derivative datasets ---
+
+
+def _completed(
+    found: Columns,
+    vocab: DatasetVocabulary,
+    vocabs: Mapping[str, DatasetVocabulary],
+    inputs: Mapping[str, Sequence[str] | None],
+    declared: Sequence[str] | None,
+) -> Columns:
+    """With the system columns that the dataset has, whatever its query says of those of its inputs."""
+    passed = _passed(vocabs)
+    kept = {
+        name: value
+        for name, value in found.outputs.items()
+        if not (
+            value and all((each.input, each.column) in passed and each.how == "identity" for each in value)
+        )
+        and name.casefold() not in {each.casefold() for each in _given(vocab)}
+    }
+    operation = vocab.operation_type_column
+    spelled = {name.casefold(): name for name in kept}
+    carried = kept.pop(spelled.pop(operation.casefold(), ""), None) or _operations(found, vocabs, inputs)
+    event_time = spelled.get(vocab.event_time_column.casefold())
+    outputs: dict[str, list[From]] = {
+        vocab.offset_column: [],
+        operation: carried,
+        vocab.system_time_column: [],
+    }
+    if event_time is not None:
+        outputs[event_time] = kept.pop(event_time)
+    outputs |= kept
+    if declared is not None:
+        by_name = {name.casefold(): value for name, value in outputs.items()}
+        extra = {name: value for name, value in outputs.items()
+                 if name.casefold() not in {each.casefold() for each in declared}}  # fmt: skip
+        outputs = {name: by_name.get(name.casefold(), []) for name in declared} | extra
+    return replace(found, outputs=outputs)
+
+
+def _passed(vocabs: Mapping[str, DatasetVocabulary]) -> set[tuple[str, str]]:
+    """System columns of inputs that do not come through, though `SELECT *` has them."""
+    return {
+        (alias, column)
+        for alias, vocab in vocabs.items()
+        for column in (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    }
+
+
+def _operations(
+    found: Columns, vocabs: Mapping[str, DatasetVocabulary], inputs: Mapping[str, Sequence[str] | None]
+) -> list[From]:
+    """Where the operation comes from that the query does not give: from those of all inputs."""
+    by_row = len(inputs) == 1 and not any(each.how in ("group_by", "window", "join") for each in found.rows)
+    how = "unknown" if found.problem else "identity" if by_row else "transformation"
+    return [From(alias, vocab.operation_type_column, how) for alias, vocab in vocabs.items()]
+
+
+# --- Root datasets ---
+
+
+def _of_root(state: ChainState) -> Columns:
+    """What feeds the columns of a root: those of its sources, before their own queries."""
+    sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
+    declared = _declared(state)
+    made = {*_given(state.vocabulary), state.vocabulary.operation_type_column}
+    own = None if declared is None else [name for name in declared if name not in made]
+    outputs: dict[str, list[From]] = {name: [] for name in declared or (state.vocabulary.offset_column,
+        state.vocabulary.operation_type_column, state.vocabulary.system_time_column)}  # fmt: skip
+    rows: list[From] = []
+    problems: list[str] = []
+    for source in sources:
+        found = _of_source(source, own)
+        for name, value in found.outputs.items():
+            if declared is None or name in outputs or name == ANY:
+                outputs[name] = list(dict.fromkeys([*outputs.get(name, ()), *value]))
+        rows += found.rows
+        problems += [found.problem] if found.problem else []
+    return Columns(outputs, list(dict.fromkeys(rows)), "; ".join(problems) or None)
+
+
+def _of_source(source: SetPollingSource | AddPushSource, own: Sequence[str] | None) -> Columns:
+    read = _read_columns(source)
+    if source.preprocess is None:
+        names = own if own is not None else read or [ANY]
+        spelled = {name.casefold(): name for name in read or names}
+        return Columns(
+            {name: [From(SOURCE, spelled[name.casefold()], "identity")] for name in names
+             if name.casefold() in spelled}, [],
+        )  # fmt: skip
+    inputs = {SOURCE: read}
+    if source.preprocess.engine.casefold() != "spark":
+        problem = f"a query of the engine '{source.preprocess.engine}' cannot be followed"
+        return unknown(inputs, own, problem)
+    return columns_of(_steps(source.preprocess), inputs, outputs=own)
+
+
+def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
+    """The columns that a source says its data has; None where the data itself says it."""
+    ddl: list[str] | None = source.read.schema
+    if ddl is None:
+        fields = source.read.odf_schema
+        return None if fields is None else [field.name for field in fields.fields]
+    from odf_engine.data.ddl import parse_ddl
+
+    try:
+        return parse_ddl(ddl).names
+    except OdfError:
+        return None
