@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from odf_engine.coordinator.protocol import Describe, Diff, Export, Project
-from odf_engine.errors import Unsupported, UsageError
+from odf_engine.errors import UsageError
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -88,9 +88,21 @@ def diff(request: Diff, context: Context, reporter: Reporter) -> dict[str, Any]:
     """Compares versions; the result is described with the request.
 
     Raises:
-        OdfError: one of them is not there, or rows cannot be read.
+        OdfError: one of them is not there, both are the same, the key is wrong, or rows cannot be read.
     """
-    raise Unsupported("versions cannot be compared yet")
+    from odf_engine.workspace.differing import compare
+
+    with _memory_given_back():
+        found = compare(
+            _workspace(context),
+            request.dataset,
+            request.other,
+            as_at=request.as_at,
+            other_as_at=request.other_as_at,
+            key=request.key,
+            reporter=reporter,
+        )
+    return msgspec.to_builtins(found)
 
 
 @contextmanager

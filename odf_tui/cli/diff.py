@@ -1,15 +1,245 @@
-"""The verb diff."""
+"""The verb that compares two versions of a dataset, or two datasets: diff."""
 
 from __future__ import annotations
 
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TextIO
+
 import click
+import msgspec
 
-from odf_engine.errors import Unsupported
-from odf_tui.cli.output import verb
+from odf_engine.coordinator.protocol import Diff, JobState
+from odf_engine.errors import UsageError
+from odf_engine.workspace.differing import Difference
+from odf_engine.workspace.results import GROUP_ROWS, ResultRows
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_tui.cli.data import exit_code, say_failure
+from odf_tui.cli.follow import follow
+from odf_tui.cli.output import console, open_workspace, options_of, say, verb
+from odf_tui.humane import count
+
+if TYPE_CHECKING:
+    from odf_engine.workspace.exporting import Format
+
+_ENDINGS: Final[dict[str, Format]] = {
+    ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"
+}  # fmt: skip
+_ON_TERMINAL: Final = 100
+_WIDEST: Final = 48
+_STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bold", "muted": "dim"}
+_DIGITS: Final = 7  # a block's hash may begin with digits
 
 
-@verb("diff", example="odf diff port-haven.stations --from 2026-01-01T00:00:00Z", json=True)
+@verb("diff", example="odf diff port-haven.stations --from 2026-01-01", json=True)
 @click.argument("name")
-def diff_verb(name: str) -> None:
-    """Not yet."""
-    raise Unsupported("not yet")
+@click.argument("other", required=False)
+@click.option("--from", "since", metavar="BLOCK|TIME", help="NAME as it was then.")
+@click.option("--to", "until", metavar="BLOCK|TIME", help="What it is compared with, as it was then.")
+@click.option("--key", multiple=True, metavar="COLUMN", help="A column that tells rows apart.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(min=0),
+    metavar="ROWS",
+    help="Show at most so many rows (all, on a terminal 100).",
+)
+@click.option("--csv", "as_csv", is_flag=True, help="The rows that differ as CSV on stdout.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write the rows that differ to a .csv, .json, .ndjson or .parquet file.",
+)
+def diff_verb(
+    name: str,
+    other: str | None,
+    since: str | None,
+    until: str | None,
+    key: tuple[str, ...],
+    limit: int | None,
+    as_csv: bool,
+    output: Path | None,
+) -> None:
+    """Shows what differs between two versions of a dataset, or between NAME and OTHER.
+
+    Without --from and --to, it is what the newest block with data has changed. A block is named by its
+    number, its hash or a part of it; a time means the newest block of then. Rows that were added, removed
+    and changed are told apart by the key of the datasets or by --key; without any, whole rows are compared.
+    """
+    if sum((as_csv, options_of().json, output is not None)) > 1:
+        raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
+    if output is not None:
+        _form(output)
+    workspace = open_workspace()
+    entry = workspace.resolve(name)
+    against = entry if other is None else workspace.resolve(other)
+    request = Diff(
+        dataset=str(entry.id),
+        other="" if against.id == entry.id else str(against.id),
+        as_at=_place("--from", entry, since),
+        other_as_at=_place("--to", against, until),
+        key=list(key),
+    )
+    found = _compared(workspace, request, str(entry.alias))
+    if output is not None:
+        _write_file(found, output)
+    elif as_csv:
+        _write_csv(_Some(found, limit), sys.stdout)
+    elif options_of().json:
+        _write_json(found, _Some(found, limit), sys.stdout)
+    else:
+        _show(found, limit)
+
+
+def _place(option: str, entry: DatasetEntry, text: str | None) -> str | None:
+    """A time in full, a block's number as its hash, and all else as it is."""
+    from odf_tui.times import looks_like_a_time, moment_of
+
+    if text is None:
+        return None
+    if text.isdigit() and len(text) <= _DIGITS:
+        return str(entry.dataset.block(int(text)).hash)
+    if not looks_like_a_time(text):
+        return text
+    try:
+        return str(moment_of(text))
+    except UsageError as error:
+        raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
+
+
+def _compared(workspace: Workspace, request: Diff, target: str) -> Difference:
+    (job,) = follow(workspace, [(request, target)])
+    if job.state is not JobState.done or job.result is None:
+        say_failure(job)
+        sys.exit(exit_code([job]))
+    return msgspec.json.decode(job.result, type=Difference)
+
+
+class _Some(ResultRows):
+    """The first rows that differ."""
+
+    def __init__(self, found: Difference, most: int | None) -> None:
+        super().__init__(Path(found.file))
+        self._most = most
+
+    @property
+    def row_count(self) -> int:
+        """How many of them."""
+        return super().row_count if self._most is None else min(self._most, super().row_count)
+
+
+# --- For people --------------------------------------------------------------------------------------
+
+
+def _show(found: Difference, limit: int | None) -> None:
+    from odf_tui import diffwords
+
+    terminal = sys.stdout.isatty()
+    rows = _Some(found, _ON_TERMINAL if limit is None and terminal else limit)
+    print_line = _printer(terminal)
+    print_line([(diffwords.sides(found), "strong")])
+    print_line([("  ", ""), *diffwords.counts(found)])
+    print_line([(f"  {diffwords.between(found)}", "muted")])
+    for line in diffwords.settings(found):
+        print_line(line)
+    if rows.row_count:
+        print_line([("rows", "strong")])
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        texts = diffwords.RowTexts(found, rows.window(start, GROUP_ROWS))
+        for at in range(len(texts.changes)):
+            print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
+    if rows.row_count < found.rows:
+        say(f"{count(found.rows - rows.row_count)} more rows: -n, --csv and -o FILE show them")
+
+
+def _printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
+    if not terminal:
+        return lambda spans: print("".join(text for text, _ in spans).rstrip())
+    from rich.text import Text
+
+    out = console()
+
+    def print_line(spans: Sequence[tuple[str, str]]) -> None:
+        out.print(Text.assemble(*((text, _STYLES.get(style, "")) for text, style in spans)), soft_wrap=True)
+
+    return print_line
+
+
+# --- For programs ------------------------------------------------------------------------------------
+
+
+def _write_json(found: Difference, rows: ResultRows, out: TextIO) -> None:
+    """What :class:`Difference` says, and ``changes``, of which few are in memory."""
+    head = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
+    out.write(head.removesuffix("\n}") + ',\n  "changes": [')
+    before = "\n    "
+    for record in _records(found, rows):
+        text = json.dumps(record, ensure_ascii=False, indent=2)
+        out.write(before + text.replace("\n", "\n    "))
+        before = ",\n    "
+    out.write("\n  ]\n}\n" if rows.row_count else "]\n}\n")
+
+
+def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
+    """Rows with ``key``, ``old`` and ``new`` values; of a changed one only those that differ."""
+    from odf_engine.workspace.differing_columns import changed_cells
+    from odf_tui.cli.chain import json_value
+
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        table = rows.window(start, GROUP_ROWS)
+        differ = {name: mask.to_pylist() for name, mask in changed_cells(table, found.columns).items()}
+        for at, row in enumerate(table.to_pylist()):
+            change = row["change"]
+            record: dict[str, Any] = {"change": change, "key": {}, "old": {}, "new": {}}
+            for each in found.columns:
+                if each.key and found.key:
+                    record["key"][each.name] = json_value(row[each.new])
+                    continue
+                if change == "changed" and not (each.name in differ and differ[each.name][at]):
+                    continue
+                for side, name, without in (("old", each.old, "added"), ("new", each.new, "removed")):
+                    if change != without and name is not None:
+                        record[side][each.name] = json_value(row[name])
+            yield record
+
+
+def _write_csv(rows: ResultRows, out: TextIO) -> None:
+    """A line of names and a line a row; nulls are empty, and nested values JSON."""
+    from odf_tui.cli.chain import json_value
+
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(rows.columns.names)
+    for start in range(0, rows.row_count, GROUP_ROWS):
+        for row in rows.window(start, GROUP_ROWS).to_pylist():
+            writer.writerow([_cell(json_value(value)) for value in row.values()])
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value) if not isinstance(value, bool | list | dict) else json.dumps(value, ensure_ascii=False)
+
+
+def _form(output: Path) -> Format:
+    """What a file is to be, as the ending of its name says."""
+    form = _ENDINGS.get(output.suffix.lower())
+    if form is None:
+        raise UsageError(f"{output.name} does not say its format", hint=f"end it with {', '.join(_ENDINGS)}")
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"there is no folder {output.absolute().parent}")
+    return form
+
+
+def _write_file(found: Difference, output: Path) -> None:
+    from odf_engine.progress import Reporter
+    from odf_engine.workspace.exporting import export
+    from odf_engine.workspace.stored import StoredRows
+
+    rows = StoredRows.of_file(Path(found.file))
+    export(rows, output.absolute(), _form(output), Reporter(), replace=True)
+    say(f"{count(found.rows)} {'row' if found.rows == 1 else 'rows'} in {output}")

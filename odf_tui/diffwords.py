@@ -1,0 +1,144 @@
+"""A difference in words, for the screen and the command line. Each text has the name of a style."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from odf_engine.workspace.differing import Difference
+from odf_engine.workspace.pins import Pin
+from odf_tui.humane import count, moment, plain
+from odf_tui.windows import NULL
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Span = tuple[str, str]
+
+SIGNS: Final = {"added": "+", "removed": "-", "changed": "~"}
+STYLES: Final = {"+": "good", "-": "bad", "~": "warn"}
+ARROW: Final = " → "
+
+
+def place(at: Pin) -> str:
+    """A block and its time, such as ``block 12 (2024-03-01 14:02)``."""
+    return f"block {count(at.sequence_number)} ({moment(at.system_time)})"
+
+
+def sides(found: Difference) -> str:
+    """What was compared."""
+    old, new = found.old, found.new
+    if old.dataset == new.dataset:
+        return f"{new.name}: {place(old)}{ARROW}{place(new)}"
+    return f"{old.name}, {place(old)}{ARROW}{new.name}, {place(new)}"
+
+
+def counts(found: Difference) -> list[Span]:
+    """How many rows differ, and what tells them apart."""
+    spans: list[Span] = []
+    for word, sign in SIGNS.items():
+        number: int = getattr(found, word)
+        if word == "changed" and not found.key:
+            continue
+        spans += [(f"{sign} {count(number)} {word}", STYLES[sign] if number else "muted"), ("  ", "")]
+    key = "by " + ", ".join(map(plain, found.key)) if found.key else "whole rows, there is no key"
+    return [*spans, (f"{count(found.unchanged)} the same", ""), (f" · {key}", "muted")]
+
+
+def short_settings(found: Difference) -> str:
+    """What else differs, in a line; empty for nothing."""
+    signs = [f"{_sign(each.old, each.new)} {plain(each.name)}" for each in found.schema]
+    parts = [f"columns {', '.join(signs)}"] if signs else []
+    return " · ".join([*parts, *(plain(each.title) for each in found.settings)])
+
+
+def settings(found: Difference) -> Iterator[list[Span]]:
+    """Everything else that differs, a line each."""
+    if found.schema:
+        yield [("columns", "strong")]
+        width = min(max(len(each.name) for each in found.schema), 30)
+        for each in found.schema:
+            sign = _sign(each.old, each.new)
+            kind = ARROW.join(kind for kind in (each.old, each.new) if kind is not None)
+            yield [(f"  {sign} {plain(each.name):<{width}}  {plain(kind)}", STYLES[sign])]
+    for change in found.settings:
+        yield [(plain(change.title), "strong")]
+        yield from ([(f"  {plain(line)}", STYLES.get(line[:1], ""))] for line in change.lines)
+
+
+def between(found: Difference) -> str:
+    """Blocks, rows of the changelog and watermarks between the two."""
+    old, new = found.records
+    steps = None if found.blocks is None else abs(found.blocks)
+    parts = [] if steps is None else [f"{count(steps)} block{'' if steps == 1 else 's'}"]
+    parts.append(f"changelog {count(old)}{ARROW}{count(new)} rows")
+    if found.watermarks[0] != found.watermarks[1]:
+        marks = [moment(each) or "none" for each in found.watermarks]
+        parts.append(f"watermark {ARROW.join(marks)}")
+    return " · ".join(parts)
+
+
+def _sign(old: object, new: object) -> str:
+    return "+" if old is None else "-" if new is None else "~"
+
+
+# --- Rows --------------------------------------------------------------------------------------------
+
+
+class RowTexts:
+    """Some rows of a file of differences as texts; Arrow is needed.
+
+    Args:
+        found: what they are of.
+        table: the rows, with all columns of the file.
+    """
+
+    def __init__(self, found: Difference, table: pa.Table) -> None:
+        from odf_engine.workspace.differing_columns import CHANGE, changed_cells
+        from odf_tui.widgets.cells import texts
+
+        self._found = found
+        self.changes: list[str] = table.column(CHANGE).to_pylist()
+        self._other = {name: mask.to_pylist() for name, mask in changed_cells(table, found.columns).items()}
+        self._texts = {name: texts(table.column(name)) for name in table.column_names}
+
+    def cells(self, row: int, *, only_changed: bool) -> Iterator[tuple[str, str | None, str | None, bool]]:
+        """Columns of a row: name, old and new value (None: null, or not there), and whether they differ.
+
+        With ``only_changed``, a changed row has its key and what differs, and others what is not null.
+        """
+        change = self.changes[row]
+        for each in self._found.columns:
+            old, new = self._text(each.old, row), self._text(each.new, row)
+            differs = change == "changed" and self._other.get(each.name, [False] * (row + 1))[row]
+            if each.key:
+                if not only_changed or self._found.key or old is not None:
+                    yield each.name, old, new, False
+            elif not only_changed or differs or (change != "changed" and (old, new) != (None, None)):
+                yield each.name, old, new, differs
+
+    def _text(self, name: str | None, row: int) -> str | None:
+        return None if name is None else self._texts[name][row]
+
+    def spans(self, row: int, shorten: int | None = None) -> list[Span]:
+        """A row as a line: its sign, then names and values, of a changed row only what differs."""
+        change = self.changes[row]
+        sign = SIGNS[change]
+        spans: list[Span] = [(sign, STYLES[sign])]
+        for name, old, new, differs in self.cells(row, only_changed=True):
+            values = [old, new] if differs else [old if change == "removed" else new]
+            words = ARROW.join(_cut(value, shorten) for value in values)
+            spans.append((f"  {plain(name)}={words}", STYLES["~"] if differs else ""))
+        return spans
+
+
+def _cut(value: str | None, width: int | None) -> str:
+    from odf_tui.humane import shorten
+
+    text = NULL if value is None else plain(value)
+    return text if width is None else shorten(text, width)
+
+
+def text_of(spans: Sequence[Span]) -> str:
+    """Spans without their styles."""
+    return "".join(text for text, _ in spans)
