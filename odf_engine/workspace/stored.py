@@ -5,8 +5,9 @@ They are those of all slices of a dataset, in the columns of its newest schema, 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Final, Self
 
@@ -47,16 +48,23 @@ class StoredRows:
         vocabulary: names of the system columns.
         parts: the files in order.
         mark: tells these rows apart from all others.
+        offsets: they are less than this.
     """
 
     def __init__(
-        self, columns: pa.Schema, vocabulary: DatasetVocabulary, parts: Sequence[Part], mark: str
+        self,
+        columns: pa.Schema,
+        vocabulary: DatasetVocabulary,
+        parts: Sequence[Part],
+        mark: str,
+        offsets: int | None = None,
     ) -> None:
         # Nothing is required here: a column that came later is null in older slices.
         self.columns = pa.schema([pa.field(field.name, _computable(field.type)) for field in columns])
         self.vocabulary = vocabulary
         self.parts = list(parts)
         self.mark = mark
+        self.offsets = self.row_count if offsets is None else offsets
 
     @classmethod
     def of_dataset(cls, dataset: Dataset, until: int | None = None) -> Self:
@@ -79,8 +87,9 @@ class StoredRows:
         if state.schema is not None:
             columns = decode_schema(state.schema)
         else:
-            columns = _opened(parts[-1]).schema_arrow if parts else pa.schema([])
-        return cls(columns, state.vocabulary, parts, f"{state.head}{'' if until is None else f'-{until}'}")
+            columns = open_part(parts[-1]).schema_arrow if parts else pa.schema([])
+        mark = f"{state.head}{'' if until is None else f'-{until}'}"
+        return cls(columns, state.vocabulary, parts, mark, slices[-1].end + 1 if slices else 0)
 
     @classmethod
     def of_file(cls, path: Path, vocabulary: DatasetVocabulary = DEFAULT_VOCABULARY) -> Self:
@@ -90,9 +99,14 @@ class StoredRows:
             NotFound, BadData: it cannot be read.
         """
         part = Part(path, 0, path.stem, path.name)
-        file = _opened(part)
+        file = open_part(part)
         part = msgspec.structs.replace(part, rows=file.metadata.num_rows)
         return cls(file.schema_arrow, vocabulary, [part], f"{path.stem}-{path.stat().st_size}")
+
+    def of_parts(self, parts: Sequence[Part]) -> Self:
+        """Rows of other files with the same columns and some of the same offsets."""
+        mark = f"{self.mark}-{parts[0].mark}"
+        return type(self)(self.columns, self.vocabulary, parts, mark, self.offsets)
 
     @property
     def row_count(self) -> int:
@@ -121,14 +135,18 @@ class StoredRows:
         """
         columns = self.columns if names is None else pa.schema([self.columns.field(name) for name in names])
         ends = list(accumulate(part.rows for part in self.parts))
+        stops = [stop for _, stop in ranges or ()]
+        ordered = all(stop <= after[0] for (_, stop), after in pairwise(ranges or ()))
         for at, part in enumerate(self.parts[first_part:], first_part):
             begin = ends[at] - part.rows
             if ranges is None:
                 yield from _read(part, columns, 0, part.rows)
                 continue
-            for start, stop in ranges:
+            for start, stop in ranges[bisect_right(stops, begin) :] if ordered else ranges:
                 if start < ends[at] and stop > begin:
                     yield from _read(part, columns, max(start - begin, 0), min(stop - begin, part.rows))
+                elif ordered:
+                    break
 
 
 def _computable(kind: pa.DataType) -> pa.DataType:
@@ -145,11 +163,11 @@ def file_metadata(part: Part) -> pq.FileMetaData:
     Raises:
         NotFound, BadData: it cannot be read.
     """
-    with _opened(part) as file:
+    with open_part(part) as file:
         return file.metadata
 
 
-def _opened(part: Part) -> pq.ParquetFile:
+def open_part(part: Part) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(part.path, pre_buffer=False)  # which would hold the whole file in memory
     except FileNotFoundError:
@@ -159,7 +177,7 @@ def _opened(part: Part) -> pq.ParquetFile:
 
 
 def _read(part: Part, columns: pa.Schema, start: int, stop: int) -> Iterator[pa.RecordBatch]:
-    with _opened(part) as file:
+    with open_part(part) as file:
         metadata = file.metadata
         if metadata.num_rows != part.rows:
             problem = f"it has {metadata.num_rows} rows where its block says {part.rows}"

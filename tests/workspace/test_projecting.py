@@ -187,7 +187,7 @@ def test_more_keys_than_memory(tmp_path: Path) -> None:
     reporter = Reporter()
     reporter.phase = phases.append  # type: ignore[method-assign]
     log, path = stored(tmp_path, changes(rows), changes(taken)), tmp_path / "state.parquet"
-    found = write_projection(path, log, ["station", "floor"], reporter, share_bytes=100_000)
+    found = write_projection(path, log, ["station", "floor"], reporter, share_bytes=20_000)
     assert len(phases) > 3 and "part 2 of" in phases[2]
     assert found.rows == 2000
     left = [row for number, row in enumerate(rows) if number % 3]
