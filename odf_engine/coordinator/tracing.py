@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from odf_engine.coordinator.protocol import Trace
-from odf_engine.errors import Unsupported
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -18,4 +17,16 @@ def trace(request: Trace, context: Context, reporter: Reporter) -> dict[str, Any
     Raises:
         OdfError: there are no such rows, or they cannot be read.
     """
-    raise Unsupported("rows cannot be traced yet")
+    from msgspec import to_builtins
+
+    from odf_engine.provenance.trace import Tracer
+    from odf_engine.workspace.workspace import Workspace
+
+    workspace = Workspace.find(explicit=context.host.folder)
+    entry = workspace.resolve(request.dataset)
+    tracer = Tracer(workspace, context.host.spark, reporter)
+    found = tracer.trace(entry, request.runs, request.column, request.depth)
+    result: dict[str, Any] = to_builtins(found)
+    if request.check:
+        result["checked"] = tracer.check(entry, found)
+    return result
