@@ -98,7 +98,7 @@ def project_rows(
     as_of: Timestamp | None = None,
     events: bool = False,
 ) -> Projection:
-    """The same of rows: the file that is there, or one that is made, from that of fewer slices if there is one.
+    """The same of rows: a file that is there, or a new one, if possible from that of fewer slices.
 
     Args:
         folder: where the files are.

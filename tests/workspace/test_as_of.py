@@ -135,10 +135,9 @@ def naive(rows: list[Row], moment: int, *, events: bool) -> list[int]:
     return sorted(record for _, _, record in newest.values() if record is not None)
 
 
-keys, times = st.sampled_from(["Quay", "Hill", "", None]), st.one_of(st.none(), st.integers(0, 6))
-anything = st.lists(
-    st.tuples(st.sampled_from(Op), keys, times, st.sampled_from("ab")), min_size=1, max_size=25
-)
+keys, values = st.sampled_from(["Quay", "Hill", "", None]), st.sampled_from("ab")
+times = st.one_of(st.none(), st.integers(0, 6))
+anything = st.lists(st.tuples(st.sampled_from(Op), keys, times, values), min_size=1, max_size=25)
 
 
 @st.composite
