@@ -2,13 +2,145 @@
 
 from __future__ import annotations
 
-from odf_tui.screens.places import Places
+import asyncio
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from odf_engine.coordinator.protocol import Trace
+from odf_engine.errors import OdfError
+from odf_tui.humane import explained, size
+from odf_tui.inquiry import Inquiry
+from odf_tui.screens.looking import QUERY
+from odf_tui.screens.reading_blocks import BlockReading
 from odf_tui.screens.waiting import Waiting
+from odf_tui.state import Target
+
+if TYPE_CHECKING:
+    from odf_tui.screens.trace_base import TraceBase
+    from odf_tui.source import RowWindow
+
+_FORMS: Final = (("json", "JSON, as odf provenance --json has it", "j"), ("dot", "a graph for Graphviz", "g"))
 
 
-class TracingPart(Waiting, Places):
-    """The part of the workbench that shows where rows come from."""
+class TracingPart(Waiting, BlockReading):
+    """The part of the workbench that shows where rows come from.
+
+    Attributes:
+        left: what was asked when a place was gone to from there, and how many places were gone to then.
+    """
+
+    left: tuple[Inquiry, int] | None = None
 
     def do_trace(self) -> None:
-        """Not yet."""
-        self.notify_line("rows cannot be traced yet", "warn")
+        """Where the row under the cursor comes from."""
+        row, pane = self.graph.row, self.data_pane
+        window, view = pane.window, pane.view
+        if row is None or window is None or not view.count():
+            return
+        if pane.front_view is not None and pane.front_view.kind == QUERY:
+            self.notify_line("rows of a query have no origin of their own: go to a dataset's rows", "warn")
+            return
+        self.start(self._trace(row.id, row.name, window, view.cursor, view.column))
+
+    async def _trace(self, dataset: str, name: str, window: RowWindow, row: int, column: int) -> None:
+        def read() -> tuple[int, str]:
+            from odf_tui.widgets.cells import scalar
+
+            names = window.columns.names
+            at = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1
+            found = scalar(window, row, at) if at >= 0 else None
+            if found is None or not found.is_valid:
+                raise OdfError("this row has no offset, or cannot be read")
+            return found.as_py(), names[column]
+
+        offset, value = await asyncio.to_thread(read)
+        ours = value not in window.system_columns[:3]
+        self._show_trace(Inquiry(dataset, name, offset, value, self.source.rows, ours=ours))
+
+    def _show_trace(self, inquiry: Inquiry) -> None:
+        from odf_tui.screens.trace_screen import TraceScreen
+
+        screen = TraceScreen(
+            inquiry,
+            self.source,
+            self.book,
+            ask=self._ask_trace,
+            stop=self._stop_trace,
+            copy=self.station.copy,
+            save=self._save_trace,
+        )
+
+        def ended(target: Target | None) -> None:
+            if target is None:
+                self.left = None
+                for job in screen.waiting():
+                    self.start(self._stop_trace(job))
+                return
+            self.follow(target)
+            self.left = (inquiry, len(self.trail))
+            self.notify_line("ctrl+o or backspace goes back to the trace")
+
+        self.app.push_screen(screen, ended)
+
+    async def _ask_trace(self, request: Trace, name: str) -> str:
+        return await (await self.follower.link()).submit(request, name)
+
+    async def _stop_trace(self, job: str) -> None:
+        with suppress(OdfError):  # it may have ended meanwhile
+            await (await self.follower.link()).cancel(job)
+
+    def do_back(self) -> None:
+        """Back to where a link was followed from; to the trace, if it was one of its lines."""
+        left = self.left
+        if left is None or len(self.trail) != left[1]:
+            super().do_back()
+            return
+        self.left = None
+        self.return_to_spot()
+        self._show_trace(left[0])
+
+    # --- Files ---
+
+    def _save_trace(self, screen: TraceBase) -> None:
+        from odf_tui.screens.dialogs import Choice, Picker
+        from odf_tui.tracefiles import answer_of
+
+        if answer_of(screen.trace) is None:
+            screen.say("nothing is known yet")
+            return
+        choices = [Choice(form, title, (key,), key) for form, title, key in _FORMS]
+
+        def chosen(form: str | None) -> None:
+            if form is not None:
+                self.start(self._write_trace(screen, form))
+
+        self.app.push_screen(Picker("Write the trace as", choices, typing=False), chosen)
+
+    async def _write_trace(self, screen: TraceBase, form: str) -> None:
+        from odf_tui.screens.dialogs import Confirm
+        from odf_tui.screens.saving import SaveDialog
+        from odf_tui.tracefiles import answer_of, dot_of, json_of
+
+        inquiry, step = screen.inquiry, answer_of(screen.trace)
+        short = inquiry.name.rpartition("/")[2].rpartition(".")[2]
+        path = await self.app.push_screen_wait(
+            SaveDialog(f"Write the trace of row {inquiry.offset} to", f"{short}-{inquiry.offset}.{form}")
+        )
+        if path is None or step is None:
+            return
+        question = f"{path.name} is there already. Write it anew?"
+        if path.is_file() and not await self.app.push_screen_wait(
+            Confirm(question, "What it has now is lost.")
+        ):
+            return
+        try:
+            written = await asyncio.to_thread(_write, path, json_of(step) if form == "json" else dot_of(step))
+        except OSError as error:
+            screen.say(explained(error))
+        else:
+            screen.say(f"{path.name}: {size(written)} written")
+
+
+def _write(path: Path, text: str) -> int:
+    return path.write_bytes(text.encode())

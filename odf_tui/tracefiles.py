@@ -1,0 +1,128 @@
+"""A trace as others can have it: as text, as JSON, as a graph for Graphviz."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import replace
+
+from odf_engine.workspace.traced import Feed, Run, Step, count_of
+from odf_tui.humane import moment, plain
+from odf_tui.tracetree import Asked, FeedGroup, TraceTree
+from odf_tui.tracewords import rows_words, runs_words
+from odf_tui.widgets.lines import Span
+
+_MOST_LINES: Final = 5000
+
+
+def answer_of(tree: TraceTree) -> Step | None:
+    """All that is known, as one trace; None: nothing is."""
+    asked = tree.top.touched.get(0)
+    return None if asked is None or asked.step is None else _whole(asked, asked.step)
+
+
+def _whole(asked: Asked, step: Step) -> Step:
+    """A step with what is known of the rows that fed it."""
+    groups = [node for node in asked.under if isinstance(node, FeedGroup)]
+    return replace(step, feeds=[feed for group in groups for feed in _parts(group)])
+
+
+def _parts(group: FeedGroup) -> list[Feed]:
+    """A feed; in several, where some of its rows were traced by themselves."""
+    feed, whole = group.feed, group.whole
+    if whole is not None and whole.step is not None:
+        return [replace(feed, step=_whole(whole, whole.step))]
+    known = [(each, each.step) for _, each in sorted(group.touched.items()) if each.step is not None]
+    if not known:
+        return [replace(feed, step=None)]
+    found = [replace(feed, runs=each.runs, rows=1, step=_whole(each, step)) for each, step in known]
+    rest = _without(feed.runs, [each.runs[0][0] for each, _ in known])
+    return [*found, replace(feed, runs=rest, rows=count_of(rest), step=None)] if rest else found
+
+
+def _without(runs: Sequence[Run], offsets: Sequence[int]) -> list[Run]:
+    """Runs without some offsets, which are in order."""
+    found: list[Run] = []
+    for first, last in runs:
+        start = first
+        for offset in offsets:
+            if start <= offset <= last:
+                found += [(start, offset - 1)] if offset > start else []
+                start = offset + 1
+        found += [(start, last)] if start <= last else []
+    return found
+
+
+def json_of(step: Step) -> str:
+    """A trace as JSON, as ``odf provenance --json`` has it."""
+    return msgspec.json.format(msgspec.json.encode(step), indent=2).decode() + "\n"
+
+
+def text_of(lines: Iterable[Sequence[Span]]) -> str:
+    """The lines of a tree as text, as many as people read."""
+    found: list[str] = []
+    for spans in lines:
+        if len(found) == _MOST_LINES:
+            found.append("…")
+            break
+        found.append("".join(text for text, _ in spans).rstrip())
+    return "\n".join(found) + "\n"
+
+
+# --- Graphviz ---
+
+
+def dot_of(step: Step) -> str:
+    """A trace as a graph: rows as boxes, sources as notes, what came first at the left."""
+    lines = ["digraph provenance {", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
+    _dot_step(step, lines, {})
+    return "\n".join([*lines, "}"]) + "\n"
+
+
+def _dot_step(step: Step, lines: list[str], known: dict[str, str]) -> str:
+    """Adds a step; its name in the graph. The same rows are one box, however many ways lead to them."""
+    name = _dot_rows(step.dataset, step.name, step.runs, lines, known)
+    if f"{name} above" in known:
+        return name
+    known[f"{name} above"] = ""
+    words = ", ".join(f"block {made.sequence_number}" for made in step.made[:3])
+    words += "" if step.exact else "\nthe larger set"
+    for feed in step.feeds:
+        if feed.step is not None:
+            above = _dot_step(feed.step, lines, known)
+        else:
+            above = _dot_rows(feed.dataset, feed.name, feed.runs, lines, known, missing=feed.missing)
+        lines.append(f"  {above} -> {name} [label={_quoted(words)}];")
+    for source in step.sources:
+        key = f"source {source.place} {source.block}"
+        if key not in known:
+            known[key] = f"n{len(known)}"
+            text = f"{source.place or source.name or source.kind}\n{moment(source.ingested)}"
+            lines.append(f"  {known[key]} [shape=note, label={_quoted(text)}];")
+        lines.append(f"  {known[key]} -> {name};")
+    return name
+
+
+def _dot_rows(
+    dataset: str,
+    name: str,
+    runs: Sequence[Run],
+    lines: list[str],
+    known: dict[str, str],
+    *,
+    missing: bool = False,
+) -> str:
+    key = f"rows {dataset} {runs}"
+    if key not in known:
+        known[key] = f"n{len(known)}"
+        text = f"{name}\n{rows_words(count_of(runs))}: {runs_words(runs)}" + ("\nnot here" if missing else "")
+        style = ", style=dashed" if missing else ""
+        lines.append(f"  {known[key]} [label={_quoted(text)}{style}];")
+    return known[key]
+
+
+def _quoted(text: str) -> str:
+    lines = (plain(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
+    return '"' + "\\n".join(lines) + '"'

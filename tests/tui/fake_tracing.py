@@ -1,0 +1,71 @@
+"""What the worker would say of where rows of Port Haven come from."""
+
+from __future__ import annotations
+
+from odf_engine.coordinator.protocol import Trace
+from odf_engine.workspace.traced import Feed, Made, Run, Source, Step, count_of
+
+DAYS = "did:odf:air-by-day"
+AIR = "did:odf:port-haven.air-readings"
+STATIONS = "did:odf:port-haven.stations"
+QUERY = """SELECT
+  window.start AS event_time, s.district,
+  avg(r.pm25) AS pm25, -- micrograms
+  count(*) AS readings
+FROM readings r JOIN stations s ON r.station = s.station
+GROUP BY window(r.event_time, '1 day'), s.district
+"""
+
+
+def block(number: int) -> str:
+    """A hash."""
+    return f"f1620{number:064x}"
+
+
+def answer(request: Trace) -> Step:
+    """A row of the days comes from 24 readings and a station; readings come from files of the town."""
+    if request.dataset == DAYS:
+        return day(request.runs, request.column)
+    if request.dataset == AIR:
+        return reading(request.runs)
+    return stations(request.runs)
+
+
+def day(runs: list[Run], column: str | None, *, exact: bool = True) -> Step:
+    """Days."""
+    first = runs[0][0] * 24
+    last = runs[-1][1] * 24 + 23
+    columns = [("pm25", "aggregation")] if column else []
+    made = Made(
+        block(5), 5, "2024-03-11T08:15:02Z", runs,
+        query=[("paired", "SELECT * FROM readings"), ("", QUERY)], engine="Spark 3.5.3",
+    )  # fmt: skip
+    return Step(
+        DAYS, "air-by-day", "derivative", runs, count_of(runs),
+        made=[made],
+        how=["readings of one day and district were averaged", "each reading met the station of its name"],
+        exact=exact,
+        reason=None if exact else "the query has a function that cannot be followed: shuffle()",
+        feeds=[
+            Feed("readings", AIR, "port-haven.air-readings", [(first, last - 3), (last, last)], 22, columns),
+            Feed("stations", STATIONS, "port-haven.stations", [(2, 2)], 1),
+            Feed("holidays", "did:odf:holidays", "calendar.holidays", [(7, 7)], 1, missing=True),
+        ],
+        earlier=[(1, 1)],
+    )  # fmt: skip
+
+
+def reading(runs: list[Run]) -> Step:
+    """Readings."""
+    made = Made(block(6), 6, "2024-03-11T06:00:00Z", runs)
+    source = Source(
+        block(6), "polling", "", "https://port-haven.example/air/2024-03.csv", "2024-03-11T06:00:00Z",
+        'ETag "6f-a1"', ["prepare: unzip", "read: CSV", "merge: ledger by station, event_time"], runs,
+    )  # fmt: skip
+    return Step(AIR, "port-haven.air-readings", "root", runs, count_of(runs), made=[made], sources=[source])
+
+
+def stations(runs: list[Run]) -> Step:
+    """Stations."""
+    source = Source(block(3), "push", "office", "", "2024-01-02T10:30:00Z", "", ["merge: snapshot"], runs)
+    return Step(STATIONS, "port-haven.stations", "root", runs, count_of(runs), sources=[source])
