@@ -1,8 +1,8 @@
 """Where rows of a root dataset came from: which source, when, in which version of it, and how.
 
 The chain says it all: an AddData block names the slice, the time, and the state of the source; what the
-source was is said by the newest settings before the block. Where a dataset is both polled and pushed to,
-a block whose state of the source is another one than before was polled.
+source was is said by the newest settings before the block. A dataset is polled or pushed to, never both;
+of several push sources, a block does not say which it was.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def origin_of(dataset: Dataset, runs: Sequence[Run], reporter: Reporter) -> Orig
     for row, part in by_slice(dataset, runs):
         reporter.check()
         stored = dataset.block(row.sequence_number)
-        found, candidates = known.of(stored)
-        sources.append(_source(stored, found, candidates, part))
+        candidates = known.then(row.sequence_number)
+        sources.append(_source(stored, candidates, part))
         made.append(Made(str(stored.hash), row.sequence_number, str(row.system_time), part))
-        keys.setdefault(_key(candidates if found is None else [found]))
+        keys.setdefault(_key(candidates))
     changes = Changes(dataset, runs, reporter)
     earlier = changes.earlier(next(iter(keys)) if len(keys) == 1 else ())
     return Origin(made, sources, words.operations(changes.counts), earlier)
@@ -87,25 +87,8 @@ class _Sources:
             self._settings += [(row.sequence_number, dataset.block(row.hash).block.event) for row in rows]
             before = rows[-1].sequence_number
 
-    def of(self, stored: StoredBlock) -> tuple[words.Source | None, list[words.Source]]:
-        """The source by which a block's rows came, where the chain tells; and all that there were then."""
-        event: Any = stored.block.event
-        polling, pushed = self._then(stored.block.sequence_number)
-        every: list[words.Source] = [*([] if polling is None else [polling]), *pushed]
-        if len(every) <= 1:
-            return (every[0] if every else None), every
-        if polling is None:
-            return None, every
-        state = event.new_source_state
-        if state is not None and state != self._state_before(stored.block.sequence_number):
-            return polling, every
-        # Every file of a pattern leaves another state, so none of them brought these rows.
-        if isinstance(polling.fetch, model.FilesGlob):
-            return (pushed[0] if len(pushed) == 1 else None), [*pushed]
-        return None, every
-
-    def _then(self, number: int) -> tuple[model.SetPollingSource | None, list[model.AddPushSource]]:
-        """The sources that were active at a block."""
+    def then(self, number: int) -> list[words.Source]:
+        """Those that were active at a block."""
         polling: model.SetPollingSource | None = None
         polled = False
         pushed: dict[str, model.AddPushSource | None] = {}
@@ -121,27 +104,18 @@ class _Sources:
                     pushed.setdefault(event.source_name, event)
                 case _:
                     pushed.setdefault(event.source_name, None)
-        return polling, [each for each in reversed(pushed.values()) if each is not None]
-
-    def _state_before(self, number: int) -> model.SourceState | None:
-        rows = self._dataset.page(1, before=number, kinds=("AddData",))
-        event = self._dataset.block(rows[0].hash).block.event if rows else None
-        return event.new_source_state if isinstance(event, model.AddData) else None
+        if polling is not None:
+            return [polling]
+        return [each for each in reversed(pushed.values()) if each is not None]
 
 
-def _source(
-    stored: StoredBlock, found: words.Source | None, candidates: Sequence[words.Source], runs: list[Run]
-) -> Source:
+def _source(stored: StoredBlock, candidates: Sequence[words.Source], runs: list[Run]) -> Source:
     event: Any = stored.block.event
+    found = candidates[0] if len(candidates) == 1 else None
     polling = found if isinstance(found, model.SetPollingSource) else None
     state = event.new_source_state if polling is not None else None
-    if found is None:
-        kinds = {type(each) for each in candidates}
-        kind = "push" if kinds == {model.AddPushSource} else "unknown"
-        steps = [_either(candidates)]
-    else:
-        kind = "push" if polling is None else "polling"
-        steps = words.steps_of(found)
+    kind = "polling" if polling is not None else "push" if candidates else "unknown"
+    steps = [_either(candidates)] if found is None else words.steps_of(found)
     return Source(
         block=str(stored.hash),
         kind=kind,
@@ -155,11 +129,10 @@ def _source(
 
 
 def _either(candidates: Sequence[words.Source]) -> str:
-    """Of some sources it is not known which one it was."""
+    """It is not known which source it was."""
     if not candidates:
         return "the chain names no source: whoever made these rows added them to it"
-    ways = [words.steps_of(each)[0] for each in candidates]
-    return f"{' or '.join(ways)}: the chain does not say which"
+    return f"{' or '.join(words.steps_of(each)[0] for each in candidates)}: the chain does not say which"
 
 
 def _key(sources: Sequence[words.Source]) -> tuple[str, ...]:
