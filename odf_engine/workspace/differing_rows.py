@@ -197,6 +197,9 @@ class _Work:
     def whole(self, old: StoredRows, new: StoredRows, sides: Sides) -> Counted:
         """Compares rows as a whole."""
         counted = Counted()
+        if not self._columns:  # there never was a schema, and so no rows
+            self._keep(pa.table({CHANGE: pa.array([], pa.string()), TIMES: pa.array([], pa.int64())}))
+            return counted
         self._reporter.phase("count")
         before = self._net(old)
         if sides.same:  # of one changelog, only what lies between them makes a difference
