@@ -5,6 +5,7 @@ A pin names a block. A chain only grows, so what a pin shows stays the same for 
 
 from __future__ import annotations
 
+from itertools import chain, repeat
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ from odf_engine.errors import NotFound, UsageError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import DatasetEntry
 
+_FIRST_PAGE: Final = 8
 _PAGE: Final = 1000
 
 
@@ -50,7 +52,7 @@ def pin(entry: DatasetEntry, as_at: str | None = None) -> Pin:
 
     Raises:
         UsageError: the time is before the first block.
-        NotFound: there is no such block, or none at all.
+        NotFound: there is no such block in its chain, or none at all.
     """
     dataset = entry.dataset
     newest = _block_before(dataset, None)
@@ -73,9 +75,13 @@ def _named(entry: DatasetEntry, newest: BlockRow, as_at: str) -> BlockRow:
     try:
         moment = Timestamp.parse(as_at)
     except ValueError:
-        number = entry.dataset.block(entry.dataset.find_block(as_at)).block.sequence_number
-        found = _block_before(entry.dataset, number + 1)
-        assert found is not None  # it was just found
+        stored = entry.dataset.block(entry.dataset.find_block(as_at))
+        found = _block_before(entry.dataset, stored.block.sequence_number + 1)
+        if found is None or found.hash != stored.hash:  # it is there, from before a reset or another history
+            raise NotFound(
+                f"block {stored.hash} is not part of {entry.alias} as it is now",
+                hint="odf log shows all blocks that are",
+            ) from None
         return found
     return _at(entry, newest, moment)
 
@@ -112,7 +118,8 @@ def _block_before(dataset: Dataset, number: int | None) -> BlockRow | None:
 def _last_offset(dataset: Dataset, number: int) -> int | None:
     """The newest record of the blocks up to a number, looked for from there backwards."""
     before: int | None = number + 1
-    while rows := dataset.page(_PAGE, before=before, kinds=("AddData", "ExecuteTransform")):
+    pages = chain([_FIRST_PAGE], repeat(_PAGE))  # nearly always it is one of the first
+    while rows := dataset.page(next(pages), before=before, kinds=("AddData", "ExecuteTransform")):
         for row in rows:
             if row.rows:
                 event = dataset.block(row.hash).block.event
