@@ -3,136 +3,147 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from odf_engine.coordinator.protocol import Query
-from odf_engine.errors import InvalidQuery, UsageError
+from odf_engine.errors import UsageError
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     import pyarrow as pa
 
-    from odf_engine.chain.chain import SliceRow
+    from odf_engine.coordinator.answering import Answer
     from odf_engine.coordinator.operations import Context
-    from odf_engine.spark.frames import DataFrame, SparkSession
-    from odf_engine.workspace.workspace import DatasetEntry, Workspace
-
-_PARTITION_BYTES: Final = 32 << 20
-_MOST_PARTITIONS: Final = 200
+    from odf_engine.coordinator.tables import Seen, Tables
+    from odf_engine.spark.frames import SparkSession
+    from odf_engine.workspace.workspace import Workspace
 
 
 def query(request: Query, context: Context, reporter: Reporter) -> dict[str, Any]:
     """Asks a query; the result is described with the request.
 
     Raises:
+        UsageError: the request makes no sense: an empty query, what should be a time is none.
         InvalidQuery: with the place in the query.
+        NotFound: a dataset, a block or a key is not here.
         OdfError: a value that an expression cannot take, a slice that is missing, Spark that fails.
         Cancelled: in the middle; Spark's jobs are stopped.
     """
+    from odf_engine.coordinator.answering import answering
+    from odf_engine.coordinator.tables import Tables, seen
     from odf_engine.workspace.workspace import Workspace
 
     began = time.monotonic()
-    if not request.sql.strip():
-        raise UsageError("the query is empty", hint="try: SELECT 1")
-    if request.limit < 1:
-        raise UsageError("at least one row has to be kept")
+    _check(request)
     workspace = Workspace.find(explicit=context.host.folder)
+    how = seen(workspace, request.as_at, request.as_of, request.pins)
+    key = None if request.sign is None else _key(workspace, request.sign)
     reporter.line(request.sql.strip())
     session = context.host.spark(reporter).session()
-    from odf_engine.data.ddl import type_ddl
-    from odf_engine.spark.asking import Question  # after Spark has started, see warm_up
-    from odf_engine.spark.frames import arrow_batches
-    from odf_engine.workspace import results
-
-    reporter.phase("query")
-    tables = _Tables(workspace, session, reporter)
-    question = Question(request.sql, tables.names)
-    with question.placing(), results.writing(workspace.odf) as (part, path):
-        frame = question.ask(session, tables.find)
-        tables.size_up()
-        schema, batches = arrow_batches(frame, reporter)
-        rows, more = results.write(part, schema, _noticing(batches, reporter), request.limit)
-    if more:
-        reporter.line(f"there are more: only the first {rows} rows are kept")
+    tables = Tables(workspace, session, reporter, how)
+    with answering(request.sql, tables, session, reporter, proven=request.proof) as answer:
+        kept = _keep(request, workspace, answer, reporter)
+        proof = _proof(request, how, key, answer, tables, session, reporter) if request.proof else None
+    if kept["truncated"]:
+        reporter.line(f"there are more: only the first {kept['rows']} rows are kept")
     seconds = round(time.monotonic() - began, 3)
-    reporter.line(f"rows of the result: {rows}, in {seconds:.1f} s")
+    reporter.line(f"rows of the result: {kept['rows']}, in {seconds:.1f} s")
+    from msgspec import to_builtins
+
     return {
         "sql": request.sql,
-        "path": str(path.relative_to(workspace.folder)),
-        "columns": [{"name": field.name, "type": type_ddl(field.type)} for field in schema],
-        "rows": rows,
-        "truncated": more,
+        "pins": to_builtins(tables.pins),
+        "columns": to_builtins(answer.columns),
+        "proof": proof,
         "seconds": seconds,
+        **kept,
     }
 
 
-def _noticing(batches: Iterable[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
+def _check(request: Query) -> None:
+    if not request.sql.strip():
+        raise UsageError("the query is empty", hint="try: SELECT 1")
+    if request.limit is not None and request.limit < 1:
+        raise UsageError("at least one row has to be kept")
+    if request.sign is not None and not request.proof:
+        raise UsageError("only a proof can be signed")
+
+
+def _key(workspace: Workspace, name: str) -> str:
+    """The private key of a dataset, as PEM."""
+    from odf_engine.errors import InvalidIdentity
+    from odf_engine.identity.did import DatasetId
+
+    try:
+        dataset = DatasetId.parse(name)
+    except InvalidIdentity:
+        dataset = workspace.resolve(name).id
+    return workspace.keys.private_key_pem(dataset)
+
+
+# --- Where rows go -----------------------------------------------------------------------------------
+
+
+def _keep(request: Query, workspace: Workspace, answer: Answer, reporter: Reporter) -> dict[str, Any]:
+    """Puts the rows where they are to be."""
+    from odf_engine.workspace import results
+
+    batches = _noticing(answer.batches, reporter)
+    if request.output is None:
+        limit = request.limit or results.ALL
+        with results.writing(workspace.odf) as (part, path):
+            rows, more = results.write(part, answer.schema, batches, limit)
+        place = str(path.relative_to(workspace.folder))
+        return {"path": place, "output": None, "rows": rows, "truncated": more}
+    rows, more = _write(request, Path(request.output), answer.schema, batches, reporter)
+    return {"path": "", "output": request.output, "rows": rows, "truncated": more}
+
+
+def _write(
+    request: Query, path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch], reporter: Reporter
+) -> tuple[int, bool]:
+    from odf_engine.workspace import exporting, results
+    from odf_engine.workspace.kept import begun
+
+    limit = request.limit or results.ALL
+    exporting.check_path(path, replace=True)
+    if request.format == "parquet":
+        with begun(path, 0o666) as temporary:
+            return results.write(temporary, schema, batches, limit)
+    some = results.Some(batches, limit)
+    return exporting.write_stream(path, request.format, schema, some, reporter), some.more
+
+
+def _noticing(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
     """The batches; between them it is looked whether to stop."""
     for batch in batches:
         reporter.check()
         yield batch
 
 
-class _Tables:
-    """The datasets of a workspace as tables."""
-
-    def __init__(self, workspace: Workspace, session: SparkSession, reporter: Reporter) -> None:
-        self._workspace = workspace
-        self._session = session
-        self._reporter = reporter
-        self._bytes = 0
-
-    @property
-    def names(self) -> list[str]:
-        """What people call the datasets: names and ids."""
-        return [name for each in self._workspace.datasets() for name in (str(each.alias), str(each.id))]
-
-    def find(self, name: str) -> DataFrame:
-        """All rows of a dataset, with the columns that it has now.
-
-        Raises:
-            NotFound: there is none of this name.
-            InvalidQuery: it has no columns yet.
-        """
-        from odf_engine.data.arrow_schema import decode_schema
-        from odf_engine.spark.slices import slices_frame
-
-        entry = _resolve(self._workspace, name)
-        state = entry.dataset.state()
-        if state.schema is None:
-            raise InvalidQuery(
-                f"{entry.alias} has no rows yet, so its columns are not known",
-                hint=f"bring some in first: odf pull {entry.alias}",
-            )
-        slices = entry.dataset.slices()
-        rows = sum(each.end - each.start + 1 for each in slices)
-        self._bytes += sum(each.size for each in slices)
-        self._reporter.line(f"reads {entry.alias}: {rows} rows in {_slices(slices)}")
-        paths = [entry.dataset.slice_path(each) for each in slices]
-        return slices_frame(self._session, paths, decode_schema(state.schema), state.vocabulary)
-
-    def size_up(self) -> None:
-        """Lets Spark sort and group as much as there is to read in parts that fit memory."""
-        parts = min(max(2, self._bytes // _PARTITION_BYTES + 1), _MOST_PARTITIONS)
-        self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
+# --- What proves them --------------------------------------------------------------------------------
 
 
-def _resolve(workspace: Workspace, name: str) -> DatasetEntry:
-    from difflib import get_close_matches
+def _proof(
+    request: Query,
+    how: Seen,
+    key: str | None,
+    answer: Answer,
+    tables: Tables,
+    session: SparkSession,
+    reporter: Reporter,
+) -> dict[str, Any]:
+    from odf_engine.coordinator.answering import this_engine
+    from odf_engine.workspace.answers import AnswerProof
 
-    from odf_engine.errors import InvalidIdentity, NotFound
-
-    try:
-        return workspace.resolve(name)
-    except (NotFound, InvalidIdentity):
-        names = {str(each.alias).lower(): str(each.alias) for each in workspace.datasets()}
-    holding = [each for each in names if name.lower() in each]
-    close = [*get_close_matches(name.lower(), names, 1), *holding][:1]
-    hint = f"did you mean {names[close[0]]}?" if close else "a query reads datasets; see: odf list"
-    raise NotFound(f"there is no dataset '{name}'", hint=hint)
-
-
-def _slices(slices: list[SliceRow]) -> str:
-    return "1 slice" if len(slices) == 1 else f"{len(slices)} slices"
+    proof = AnswerProof(
+        query=request.sql,
+        tables=tables.read,
+        result=answer.outcome(reporter),
+        engine=this_engine(session),
+        as_at=how.as_at,
+        as_of=None if how.as_of is None else str(how.as_of),
+    )
+    return (proof if key is None else proof.signed_with(key)).document

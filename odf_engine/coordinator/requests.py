@@ -194,16 +194,19 @@ class Export(msgspec.Struct, frozen=True, tag="export"):
 class Query(msgspec.Struct, frozen=True, tag="sql"):
     """Asks a query over datasets by their names; nothing is changed.
 
-    At most ``limit`` rows of its result are kept; with ``output``, an absolute path, all of them are
-    written there as Parquet. ``dataset`` is empty: a query is of no dataset. ``as_at`` and ``as_of`` say
-    how all datasets are seen that the query says nothing of by itself; ``pins`` name for some of them
-    (names or ids) the block they are seen at. With ``proof`` the result has what proves it, signed with
-    the key ``sign`` when one is named. The result is JSON::
+    At most ``limit`` rows of its result are kept, all of them where it is None: in the workspace's cache
+    as Parquet, or with ``output``, an absolute path, there in another ``format``. ``dataset`` is empty: a
+    query is of no dataset. ``as_at`` and ``as_of`` say how all datasets are seen that the query says
+    nothing of by itself; ``pins`` name for some of them (names or ids) the block they are seen at. With
+    ``proof`` the result has what proves it, signed with the key of the dataset ``sign`` when one is named.
+    The result is JSON::
 
         sql        the query
         pins       the blocks that it was answered from, as ``odf_engine.workspace.pins.Pin``
-        proof      the document that proves it, or null
-        path       the Parquet file of the rows, from the workspace's folder on; it goes when newer ones come
+        proof      the document that proves it, or null; see ``odf_engine.workspace.answers``
+        path       the Parquet file of the rows, from the workspace's folder on; it goes when newer ones come.
+                   Empty with ``output``
+        output     the file that they are in, or null
         columns    [{name, type}], the types as DDL has them
         rows       how many there are
         truncated  whether there would have been more
@@ -211,12 +214,13 @@ class Query(msgspec.Struct, frozen=True, tag="sql"):
     """
 
     sql: str
-    limit: int = 1_000_000
+    limit: int | None = 1_000_000
     dataset: str = ""
     as_at: str | None = None
     as_of: str | None = None
     pins: dict[str, str] = {}
     output: str | None = None
+    format: Literal["csv", "json", "ndjson", "parquet"] = "parquet"
     proof: bool = False
     sign: str | None = None
 
@@ -224,8 +228,16 @@ class Query(msgspec.Struct, frozen=True, tag="sql"):
 class CheckProof(msgspec.Struct, frozen=True, tag="check-proof"):
     """Looks whether what proves the answer of a query is right, and asks the query again.
 
-    ``proof`` is the document as text; ``dataset`` is empty. The result is JSON: valid, and
-    findings [{kind, message}].
+    ``proof`` is the document as text; ``dataset`` is empty. The result is JSON::
+
+        valid      whether the same query over the same blocks gave the same rows, and the signature is right
+        checked    false when blocks that it names are not here, so that the query was not asked
+        findings   [{kind, message, hint}]
+        query      the query
+        rows       how many there are, as the proof says
+        hash       of them
+        signed_by  the id of the dataset whose key signed it, or null
+        seconds    from the start of the job
     """
 
     proof: str

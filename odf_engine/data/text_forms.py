@@ -123,7 +123,7 @@ def _plain(value: Any) -> Any:
             return value.hex()
         case float():
             return value if value - value == 0 else None
-        case list():
+        case list() | tuple():
             return [_plain(item) for item in value]
         case dict():
             return {key: _plain(item) for key, item in value.items()}

@@ -1,14 +1,11 @@
-"""The text of a query before Spark reads it: its words, and the datasets that it names.
-
-People write the name of a dataset as it is, ``port-haven.air-readings``; Spark wants it between backquotes.
-"""
+"""The text of a query before Spark reads it: its words, and the datasets that it names."""
 
 from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
@@ -33,6 +30,10 @@ _NO_NAMES: Final = frozenset({
     "NATURAL",
 })  # fmt: skip
 """Words behind FROM, JOIN or a comma that are no names."""
+ENDS_A_TABLE: Final = _CLAUSES | _NO_NAMES | {"FOR", "TABLESAMPLE"}
+"""Words behind a table that are no alias of it."""
+TABLE_FUNCTIONS: Final = ("as_at", "as_of", "current", "changelog")
+"""What stands around the name of a dataset to see it as it was: see :mod:`odf_engine.metadata.sql_calls`."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +53,18 @@ class Token:
 
 @dataclass(frozen=True)
 class TableName:
-    """A name where a query reads a table."""
+    """A name where a query reads a table; ``call`` is where the table function around it begins and ends."""
 
     name: str
     start: int
     end: int
     quoted: bool
+    call: tuple[int, int] | None = None
+
+    @property
+    def stop(self) -> int:
+        """Where an alias of it may begin."""
+        return self.end if self.call is None else self.call[1]
 
     @property
     def spelled_out(self) -> bool:
@@ -91,12 +98,10 @@ def headline(sql: str, longest: int = 60) -> str:
 
 def table_names(sql: str) -> list[TableName]:
     """The names behind FROM and JOIN, and behind commas there, in their order."""
-    words = tokens(sql)
-    return [_name(words, at, end) for at, end in _positions(words)]
+    return list(_tables(tokens(sql)))
 
 
-def _positions(words: Sequence[Token]) -> Iterator[tuple[int, int]]:
-    """Where names of tables stand, as numbers of tokens; the last is one too far."""
+def _tables(words: Sequence[Token]) -> Iterator[TableName]:
     clauses = [""]
     at = 0
     while at < len(words):
@@ -113,13 +118,49 @@ def _positions(words: Sequence[Token]) -> Iterator[tuple[int, int]]:
         if here and at < len(words) and words[at].kind in ("word", "quoted"):
             if words[at].text.upper() in _NO_NAMES:
                 continue
-            end = _chain(words, at)
-            if end >= len(words) or words[end].text != "(":  # else a function
-                yield at, end
+            found, end = _called(words, at) if is_call(words, at) else _named(words, at)
+            if found is not None:
+                yield found
             at = end
 
 
-def _chain(words: Sequence[Token], at: int) -> int:
+def _named(words: Sequence[Token], at: int) -> tuple[TableName | None, int]:
+    end = chain_end(words, at)
+    if end < len(words) and words[end].text == "(":  # a function
+        return None, end
+    return name_of(words, at, end), end
+
+
+def _called(words: Sequence[Token], at: int) -> tuple[TableName, int]:
+    """The dataset within table functions, and where these end; they may be broken off.
+
+    Where there is none, its name is empty."""
+    begin, depth = at, 0
+    end = at + 1
+    while end < len(words):
+        depth += {"(": 1, ")": -1}.get(words[end].text, 0)
+        end += 1
+        if not depth:
+            break
+    while at < end and is_call(words, at):
+        at += 2
+    call = (words[begin].start, words[end - 1].end)
+    if at >= end or words[at].kind not in ("word", "quoted"):
+        return TableName("", call[1], call[1], False, call), end
+    return replace(name_of(words, at, chain_end(words, at)), call=call), end
+
+
+def is_call(words: Sequence[Token], at: int) -> bool:
+    """Whether a table function of datasets begins at this word."""
+    return (
+        at + 1 < len(words)
+        and words[at].kind == "word"
+        and words[at].text.lower() in TABLE_FUNCTIONS
+        and words[at + 1].text == "("
+    )
+
+
+def chain_end(words: Sequence[Token], at: int) -> int:
     """Where a name ends whose parts are joined by dots, or by dashes and slashes without spaces."""
     end = at + 1
     while end + 1 < len(words) and words[end + 1].kind in ("word", "quoted"):
@@ -131,84 +172,11 @@ def _chain(words: Sequence[Token], at: int) -> int:
     return end
 
 
-def _name(words: Sequence[Token], at: int, end: int) -> TableName:
+def name_of(words: Sequence[Token], at: int, end: int) -> TableName:
+    """The name that these words make."""
     parts = words[at:end]
     quoted = len(parts) == 1 and parts[0].kind == "quoted"
     return TableName("".join(part.name for part in parts), parts[0].start, parts[-1].end, quoted)
-
-
-class Quoted:
-    """A query in which names of datasets stand between backquotes.
-
-    Attributes:
-        text: the query for Spark.
-        unknown: names that only a dataset could have, and none has.
-    """
-
-    def __init__(self, sql: str, known: Collection[str]) -> None:
-        """``known`` are the names of the datasets."""
-        self._sql = sql
-        names = {name.casefold() for name in known}
-        words = tokens(sql)
-        tables = [_name(words, at, end) for at, end in _positions(words)]
-        read = [each for each in tables if each.name.casefold() in names]
-        self.unknown = [each for each in tables if each not in read and set(each.name) & set("-/:")]
-        self.unknown = [each for each in self.unknown if not each.quoted]
-        edits = [(each.start, each.end, each.name) for each in read if each.spelled_out]
-        taken = {each.start for each in read}
-        edits += _qualifiers(words, {each.name.casefold() for each in read if each.spelled_out}, taken)
-        self._edits = sorted(edits)
-        self.text = self._edited()
-
-    def place(self, line: int, column: int) -> tuple[int, int]:
-        """Line and column in the query as it was written, of those in :attr:`text`; both from 1."""
-        lines = self.text.split("\n")
-        at = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
-        shift = 0
-        for start, end, name in self._edits:
-            begin = start + shift
-            length = len(_backquoted(name))
-            if at < begin:
-                break
-            if at < begin + length:
-                return place_of(self._sql, start)
-            shift += length - (end - start)
-        return place_of(self._sql, at - shift)
-
-    def place_of(self, name: TableName) -> tuple[int, int]:
-        """Line and column of a name in :attr:`text`; both from 1."""
-        shift = sum(
-            len(_backquoted(text)) - (end - start) for start, end, text in self._edits if end <= name.start
-        )
-        return place_of(self.text, name.start + shift)
-
-    def _edited(self) -> str:
-        parts: list[str] = []
-        done = 0
-        for start, end, name in self._edits:
-            parts += [self._sql[done:start], _backquoted(name)]
-            done = end
-        return "".join([*parts, self._sql[done:]])
-
-
-def _qualifiers(
-    words: Sequence[Token], names: Collection[str], taken: Collection[int]
-) -> Iterator[tuple[int, int, str]]:
-    """Names of datasets before the names of their columns."""
-    for at, token in enumerate(words):
-        if token.kind != "word" or token.start in taken or (at and words[at - 1].text == "."):
-            continue
-        end = _chain(words, at) - 2  # the column is the last part, or fields of it are
-        while end > at:
-            name = _name(words, at, end)
-            if words[end].text == "." and name.name.casefold() in names:
-                yield name.start, name.end, name.name
-                break
-            end -= 2
-
-
-def _backquoted(name: str) -> str:
-    return f"`{name.replace('`', '``')}`"
 
 
 def place_of(sql: str, at: int) -> tuple[int, int]:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
-from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError
+from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import SqlQueryStep
-from odf_engine.metadata.quoting import excerpt_of
-from odf_engine.metadata.sql_text import Quoted, TableName, tokens
+from odf_engine.metadata.quoting import excerpt_of, quoting
+from odf_engine.metadata.sql_calls import TableCall
+from odf_engine.metadata.sql_quoted import Quoted
+from odf_engine.metadata.sql_text import TableName, tokens
 from odf_engine.spark.casts import identifier
 from odf_engine.spark.confinement import tables_of, wrong
 from odf_engine.spark.errors import QueryError, translated
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Find = Callable[[str], "DataFrame"]
-"""The rows of a dataset by its name; raises NotFound, or InvalidQuery where it has no columns yet."""
+"""The rows of a table by its name; raises NotFound, or what else is wrong with it."""
 
 _PLACE: Final = re.compile(r"line (\d+), column (\d+)")
 
@@ -44,11 +46,20 @@ class Question:
     Args:
         sql: the query.
         known: the names of all datasets.
+
+    Raises:
+        InvalidQuery: a table function is not written as it has to be.
     """
 
     def __init__(self, sql: str, known: Collection[str]) -> None:
         self.sql = sql
-        self._query = Quoted(re.sub(r"(\s*;)+\s*\Z", "", sql), known)
+        with quoting([SqlQueryStep(query=sql)]):
+            self._query = Quoted(re.sub(r"(\s*;)+\s*\Z", "", sql), known)
+
+    @property
+    def calls(self) -> Mapping[str, TableCall]:
+        """What tables stand for that were table functions, by the names that ``find`` is asked for."""
+        return self._query.calls
 
     def ask(self, session: SparkSession, find: Find) -> DataFrame:
         """The result; nothing runs yet.
@@ -152,7 +163,7 @@ def _make_views(plan: Any, find: Find) -> None:
             if name.casefold() in own:
                 continue
             raise wrong(node, error.message, error.hint) from None
-        except InvalidQuery as error:
+        except (InvalidQuery, InvalidSchema, UsageError) as error:
             raise wrong(node, error.message, error.hint) from None
         made.add(name.casefold())
         frame.createOrReplaceTempView(identifier(name))

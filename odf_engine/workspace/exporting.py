@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, Final, Literal
@@ -60,7 +60,7 @@ def export(
         OdfError: the file cannot be written.
         Cancelled: the reporter was cancelled.
     """
-    _check(path, replace)
+    check_path(path, replace)
     names = [name for name in rows.columns.names if system or name not in rows.system_columns]
     if not names:
         raise UsageError("there are no columns to write")
@@ -76,11 +76,48 @@ def export(
                 reporter.amount(rows=done, total_rows=total)
                 reporter.check()
         size = temporary.stat().st_size
-        _check(path, replace)
+        check_path(path, replace)
     return Exported(path, done, size)
 
 
-def _check(path: Path, replace: bool) -> None:
+def write_stream(
+    path: Path, form: Format, schema: pa.Schema, batches: Iterable[pa.RecordBatch], reporter: Reporter
+) -> int:
+    """Writes rows as they come to a file, which is there when it is whole; one that is there goes away.
+
+    Args:
+        path: an absolute path.
+        form: what the file is to be.
+        schema: of the rows.
+        batches: the rows; few are in memory.
+        reporter: is asked whether to stop.
+
+    Returns:
+        How many rows there were.
+
+    Raises:
+        AlreadyExists: a folder is there.
+        UsageError: the folder of the file is not there.
+        OdfError: the file cannot be written.
+        Cancelled: the reporter was cancelled.
+    """
+    check_path(path, replace=True)
+    done = 0
+    with begun(path, 0o666) as temporary, _WRITERS[form](temporary, schema) as write:
+        for batch in batches:
+            reporter.check()
+            write(batch)
+            done += batch.num_rows
+    return done
+
+
+def check_path(path: Path, replace: bool) -> None:
+    """Whether a file can be written there, as far as can be seen before.
+
+    Raises:
+        AlreadyExists: there is something at the path; a file with ``replace`` does not matter.
+        UsageError: the path is not absolute, or its folder is not there.
+    """
     if not path.is_absolute():
         raise UsageError("the path is not absolute", where=str(path))
     if path.is_dir():

@@ -22,6 +22,8 @@ KEPT: Final = 20
 KEPT_BYTES: Final = 1 << 30
 GROUP_ROWS: Final = 1 << 14
 """Rows of a row group: to show a few rows a whole one is decoded."""
+ALL: Final = 1 << 62
+"""A limit for those who want no limit."""
 _GROUP_BYTES: Final = 8 << 20
 _FOLDER: Final = Path("cache", "queries")
 _PART: Final = ".part"
@@ -52,6 +54,18 @@ def writing(odf: Path) -> Iterator[tuple[Path, Path]]:
     sweep(odf)
 
 
+@contextmanager
+def passing(odf: Path) -> Iterator[Path]:
+    """The name of a file among the results that goes away with the end of the block."""
+    folder = odf / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder.absolute() / f"{uuid.uuid4().hex}{_PART}"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
 def write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> tuple[int, bool]:
     """Writes rows in their order, in groups that are quick to read.
 
@@ -64,21 +78,41 @@ def write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], limi
     Returns:
         How many were written, and whether there were more.
     """
-    written, more = 0, False
+    written = 0
     group: list[pa.RecordBatch] = []
+    some = Some(_pieces(batches), limit)
     with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
-        for batch in _pieces(batches):
-            if written + batch.num_rows > limit:
-                batch, more = batch.slice(0, limit - written), True
-            if batch.num_rows:
-                group.append(batch)
-                written += batch.num_rows
-            if more or _is_full(group):
+        for batch in some:
+            group.append(batch)
+            written += batch.num_rows
+            if _is_full(group):
                 _put(writer, group)
-            if more:
-                break
         _put(writer, group)
-    return written, more
+    return written, some.more
+
+
+class Some:
+    """The first rows of some batches; no more are taken than needed.
+
+    Attributes:
+        more: whether there would have been more.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], limit: int) -> None:
+        self._batches = batches
+        self._limit = limit
+        self.more = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        left = self._limit
+        for batch in self._batches:
+            if batch.num_rows > left:
+                self.more = True
+                if left:
+                    yield batch.slice(0, left)
+                return
+            left -= batch.num_rows
+            yield batch
 
 
 def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,7 @@
-"""Rows of a result, written out: as a table, CSV or JSON. Whatever their number, few are in memory."""
+"""Rows of a result as a table for people. Whatever their number, few are in memory."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator
 from typing import Any, Final, TextIO
 
@@ -16,31 +15,6 @@ from odf_tui.cli.chain import is_number, json_value
 from odf_tui.cli.output import print_table
 
 _WIDEST: Final = 36
-
-
-def write_json(rows: ResultRows, out: TextIO) -> None:
-    """One array of objects."""
-    out.write("[")
-    before = "\n  "
-    for record in _records(rows):
-        text = msgspec.json.format(msgspec.json.encode(record), indent=2).decode()
-        out.write(before + text.replace("\n", "\n  "))
-        before = ",\n  "
-    out.write("\n]\n" if rows.row_count else "]\n")
-
-
-def write_ndjson(rows: ResultRows, out: TextIO) -> None:
-    """An object a line."""
-    for record in _records(rows):
-        out.write(msgspec.json.encode(record).decode() + "\n")
-
-
-def write_csv(rows: ResultRows, out: TextIO) -> None:
-    """A line of names and a line a row; nulls are empty, and nested values JSON."""
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(rows.columns.names)
-    for record in _records(rows):
-        writer.writerow(["" if value is None else _text(value) for value in record.values()])
 
 
 def write_plain(rows: ResultRows, out: TextIO) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import click
+from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Job, JobState, Query
 from odf_engine.errors import OdfError, UsageError
@@ -19,10 +22,17 @@ from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, say, verb
 
 if TYPE_CHECKING:
-    from odf_engine.workspace.results import ResultRows
+    from odf_engine.workspace.workspace import Workspace
 
 MOST_ROWS: Final = 1_000_000
-_ENDINGS: Final = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": ""}
+Form = Literal["csv", "json", "ndjson", "parquet"]
+_ENDINGS: Final[dict[str, Form]] = {
+    ".csv": "csv",
+    ".json": "json",
+    ".ndjson": "ndjson",
+    ".jsonl": "ndjson",
+    ".parquet": "parquet",
+}
 
 
 @verb(
@@ -43,49 +53,126 @@ _ENDINGS: Final = {".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl"
     "-n",
     "--limit",
     type=click.IntRange(min=1),
-    default=MOST_ROWS,
     metavar="ROWS",
-    help="At most so many rows (1000000).",
+    help="At most so many rows (by default all of them, of a table 1000000).",
 )
-def sql_verb(query: str, as_csv: bool, output: Path | None, limit: int) -> None:
+@click.option("--as-at", metavar="TIME", help="What was known then: of all datasets not said otherwise.")
+@click.option("--as-of", metavar="TIME", help="What had happened until then, by event time.")
+@click.option(
+    "--at",
+    "pins",
+    multiple=True,
+    metavar="NAME=BLOCK",
+    help="A dataset as it was at a block; may come often.",
+)
+@click.option(
+    "--proof",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write what proves the answer; odf verify --proof checks it.",
+)
+@click.option("--sign", metavar="NAME", help="Sign the proof with the key of a dataset.")
+def sql_verb(
+    query: str,
+    as_csv: bool,
+    output: Path | None,
+    limit: int | None,
+    as_at: str | None,
+    as_of: str | None,
+    pins: tuple[str, ...],
+    proof: Path | None,
+    sign: str | None,
+) -> None:
     """Asks a query in Spark's SQL over datasets by their names.
 
     QUERY is the query itself, `@FILE` for a file that holds it, or `-` for stdin. Names of datasets are
     written as they are; between backquotes they can be anything. Tables have all rows of a dataset with
     its system columns: offset, op, system_time and event_time.
+
+    In FROM, as_at(name, timestamp '2024-03-05 10:00:00') is what was known then, as_of(name, '2024-03-05')
+    what had happened by then, current(name) the newest row of each key, and changelog(name) all rows.
+    The blocks that an answer was made of are shown with it: given back with --at, they give the same answer.
     """
-    workspace = open_workspace()
     form = _form(as_csv, output)
-    sql = _text(query)
-    (job,) = follow(workspace, [(Query(sql=sql, limit=limit), headline(sql))])
+    if sign is not None and proof is None:
+        raise UsageError("only a proof can be signed", hint="write one too: --proof FILE")
+    for each in (output, proof):
+        if each is not None and not each.absolute().parent.is_dir():
+            raise UsageError(f"there is no folder {each.absolute().parent}")
+    workspace = open_workspace()
+    asked = Query(
+        sql=_text(query),
+        limit=limit or (MOST_ROWS if form == "table" else None),
+        as_at=as_at,
+        as_of=as_of,
+        pins=dict(map(_pin, pins)),
+        proof=proof is not None,
+        sign=sign,
+    )
+    result, shown = _answer(workspace, asked, form, output)
+    if proof is not None:
+        _into(proof, json.dumps(result["proof"], indent=2, ensure_ascii=False) + "\n")
+    if form in ("file", "table") or result["truncated"]:
+        say(_summary(result, output, shown))
+    for line in pin_lines(result["pins"]):
+        say(line)
+    if proof is not None:
+        say(f"proven in {proof}: who has the same blocks can check it with odf verify --proof {proof}")
+
+
+def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) -> tuple[dict[str, Any], int]:
+    """Asks, and puts the rows where they are to be; how many columns there was room for comes second."""
+    from odf_engine.workspace.results import passing
+
+    if output is not None:
+        wanted = _ENDINGS[output.suffix.lower()]
+        result = _ask(workspace, replace(asked, output=str(output.absolute()), format=wanted))
+    elif form in ("csv", "json"):
+        with passing(workspace.odf) as file:
+            result = _ask(workspace, replace(asked, output=str(file), format=form))
+            _copy(file)
+    else:
+        result = _ask(workspace, asked)
+        return result, _print(workspace.folder / result["path"])
+    return result, len(result["columns"])
+
+
+def _ask(workspace: Workspace, query: Query) -> dict[str, Any]:
+    (job,) = follow(workspace, [(query, headline(query.sql))])
     if job.state is not JobState.done or job.result is None:
         _say_failure(job)
         sys.exit(exit_code([job]))
-    result = json.loads(job.result)
-    file = workspace.folder / result["path"]
-    shown = len(result["columns"])
-    if output is not None and not form:
-        _into(output, lambda partly: shutil.copyfile(file, partly))
-    elif output is not None:
-        _into(output, lambda partly: _write(file, form, partly))
-    else:
-        shown = _print(file, form)
-    if form in ("", "table") or result["truncated"]:
-        say(_summary(result, output, shown))
+    return json.loads(job.result)
 
 
 def _form(as_csv: bool, output: Path | None) -> str:
-    """How the rows are written: table, csv, json or ndjson; empty for the file of the result itself."""
+    """How the rows are written: table, csv or json on stdout, or a file."""
     if sum((as_csv, options_of().json, output is not None)) > 1:
         raise UsageError("the rows go one way", hint="give one of --json, --csv and -o FILE")
     if output is None:
         return "csv" if as_csv else "json" if options_of().json else "table"
-    form = _ENDINGS.get(output.suffix.lower())
-    if form is None:
+    if output.suffix.lower() not in _ENDINGS:
         raise UsageError(f"{output.name} does not say its format", hint=f"end it with {', '.join(_ENDINGS)}")
-    if not output.absolute().parent.is_dir():
-        raise UsageError(f"there is no folder {output.absolute().parent}")
-    return form
+    return "file"
+
+
+def _pin(text: str) -> tuple[str, str]:
+    """A dataset and its block; what is printed below an answer is taken too."""
+    found = re.fullmatch(r"(.+)[=@]([^=@]+)", text)
+    if found is None:
+        raise UsageError(f"--at {text}: it reads NAME=BLOCK", hint="such as port-haven.stations=12")
+    return found[1], found[2]
+
+
+def pin_lines(pins: Sequence[dict[str, Any]]) -> list[str]:
+    """The blocks that an answer was made of, one a line."""
+    lines: list[str] = []
+    for pin in pins:
+        begin = "    " if lines else "from"
+        older = "" if pin["head"] else ", not the newest"
+        block = f"block {pin['sequence_number']} of {pin['system_time']}{older}"
+        lines.append(humane.plain(f"{begin} {pin['name']}@{pin['block'][-8:]}  {block}"))
+    return lines
 
 
 def _text(query: str) -> str:
@@ -114,20 +201,15 @@ def _say_failure(job: Job) -> None:
         sys.stderr.write(f"  hint: {error.hint}\n")
 
 
-def _print(file: Path, form: str) -> int:
-    """Prints the rows; returns how many columns there was room for."""
+def _print(file: Path) -> int:
+    """Prints the rows as a table; returns how many columns there was room for."""
     from odf_engine.workspace.results import ResultRows
-    from odf_tui.cli.rows import write_csv, write_json, write_plain, write_table
+    from odf_tui.cli.rows import write_plain, write_table
 
     rows = ResultRows(file)
-    if form == "csv":
-        write_csv(rows, sys.stdout)
-    elif form == "json":
-        write_json(rows, sys.stdout)
-    elif not sys.stdout.isatty():
-        write_plain(rows, sys.stdout)
-    else:
+    if sys.stdout.isatty():
         return write_table(rows, _rows_that_fit(), shutil.get_terminal_size().columns)
+    write_plain(rows, sys.stdout)
     return len(rows.columns)
 
 
@@ -135,24 +217,23 @@ def _rows_that_fit() -> int:
     return max(shutil.get_terminal_size().lines - 5, 10)
 
 
-def _write(file: Path, form: str, into: Path) -> None:
-    from odf_engine.workspace.results import ResultRows
-    from odf_tui.cli import rows as writers
+def _copy(file: Path) -> None:
+    """Puts a file on stdout."""
+    sys.stdout.flush()
+    with file.open("rb") as rows:
+        if hasattr(sys.stdout, "buffer"):
+            shutil.copyfileobj(rows, sys.stdout.buffer, 1 << 20)
+            sys.stdout.buffer.flush()
 
-    write = {"csv": writers.write_csv, "json": writers.write_json, "ndjson": writers.write_ndjson}[form]
-    rows: ResultRows = ResultRows(file)
-    with into.open("w", encoding="utf-8", newline="") as stream:
-        write(rows, stream)
 
-
-def _into(output: Path, make: Any) -> None:
+def _into(path: Path, text: str) -> None:
     """Makes a file that is there whole or not at all."""
-    partly = output.with_name(f".{output.name}.part")
+    partly = path.with_name(f".{path.name}.part")
     try:
-        make(partly)
-        partly.replace(output)
+        partly.write_text(text, encoding="utf-8")
+        partly.replace(path)
     except OSError as error:
-        raise OdfError(f"{output} cannot be written: {error.strerror}") from None
+        raise OdfError(f"{path} cannot be written: {error.strerror}") from None
     finally:
         partly.unlink(missing_ok=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -12,6 +13,7 @@ from odf_engine.coordinator.protocol import JobState, Request, Verify
 from odf_engine.errors import UsageError
 from odf_engine.workspace.workspace import DatasetEntry
 from odf_tui import humane
+from odf_tui.cli.checking_proofs import check_proof
 from odf_tui.cli.data import chosen, exit_code, say_failure
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
@@ -27,11 +29,27 @@ from odf_tui.verdict import checked, finding_lines, of, origin_lines, unchecked_
 @click.option(
     "--range", "span", metavar="FROM..TO", help="Only blocks FROM to TO: sequence numbers or hashes."
 )
+@click.option(
+    "--proof",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Check what odf sql --proof wrote: the query is asked again.",
+)
 def verify_verb(
-    names: tuple[str, ...], everything: bool, recursive: bool, integrity: bool, rows: bool, span: str | None
+    names: tuple[str, ...],
+    everything: bool,
+    recursive: bool,
+    integrity: bool,
+    rows: bool,
+    span: str | None,
+    proof: Path | None,
 ) -> None:
     """Checks chain rules, block and slice hashes, sizes, offsets, logical hashes and checkpoints."""
     workspace = open_workspace()
+    if proof is not None:
+        if names or everything or span:
+            raise UsageError("the proof itself says of which datasets it is", hint="give --proof FILE alone")
+        check_proof(workspace, proof)
     entries = chosen(workspace, names, everything, recursive)
     requests: list[tuple[Request, str]] = []
     for entry in entries:

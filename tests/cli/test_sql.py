@@ -36,7 +36,7 @@ def test_rows_of_a_query_in_every_format(odf: Odf, tmp_path: Path) -> None:
     assert "4 rows" in plain.err
     query = "SELECT 'a,\"b' AS text, map('k', DATE'2020-01-02') AS days, NULL AS nothing, true AS yes"
     rows = list(csv.DictReader(io.StringIO(odf("sql", query, "--csv").out)))
-    assert rows == [{"text": 'a,"b', "days": '[["k","2020-01-02"]]', "nothing": "", "yes": "true"}]
+    assert rows == [{"text": 'a,"b', "days": '[["k", "2020-01-02"]]', "nothing": "", "yes": "true"}]
     for name in ("x.parquet", "x.ndjson", "x.json", "x.csv"):
         assert odf("sql", BY_STATION, "-o", str(tmp_path / name)).code == 0
     assert pq.read_table(tmp_path / "x.parquet").column("n").to_pylist() == [240, 240, 237, 240]
@@ -57,7 +57,7 @@ def test_names_of_datasets_and_columns(odf: Odf, demo: tuple[Path, Ran]) -> None
     assert list(first)[:4] == ["offset", "op", "system_time", "event_time"]
     assert first["station"] == first["station_2"]
     assert first["day"] == "INTERVAL '1' DAY"
-    cut = odf("sql", "SELECT id FROM range(0, 70000, 1, 4) ORDER BY id DESC", "-n", "40000", "--csv")
+    cut = odf("sql", "SELECT id FROM range(0, 70000, 1, 4) ORDER BY id DESC", "-n", "40000")
     assert cut.out.splitlines()[1::40000][:1] == ["69999"]
     assert len(cut.out.splitlines()) == 40001
     assert "there are more" in cut.err
@@ -68,6 +68,93 @@ def test_names_of_datasets_and_columns(odf: Odf, demo: tuple[Path, Ran]) -> None
     assert rows.window(39_999, 10).to_pylist() == [{"id": 30_000}]
     sweep(demo[0] / ".odf", kept=2)
     assert len(list((demo[0] / ".odf/cache/queries").iterdir())) == 2
+
+
+def test_datasets_as_they_were(odf: Odf) -> None:
+    """The blocks of an answer, given back, give the same answer."""
+    blocks = odf("log", "port-haven.stations", "--json").json
+    data = [each for each in blocks if each["event"].get("newData")][::-1]
+    first, last = data[0], data[-1]
+    sql = """SELECT (SELECT count(*) FROM port-haven.stations) AS now,
+        (SELECT count(*) FROM as_at(port-haven.stations, '{hash}')) AS then,
+        (SELECT count(DISTINCT station) FROM current(as_at(port-haven.stations, {sequence_number}))) AS each,
+        (SELECT max(event_time) FROM as_of(port-haven.stations, '2024-03-03') s) AS newest,
+        (SELECT count(*) FROM changelog(port-haven.stations)) AS all""".format(**first)
+    ran = odf("sql", sql, "--json", "--as-at", last["system_time"])
+    rows = first["event"]["newData"]["offsetInterval"]["end"] + 1
+    total = last["event"]["newData"]["offsetInterval"]["end"] + 1
+    (found,) = ran.json
+    assert found == {"now": total, "then": rows, "each": rows, "newest": found["newest"], "all": total}
+    assert found["newest"] <= "2024-03-03T00:00:00Z"
+    assert f"port-haven.stations@{last['hash'][-8:]}" in ran.err
+    assert f"@{first['hash'][-8:]}  block {first['sequence_number']} of " in ran.err
+
+    again = "SELECT count(*) AS n FROM port-haven.stations"
+    pin = f"port-haven.stations@{first['hash'][-8:]}"
+    assert odf("sql", again, "--csv", "--at", pin).out.split() == ["n", str(rows)]
+    for wrong, place, message in (
+        ("as_at(port-haven.stations, '2020-01-01')", "column 15", "begins at"),
+        ("as_at(port-haven.stations, '2999-01-01')", "column 15", "has not come yet"),
+        ("current(port-haven.stations, nope)", "column 15", "there is no column 'nope'"),
+        ("current(port-haven.clinic-visits)", "column 15", "key"),
+        ("current(port-haven.station)", "column 15", "there is no dataset 'port-haven.station'"),
+        ("as_at(port-haven.stations, now())", "column 42", "nothing to compute"),
+    ):
+        ran = odf("sql", f"SELECT 1 FROM {wrong}")
+        assert ran.code == 1, wrong
+        assert f"query, line 1, {place}: " in ran.err, wrong
+        assert message in ran.err, wrong
+    assert odf("sql", again, "--as-of", "yesterday").code == 2
+    assert "does not read" in odf("sql", again, "--at", "port-haven.air-readings=1").err
+
+
+def test_what_proves_an_answer(odf: Odf, tmp_path: Path) -> None:
+    sql = (
+        "WITH s AS (SELECT * FROM current(port-haven.stations))"
+        " SELECT s.station, avg(pm25) AS mean"
+        " FROM s JOIN port-haven.air-readings USING (station) GROUP BY ALL"
+    )
+    file, other = tmp_path / "proof.json", tmp_path / "other.json"
+    ran = odf("sql", sql, "--json", "--proof", str(file), "--sign", "port-haven.stations")
+    document = json.loads(file.read_text())
+    assert document["query"] == sql
+    assert [each["state"] for each in document["tables"]] == ["current", "changelog"]
+    assert document["result"]["rows"] == len(ran.json)
+    right = odf("verify", "--proof", str(file))
+    assert right.code == 0
+    assert "signed with the key of port-haven.stations" in right.out
+
+    def changed(**what: object) -> Ran:
+        other.write_text(json.dumps(document | what))
+        return odf("verify", "--proof", str(other), "--json")
+
+    assert changed(query=sql + " HAVING true").json["findings"][0]["kind"] == "signature"
+    unsigned = changed(signature=None, query=sql.replace("avg", "max"))
+    assert (unsigned.code, unsigned.json["findings"][0]["kind"]) == (3, "hash")
+    assert "odf verify port-haven" in unsigned.json["findings"][0]["hint"]
+    lies = [document["tables"][0] | {"state": "changelog"}, document["tables"][1]]
+    kinds = [each["kind"] for each in changed(signature=None, tables=lies).json["findings"]]
+    assert kinds[0] == "table"
+    later = [document["tables"][0] | {"sequenceNumber": 99, "block": "f1620" + "0" * 64}]
+    missing = changed(signature=None, tables=later)
+    assert (missing.code, missing.json["checked"]) == (1, False)
+    assert missing.json["findings"][0]["hint"] == "bring it up to date: odf pull port-haven.stations"
+    assert "this is not the proof" in odf("verify", "--proof", str(_written(other, "{}"))).err
+    for wrong, message in (
+        ("SELECT * FROM port-haven.stations LIMIT 3", "column 35: LIMIT without ORDER BY"),
+        ("SELECT now()", r"now() gives another value each time"),
+        ("SELECT (SELECT max(a) FROM (SELECT 1 AS a ORDER BY a LIMIT 1))", "LIMIT within an expression"),
+    ):
+        assert message in odf("sql", wrong, "--proof", str(other)).err
+    # ORDER BY leaves no tie open, and the order it gives is part of what is proven.
+    sql = "SELECT id % 2 AS a, id FROM range(0, 9, 1, 3) ORDER BY a DESC LIMIT 3"
+    assert odf("sql", sql, "--csv", "--proof", str(file)).out.split() == ["a,id", "1,1", "1,3", "1,5"]
+    assert json.loads(file.read_text())["result"]["order"] == "query"
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
 def test_what_is_wrong_has_its_place_in_the_query(odf: Odf) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from odf_engine.metadata.sql_text import Quoted, headline, table_names
+from odf_engine.metadata.sql_quoted import Quoted
+from odf_engine.metadata.sql_text import headline, table_names
 
 KNOWN = ["port-haven.air-readings", "port-haven.stations", "air.by.day", "somebody/tides", "Plain"]
 
