@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from sqlglot import exp
@@ -32,10 +32,15 @@ class _Parser(Spark.Parser):
     """
 
     FUNCTIONS = {name: Spark.Parser.FUNCTIONS[name] for name in ("ARRAY",)}  # noqa: RUF012 (as sqlglot has it)
+    NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
 
 
-def parsed(query: str) -> exp.Query:
+def parsed(query: str, columns: Iterable[str]) -> exp.Query:
     """The tree of a query.
+
+    Args:
+        query: its text.
+        columns: names of columns that it may have.
 
     Raises:
         NotFollowed: it is no single query, or has words that the tree would lose.
@@ -50,8 +55,18 @@ def parsed(query: str) -> exp.Query:
         raise NotFollowed(f"this is not one SELECT: {headline(query, _MARKED)}")
     if any(word.token_type == TokenType.PIPE_GT for word in words):
         raise NotFollowed("queries with |> cannot be followed")
+    named = {name.upper() for name in columns} & _WORDS
+    for word in words:
+        if word.text.upper() in named and word.token_type != TokenType.IDENTIFIER:
+            raise NotFollowed(
+                f"'{word.text}' may be a column or a word of SQL: write the column as `{word.text}`"
+            )
     _check_whole(words, trees[0])
     return trees[0]
+
+
+_WORDS: Final = frozenset({"ALL", "ANY", "AS", "DISTINCT", "FETCH", "INTERVAL", "NOT", "SELECT"})
+"""Words that Spark may take for columns where the parser does not."""
 
 
 def _said(error: SqlglotError, query: str) -> str:

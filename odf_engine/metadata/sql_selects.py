@@ -10,7 +10,7 @@ from sqlglot import exp
 
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.metadata.sql_parsing import NotFollowed, parsed
-from odf_engine.metadata.sql_relations import How, Open, Out, Relation, Rows, Value, as_rows, merged, raised
+from odf_engine.metadata.sql_relations import Open, Out, Relation, Rows, Value, as_rows, merged, raised
 from odf_engine.metadata.sql_values import (
     GENERATORS,
     WINDOWS,
@@ -52,7 +52,8 @@ def followed(
     follower = _Follower({name.casefold(): column for name, column in times.items()})
     result: Relation | None = None
     for step in queries:
-        result = follower.query(parsed(step.query), Scope(dict(known), follower.query))
+        names = [out.name for relation in known.values() for out in relation.outs if out.name is not None]
+        result = follower.query(parsed(step.query, names), Scope(dict(known), follower.query))
         if step.alias is not None:
             known[step.alias.casefold()] = result
     if result is None:
@@ -82,17 +83,19 @@ class _Follower:
                 return self._together(node, scope)
             case exp.Subquery():
                 _check(node, _SUBQUERY)
-                if node.args.get("joins") or node.args.get("laterals") or isinstance(node.this, exp.Table):
-                    inner = scope.inner()
-                    self._source(node, inner)
-                    raise NotFollowed("joins between brackets cannot be followed")
-                relation = self.query(node.this, replace(scope, rows={}))
-                return self._ordered(node, relation, replace(scope, rows={}))
+                if node.args.get("joins") or node.args.get("laterals") or node.args.get("pivots"):
+                    raise NotFollowed("joins between brackets cannot be followed here")
+                relation = self.query(node.this, self._beside(scope))
+                return self._ordered(node, relation, self._beside(scope))
             case exp.Values():
                 return self._values(node)
             case exp.Table():
                 return self._table(node, scope)
         raise NotFollowed(f"{node.key.upper()} cannot be followed")
+
+    def _beside(self, scope: Scope) -> Scope:
+        """A scope that sees what another one sees around it, and nothing of what that has in its FROM."""
+        return Scope(dict(scope.tables), self.query, outer=scope.outer)
 
     def _with(self, node: exp.Expr, scope: Scope) -> None:
         clause = node.args.get("with_")
@@ -126,7 +129,7 @@ class _Follower:
             relation = self._blurred(left, right, rows, takes_right)
         if node.args.get("distinct"):
             rows |= as_rows(relation.whole(), "group_by")
-        return self._ordered(node, replace(relation, rows=rows), replace(scope, rows={}))
+        return self._ordered(node, replace(relation, rows=rows), self._beside(scope))
 
     def _blurred(self, left: Relation, right: Relation, rows: Rows, takes_right: bool) -> Relation:
         """A union of columns whose number is not known on both sides."""
@@ -163,19 +166,19 @@ class _Follower:
         self._joins(node, scope)
         scope.named = {each.name.casefold(): each for each in node.args.get("windows") or ()}
         group = node.args.get("group")
+        self._decide(node.args.get("where"), scope)  # before there are aliases, which it does not see
         self._windows(group, scope)
         relation = self._projected(node, scope)
         self._grouped(group, relation, scope)
-        self._decide(node.args.get("where"), "filter", scope)
-        self._decide(node.args.get("having"), "filter", scope)
+        self._decide(node.args.get("having"), replace(scope, sources=[("", relation), *scope.sources]))
         if node.args.get("distinct"):
             scope.rows.update(as_rows(relation.whole(), "group_by"))
         ordered = self._ordered(node, relation, scope)
         return replace(ordered, rows=dict(scope.rows))
 
-    def _decide(self, clause: exp.Expr | None, how: How, scope: Scope) -> None:
+    def _decide(self, clause: exp.Expr | None, scope: Scope) -> None:
         if clause is not None:
-            scope.rows.update(as_rows(out_of(clause.this, scope).value, how))
+            scope.rows.update(as_rows(out_of(clause.this, scope).value, "filter"))
 
     def _windows(self, group: exp.Expr | None, scope: Scope) -> None:
         """The columns `window` and `session_window`, which stand for what is grouped by."""
@@ -290,10 +293,9 @@ class _Follower:
             relation = self._table(node, scope)
         elif isinstance(node, exp.Subquery):
             _check(node, _SUBQUERY)
-            inner = scope.inner()
-            inner.outer = scope.outer  # no columns of its neighbours
+            inner = self._beside(scope)
             self._with(node, inner)
-            relation = self._ordered(node, self.query(node.this, inner), Scope(inner.tables, self.query))
+            relation = self._ordered(node, self.query(node.this, inner), self._beside(inner))
         else:
             relation = self.query(node, scope.inner())
         relation = self._pivoted(node, relation)
