@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from odf_tui.looks import Known
     from odf_tui.source import RowWindow
+    from odf_tui.timeline import Timeline
 
 
 class LookSource(Protocol):
@@ -17,7 +18,7 @@ class LookSource(Protocol):
         ...
 
     def primary_key(self, dataset: str) -> list[str]:
-        """The key of a dataset's sources; empty when there is none."""
+        """The columns that tell a dataset's rows apart; empty when nothing says so."""
         ...
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:
@@ -30,4 +31,8 @@ class LookSource(Protocol):
 
     def unspool(self, file: str) -> None:
         """Removes that file; does nothing to any other."""
+        ...
+
+    def timeline(self, dataset: str) -> Timeline:
+        """The blocks of a dataset that brought rows, for going back in time."""
         ...

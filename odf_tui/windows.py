@@ -79,3 +79,53 @@ def goes_on(older: RowWindow, newer: RowWindow) -> bool:
     """Whether a window has all rows of another, and perhaps some after them."""
     before, after = slices_of(older), slices_of(newer)
     return bool(before) and list(after[: len(before)]) == list(before) and older.columns == newer.columns
+
+
+class FirstRows:
+    """The first rows of a dataset, as they were before others came.
+
+    Attributes:
+        base: all rows.
+        row_count: how many there are of them.
+        slices: those with these rows.
+    """
+
+    def __init__(self, base: RowWindow, rows: int) -> None:
+        if isinstance(base, FirstRows):
+            base = base.base
+        self.base = base
+        self.row_count = min(rows, base.row_count)
+        all_slices = slices_of(base)
+        self.slices = all_slices[: slice_at(all_slices, self.row_count - 1) + 1] if self.row_count else ()
+        self.system_columns = base.system_columns
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Names and types: the newest there are."""
+        return self.base.columns
+
+    def window(self, start: int, count: int) -> pa.Table:
+        """Some rows."""
+        return self.base.window(start, self._fitting(start, count))
+
+    def part(self, start: int, count: int, columns: Sequence[int]) -> tuple[pa.Table, Sequence[Gap]]:
+        """Some columns of some rows."""
+        return read_part(self.base, start, self._fitting(start, count), columns)
+
+    def row_of_offset(self, offset: int) -> int | None:
+        """The row with an offset."""
+        if not isinstance(self.base, StoredWindow):
+            return offset if offset < self.row_count else None
+        return self._there(self.base.row_of_offset(offset))
+
+    def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
+        """The first row whose event time is at or after a moment."""
+        if not isinstance(self.base, StoredWindow):
+            return None
+        return self._there(self.base.row_at_time(moment, stop))
+
+    def _fitting(self, start: int, count: int) -> int:
+        return max(min(count, self.row_count - start), 0)
+
+    def _there(self, row: int | None) -> int | None:
+        return row if row is not None and row < self.row_count else None

@@ -16,9 +16,10 @@ from odf_tui.engine.jobs import JobReads
 from odf_tui.engine.looking import LookReads
 from odf_tui.engine.rows import RowReads
 from odf_tui.engine.sql import SqlReads
+from odf_tui.engine.timeline import TimelineReads
 
 
-class WorkspaceSource(DatasetReads, RowReads, Changes, JobReads, SqlReads, LookReads):
+class WorkspaceSource(DatasetReads, RowReads, Changes, JobReads, SqlReads, LookReads, TimelineReads):
     """What the screen needs of a workspace."""
 
     @property

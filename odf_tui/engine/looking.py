@@ -55,10 +55,10 @@ class LookReads(Entries):
         return Known(found or told_by_files(rows), whole, types, required, told)
 
     def primary_key(self, dataset: str) -> list[str]:
-        """The key of a dataset's sources; empty when there is none."""
-        from odf_engine.workspace.projecting import primary_key
+        """The columns that tell rows apart; empty when nothing says so."""
+        from odf_engine.workspace.projecting import key_of
 
-        return primary_key(self.entry(dataset).dataset.state())
+        return key_of(self.entry(dataset).dataset)
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:
         """The rows of a Parquet file that was made of a dataset's.

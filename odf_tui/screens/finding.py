@@ -55,7 +55,8 @@ class Finding(Places):
 
     @on(HintLine.Chosen)
     def _hint_chosen(self, message: HintLine.Chosen) -> None:
-        self.perform(self.keys.by_id[message.action])
+        if message.action in self.keys.by_id:
+            self.perform(self.keys.by_id[message.action])
 
     # --- Lists ---
 

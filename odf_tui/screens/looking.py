@@ -52,14 +52,19 @@ class LookingPart(Waiting, Places):
         row = self.graph.row
         if row is None:
             return
-        from odf_tui.screens.statistics import StatisticsScreen
-
         file = _file_of(self.data_pane.window)
         view = self.data_pane.front_view
         dataset, name = self._subject(row)
         title, of = f"Statistics of {name}", "the whole changelog, retractions too"
         if file is not None and view is not None:
-            title, of = f"{title}: {view.title}", "what pane 3 shows"
+            when = f" {view.when}," if view.when else ""
+            title, of = f"{title}{when}: {view.title}", "what pane 3 shows"
+        self.show_statistics(dataset, name, file, title, of)
+
+    def show_statistics(self, dataset: str, name: str, file: str | None, title: str, of: str) -> None:
+        """Opens the statistics of a dataset, or of a file with rows of it."""
+        from odf_tui.screens.statistics import StatisticsScreen
+
         screen = StatisticsScreen(
             title,
             of,
@@ -103,8 +108,7 @@ class LookingPart(Waiting, Places):
             self.start(self._current_state(row, choose=True))
 
     async def _current_state(self, row: DatasetRow, *, choose: bool) -> None:
-        primary = await asyncio.to_thread(self.source.primary_key, row.id)
-        key = primary if primary and not choose else await self._chosen_key(row, primary)
+        key = await self.key_for(row, choose=choose)
         if not key:
             return
         title = f"Current state of {row.name}"
@@ -114,6 +118,11 @@ class LookingPart(Waiting, Places):
             self.notify_line(f"the current state of {row.name} is being made: K shows it once it is there")
             return
         await self._show_state(row, result)
+
+    async def key_for(self, row: DatasetRow, *, choose: bool) -> list[str] | None:
+        """The key of a dataset; the person is asked where there is none, or to choose another."""
+        primary = await asyncio.to_thread(self.source.primary_key, row.id)
+        return primary if primary and not choose else await self._chosen_key(row, primary)
 
     async def _chosen_key(self, row: DatasetRow, primary: Sequence[str]) -> list[str] | None:
         from odf_tui.screens.key_choice import KeyChoice

@@ -46,6 +46,11 @@ def open_rows(source: Source, dataset: str) -> Opened | None:
     return open_window(window) if window is not None and window.row_count else None
 
 
+def _share_rows(one: RowWindow, other: RowWindow) -> bool:
+    """Whether all rows of one of them are the first rows of the other."""
+    return goes_on(one, other) or goes_on(other, one)
+
+
 class ChunkView(LineView):
     """Lines that are made of chunks. What is not here yet is read when it is asked for."""
 
@@ -80,8 +85,8 @@ class ChunkView(LineView):
         """Another window; chunks that are in both stay."""
         before, self._opened = self._opened, opened
         kept: dict[int, Chunk] = {}
-        if before is not None and opened is not None and goes_on(before.window, opened.window):
-            full = before.window.row_count // CHUNK
+        if before is not None and opened is not None and _share_rows(before.window, opened.window):
+            full = min(before.window.row_count, opened.window.row_count) // CHUNK
             kept = {number: chunk for number, chunk in self._chunks.items() if number < full}
         self._chunks = OrderedDict(kept)
         if opened is not None:

@@ -152,14 +152,15 @@ class DataPane(FindingPane):
         row, column = self._row_of_base(), self.view.column
         if row is None:
             return False
-        self.leave_all()
+        self.leave_to_time()
         self.view.go_centred(row)
         self.view.go_to(row, column)
         return True
 
     def _row_of_base(self) -> int | None:
-        front, opened = self.front_view, self._opened
-        if front is None or opened is None or not self.view.count():
+        front, at = self.front_view, self.time_view
+        opened = at.opened if at is not None else self._opened
+        if front is None or front is at or opened is None or not self.view.count():
             return None
         from odf_tui.widgets.derived import PickedWindow  # Arrow is here by now: such a view was made
 

@@ -7,11 +7,13 @@ from itertools import zip_longest
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.geometry import Region
+from textual.message import Message
 
 from odf_tui.humane import count, plain, shorten
 from odf_tui.source import RowWindow
@@ -34,6 +36,7 @@ class View(msgspec.Struct, frozen=True):
         below: cursor and column of what it covers.
         of: of which rows it was made, in words.
         source: what it was made of.
+        when: the time at which the rows are seen, for the upper border; empty: as they are now.
     """
 
     opened: Opened
@@ -43,6 +46,12 @@ class View(msgspec.Struct, frozen=True):
     below: tuple[int, int]
     of: str = ""
     source: Opened | None = None
+    when: str = ""
+
+
+TIME: Final = "time"
+"""The kind of the view that shows the rows of another time."""
+_MADE_OF_IT: Final = ("sorted", "kept")
 
 
 class ViewsPane(Pane):
@@ -54,6 +63,9 @@ class ViewsPane(Pane):
 
     number = 3
     label = "Data"
+
+    class Other(Message):
+        """The pane shows another dataset, or words in place of rows."""
 
     def __init__(self, id: str, classes: str = "") -> None:
         super().__init__(id, classes)
@@ -94,6 +106,7 @@ class ViewsPane(Pane):
         self.view.say(*lines)
         self.tell_below("")
         self.retitle("")
+        self.post_message(self.Other())
 
     def show(self, dataset: str, opened: Opened) -> None:
         """Shows rows. For the same dataset the cursor stays where it is, and so do the views before them."""
@@ -104,6 +117,8 @@ class ViewsPane(Pane):
             self._views = []
         if not self._views:
             self._show_all(stay=stay)
+        if not stay:
+            self.post_message(self.Other())
 
     def shows(self, dataset: str) -> bool:
         """Whether all rows of this dataset are in the table."""
@@ -126,8 +141,41 @@ class ViewsPane(Pane):
 
     def put(self, view: View) -> None:
         """Puts a view before what is shown."""
+        if view.kind in _MADE_OF_IT and self._views:
+            view = replace(view, when=self._views[-1].when)
         self._views.append(view)
         self._show_front()
+
+    def rows_of(self, dataset: str) -> RowWindow | None:
+        """All rows of a dataset, when they are shown or lie under what is."""
+        return self._opened.window if dataset == self.dataset and self._opened is not None else None
+
+    @property
+    def time_view(self) -> View | None:
+        """The view of another time, wherever it is among the views."""
+        return next((view for view in self._views if view.kind == TIME), None)
+
+    def show_time(self, view: View) -> None:
+        """Shows the rows of another time in place of all that is shown; cursor and columns stay."""
+        self.halt()
+        self.view.unmark()
+        below = (self.view.cursor, self.view.column) if not self._views else self._views[0].below
+        self._views = [replace(view, below=below)]
+        self.retitle(view.title)
+        self.view.open(view.opened, stay=True, choice=self._choices.get(self._table))
+        self.tell_place()
+
+    def leave_to_time(self) -> None:
+        """Takes away the views that were made of what is shown at a time, or of all rows."""
+        while self._views and self._views[-1].kind != TIME:
+            self.leave()
+
+    def retitle(self, context: str | None = None) -> None:
+        """Title; the time at which the rows are seen comes first."""
+        front = self.front_view
+        if context is not None and front is not None and front.when:
+            context = f"{front.when} · {context}"
+        super().retitle(context)
 
     def leave(self) -> bool:
         """Takes the front view away; whether there was one."""

@@ -171,6 +171,7 @@ class FakeSource(FakeBlocks, FakeLogs, FakeQuestions, FakeLooks, FakeSharing):
         self.ui = UiConfig(ascii="never")  # whatever the locale of the tests is
         self.kept, self.history, self.questions = {}, [], {}
         self.counted, self.keys, self.spooled, self.unspooled = set(), {}, [], []
+        self.timelines = {}
         self.links: list[FakeLink] = []
         self.connecting: list[OdfError] = []
         self.windows: dict[str, Rows] = {}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 
 from odf_engine.workspace.described import ColumnStatistics, Frequent, Statistics
 from odf_tui.looks import Known
 from odf_tui.source import RowWindow
+from odf_tui.timeline import Probe
 
 HOURS = [3, 12, 41, 80, 96, 70, 55, 40, 31, 22, 14, 9, 8, 6, 4, 2, 1, 1, 0, 1]
 _PLACES = (
@@ -74,6 +77,36 @@ class FileWindow:
         return self._window.window(start, max(min(count, self.row_count - start), 0))
 
 
+class FakeTimeline:
+    """Blocks that came every ten minutes; every fourth corrects, and before the third the schema changed.
+
+    Attributes:
+        probed: the stops whose files were asked.
+    """
+
+    timed = True
+
+    def __init__(self, rows: int, size: int = 1000) -> None:
+        self.rows = [min(start + size, rows) for start in range(0, rows, size)]
+        self.blocks = [3 + at for at in range(len(self.rows))]
+        self.times = [1_709_288_520_000 + at * 600_000 for at in range(len(self.rows))]
+        self.head = self.blocks[-1]
+        self.schemas = [2] if len(self.rows) > 2 else []
+        self.probed: list[int] = []
+
+    def probe(self, stops: Sequence[int]) -> list[Probe]:
+        """An hour of event time a row."""
+        self.probed += stops
+        hour, day = 3_600_000, 1_709_251_200_000
+        found: list[Probe] = []
+        for stop in stops:
+            first, last = self.rows[stop - 1] if stop else 0, self.rows[stop] - 1
+            moments = (day + first * hour,) if stop % 4 == 3 else ()
+            group = (last - first + 1, day + first * hour, day + last * hour)
+            found.append(Probe(stop, bool(moments), (group,), moments))
+        return found
+
+
 class FakeLooks:
     """Statistics and the current state of datasets.
 
@@ -81,12 +114,14 @@ class FakeLooks:
         counted: datasets and files whose statistics were computed.
         keys: primary keys by dataset.
         spooled: windows that were written to files.
+        timelines: histories that are not made of the rows.
     """
 
     counted: set[str]
     keys: dict[str, list[str]]
     spooled: list[RowWindow]
     unspooled: list[str]
+    timelines: dict[str, FakeTimeline]
 
     def described(self, dataset: str, file: str | None) -> Known:
         """Eight columns."""
@@ -112,3 +147,7 @@ class FakeLooks:
         """Notes it."""
         if file:
             self.unspooled.append(file)
+
+    def timeline(self, dataset: str) -> FakeTimeline:
+        """Blocks of a thousand rows, as far as the rows go; a place of its own can be given."""
+        return self.timelines.get(dataset) or FakeTimeline(self.rows(dataset).row_count)  # type: ignore[attr-defined]
