@@ -93,6 +93,19 @@ def test_the_current_state_and_its_statistics_and_a_file_of_it(entry, context, t
     assert execute(Describe("", file=file), context, Reporter()) == {"name": "", "rows": 2}
 
 
+def test_the_state_as_at_a_block_and_as_of_a_time(entry, context):
+    block = str(entry.dataset.block(1).hash)
+    found = execute(Project(str(entry.id), as_at=block), context, Reporter())
+    assert (found["rows"], found["of"], found["pin"]["sequence_number"]) == (0, 0, 1)
+    assert (found["pin"]["last_offset"], found["pin"]["head"]) == (None, False)
+    for moment, rows in (("2020-01-01T00:00:00Z", 0), ("2999-01-01T00:00:00+01:00", 2)):
+        assert execute(Project(str(entry.id), as_of=moment), context, Reporter())["rows"] == rows
+    with pytest.raises(UsageError, match="not an RFC 3339 time"):
+        execute(Project(str(entry.id), as_of="yesterday"), context, Reporter())
+    with pytest.raises(UsageError, match="nothing was known"):
+        execute(Project(str(entry.id), as_at="2000-01-01T00:00:00Z"), context, Reporter())
+
+
 def test_what_cannot_be_done(entry, context, tmp_path):
     with pytest.raises(NotFound):
         execute(Describe("port/nobody"), context, Reporter())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from odf_engine.chain.chain import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.changelog import Op
 from odf_engine.data.slices import slice_schema, write_slice
-from odf_engine.errors import Cancelled, InvalidSchema, OdfError, UsageError
-from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DataSlice, SetDataSchema
+from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
+from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DataSlice, SetDataSchema, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
@@ -47,7 +48,7 @@ A, R, C_FROM, C_TO = Op
 Key = tuple[str | None, int]
 
 
-def changes(rows: list[tuple[Op, Key, str]]) -> pa.Table:
+def changes(rows: Sequence[tuple[Op, Key, str]]) -> pa.Table:
     return pa.table(
         {
             "op": pa.array([op for op, _, _ in rows], pa.uint8()),
@@ -146,6 +147,51 @@ def test_it_is_made_once_for_the_rows_that_are_there(
     assert project(workspace.odf, stations, ["station"], Reporter()).of == 8
 
 
+def test_it_goes_on_from_the_file_of_fewer_slices(
+    workspace: Workspace, stations: Dataset, append: Append
+) -> None:
+    append(stations, changes(STORY[:4]))
+    first = project(workspace.odf, stations, [], Reporter())
+    append(stations, changes(STORY[4:]))
+    append(stations, changes([(A, ("Lighthouse", 0), "city"), (R, (None, 0), "nobody")]))
+    old = stations.slice_path(stations.slices()[0])
+    old.rename(old.with_name("away"))
+    found = project(workspace.odf, stations, [], Reporter())  # which needs the new slices only
+    assert shown(found) == [("Quay", 1, "harbour"), ("Quay", 0, "county"), ("Lighthouse", 0, "city")]
+    assert (found.rows, found.of) == (3, 9)
+    assert project(workspace.odf, stations, [], Reporter(), until=3) == first
+    middle = project(workspace.odf, stations, [], Reporter(), until=6)
+    assert (middle.rows, middle.of) == (3, 7)
+    none = project(workspace.odf, stations, [], Reporter(), until=-1)
+    assert (none.rows, none.of) == (0, 0)
+    # A block without rows changes nothing, and a file that is damaged is made anew.
+    stations.commit([SetInfo("x")], system_time=Timestamp.now(), expected_head=stations.head())
+    assert project(workspace.odf, stations, [], Reporter()) == found
+    old.with_name("away").rename(old)
+    for each in (found.file, middle.file):
+        each.unlink()
+    damaged = bytearray(first.file.read_bytes())
+    damaged[4:200] = bytes(196)
+    first.file.write_bytes(damaged)
+    assert project(workspace.odf, stations, [], Reporter()) == found
+    assert not first.file.exists()
+
+
+def test_as_of_an_event_time_with_and_without_a_key(
+    workspace: Workspace, stations: Dataset, append: Append
+) -> None:
+    times = pa.array([1, 1, 2, 1, 5, 2, 9], pa.timestamp("s", "UTC")).cast(pa.timestamp("ms", "UTC"))
+    append(stations, changes(STORY).append_column("event_time", times))
+    found = project(workspace.odf, stations, [], Reporter(), as_of=Timestamp.from_ms(4000))
+    assert shown(found) == [("Quay", 0, "city"), ("Quay", 1, "harbour")]  # the county took over at 5
+    assert project(workspace.odf, stations, [], Reporter(), as_of=Timestamp.from_ms(4000)) == found
+    later = project(workspace.odf, stations, [], Reporter(), as_of=Timestamp.from_ms(5000))
+    assert shown(later) == [("Quay", 1, "harbour"), ("Quay", 0, "county")]
+    assert project(workspace.odf, stations, ["owner"], Reporter(), as_of=Timestamp.from_ms(9000)).rows == 3
+    known = project(workspace.odf, stations, [], Reporter(), as_of=Timestamp.from_ms(5000), until=-1)
+    assert (known.rows, known.of) == (0, 0)
+
+
 @st.composite
 def changelogs(draw: st.DrawFn) -> tuple[list[tuple[Op, Key, str]], dict[Key, str]]:
     """Operations that go with each other, and what they come to."""
@@ -206,6 +252,10 @@ def test_keys_that_are_none(workspace: Workspace, stations: Dataset, append: App
     assert primary_key(bare[0].dataset.state()) == []
     with pytest.raises(UsageError, match="no primary key"):
         project(workspace.odf, bare[0].dataset, [], Reporter())
+    with pytest.raises(NotFound, match="no rows yet"):
+        project(workspace.odf, bare[0].dataset, ["station"], Reporter())
+    with pytest.raises(NotFound, match="no rows yet"):
+        project(workspace.odf, bare[0].dataset, [], Reporter(), as_of=Timestamp.now())
 
 
 def test_a_dataset_whose_sources_have_other_keys(workspace: Workspace) -> None:
