@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.workspace.differing import Difference
+from odf_engine.workspace.differing import ComparedColumn, Difference
 from odf_engine.workspace.pins import Pin
 from odf_tui.humane import count, moment, plain
 from odf_tui.windows import NULL
@@ -89,17 +89,21 @@ class RowTexts:
     """Some rows of a file of differences as texts; Arrow is needed.
 
     Args:
-        found: what they are of.
-        table: the rows, with all columns of the file.
+        columns: those that are wanted.
+        keyed: whether some of them tell rows apart, or rows are compared as a whole.
+        table: the rows, with what the file has of these columns.
+
+    Attributes:
+        changes: for each row ``added``, ``removed`` or ``changed``.
     """
 
-    def __init__(self, found: Difference, table: pa.Table) -> None:
+    def __init__(self, columns: Sequence[ComparedColumn], keyed: bool, table: pa.Table) -> None:
         from odf_engine.workspace.differing_columns import CHANGE, changed_cells
         from odf_tui.widgets.cells import texts
 
-        self._found = found
+        self._columns, self._keyed = columns, keyed
         self.changes: list[str] = table.column(CHANGE).to_pylist()
-        self._other = {name: mask.to_pylist() for name, mask in changed_cells(table, found.columns).items()}
+        self._other = {name: mask.to_pylist() for name, mask in changed_cells(table, columns).items()}
         self._texts = {name: texts(table.column(name)) for name in table.column_names}
 
     def cells(self, row: int, *, only_changed: bool) -> Iterator[tuple[str, str | None, str | None, bool]]:
@@ -108,14 +112,22 @@ class RowTexts:
         With ``only_changed``, a changed row has its key and what differs, and others what is not null.
         """
         change = self.changes[row]
-        for each in self._found.columns:
+        for each in self._columns:
             old, new = self._text(each.old, row), self._text(each.new, row)
-            differs = change == "changed" and self._other.get(each.name, [False] * (row + 1))[row]
+            differs = each.name in self._other and self._other[each.name][row]
             if each.key:
-                if not only_changed or self._found.key or old is not None:
+                if not only_changed or self._keyed or old is not None:
                     yield each.name, old, new, False
             elif not only_changed or differs or (change != "changed" and (old, new) != (None, None)):
                 yield each.name, old, new, differs
+
+    def cell(self, row: int, column: int) -> str | None:
+        """A value as it is shown in a table: of a changed one both."""
+        each = self._columns[column]
+        old, new = self._text(each.old, row), self._text(each.new, row)
+        if each.name in self._other and self._other[each.name][row]:
+            return f"{_cut(old, None)}{ARROW}{_cut(new, None)}"
+        return old if self.changes[row] == "removed" else new
 
     def _text(self, name: str | None, row: int) -> str | None:
         return None if name is None else self._texts[name][row]

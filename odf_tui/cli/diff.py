@@ -150,7 +150,7 @@ def _show(found: Difference, limit: int | None) -> None:
     if rows.row_count:
         print_line([("rows", "strong")])
     for start in range(0, rows.row_count, GROUP_ROWS):
-        texts = diffwords.RowTexts(found, rows.window(start, GROUP_ROWS))
+        texts = diffwords.RowTexts(found.columns, bool(found.key), rows.window(start, GROUP_ROWS))
         for at in range(len(texts.changes)):
             print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
     if rows.row_count < found.rows:
