@@ -321,13 +321,28 @@ def _print_manifest(snapshot: DatasetSnapshot) -> None:
 
 
 @verb("graph", example="odf graph --dot | dot -Tsvg > graph.svg", json=True)
+@click.argument("names", nargs=-1)
+@click.option("--columns", is_flag=True, help="Which columns are made from which.")
 @click.option("--dot", is_flag=True, help="As a Graphviz document.")
-def graph_verb(dot: bool) -> None:
-    """Shows which datasets are made from which."""
+def graph_verb(names: tuple[str, ...], columns: bool, dot: bool) -> None:
+    """Shows which datasets are made from which; with --columns, their columns, of all or of NAMES.
+
+    What feeds a column is found in the queries alone: no data is read. Whatever has part in a value is
+    there; where a query cannot be followed, that is said, and everything may come from everything.
+    """
+    if dot and options_of().json:
+        raise UsageError("either --json or --dot")
+    if columns:
+        from odf_tui.cli.columns import show_columns
+
+        show_columns(open_workspace(), names, dot=dot)
+        return
+    if names:
+        raise UsageError("names go with --columns", hint="odf graph shows the graph of all datasets")
     summaries = open_workspace().summaries()
-    names = {summary.id: summary.name for summary in summaries}
+    known = {summary.id: summary.name for summary in summaries}
     edges = [
-        (names.get(source, str(source)), summary.name) for summary in summaries for source in summary.inputs
+        (known.get(source, str(source)), summary.name) for summary in summaries for source in summary.inputs
     ]
     if options_of().json:
         print_json(
