@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.workspace.differing import ComparedColumn, Difference
-from odf_engine.workspace.pins import Pin
 from odf_tui.humane import count, moment, plain
 from odf_tui.windows import NULL
 
@@ -20,17 +19,22 @@ STYLES: Final = {"+": "good", "-": "bad", "~": "warn"}
 ARROW: Final = " → "
 
 
-def place(at: Pin) -> str:
-    """A block and its time, such as ``block 12 (2024-03-01 14:02)``."""
-    return f"block {count(at.sequence_number)} ({moment(at.system_time)})"
-
-
 def sides(found: Difference) -> str:
-    """What was compared."""
+    """What was compared: blocks with their times."""
     old, new = found.old, found.new
+    times = moments(old.system_time, new.system_time)
+    places = [
+        f"block {count(at.sequence_number)} ({time})" for at, time in zip((old, new), times, strict=True)
+    ]
     if old.dataset == new.dataset:
-        return f"{new.name}: {place(old)}{ARROW}{place(new)}"
-    return f"{old.name}, {place(old)}{ARROW}{new.name}, {place(new)}"
+        return f"{new.name}: {places[0]}{ARROW}{places[1]}"
+    return f"{old.name}, {places[0]}{ARROW}{new.name}, {places[1]}"
+
+
+def moments(old: str | None, new: str | None) -> tuple[str, str]:
+    """Two times to the minute; in full where they would be the same then."""
+    short = moment(old) or "none", moment(new) or "none"
+    return (old, new) if short[0] == short[1] and old and new and old != new else short
 
 
 def counts(found: Difference) -> list[Span]:
@@ -73,8 +77,7 @@ def between(found: Difference) -> str:
     parts = [] if steps is None else [f"{count(steps)} block{'' if steps == 1 else 's'}"]
     parts.append(f"changelog {count(old)}{ARROW}{count(new)} rows")
     if found.watermarks[0] != found.watermarks[1]:
-        marks = [moment(each) or "none" for each in found.watermarks]
-        parts.append(f"watermark {ARROW.join(marks)}")
+        parts.append(f"watermark {ARROW.join(moments(*found.watermarks))}")
     return " · ".join(parts)
 
 

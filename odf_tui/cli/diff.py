@@ -154,7 +154,8 @@ def _show(found: Difference, limit: int | None) -> None:
         for at in range(len(texts.changes)):
             print_line([("  ", ""), *texts.spans(at, _WIDEST if terminal else None)])
     if rows.row_count < found.rows:
-        say(f"{count(found.rows - rows.row_count)} more rows: -n, --csv and -o FILE show them")
+        more = found.rows - rows.row_count
+        say(f"{count(more)} more {'row' if more == 1 else 'rows'}: -n, --csv and -o FILE show them")
 
 
 def _printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:

@@ -1,0 +1,81 @@
+"""``odf diff``: two versions of a dataset or two datasets, for people, as JSON, CSV and files."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from odf_engine.workspace.workspace import Workspace
+from tests.cli.conftest import Odf
+from tests.sync.builders import add_slices, describe, make_root
+
+
+def test_diff(fresh: Odf, tmp_path: Path) -> None:
+    workspace = Workspace.find(tmp_path)
+    entry = make_root(workspace, "numbers", slices=1)
+    describe(entry, "people \x1b[31mby city")
+    add_slices(entry, rows=2, city="Th\x07un")
+    ran = fresh("diff", "numbers")
+    assert (ran.code, ran.out.splitlines()) == (0, [
+        "numbers: block 2 (2024-05-01T00:00:01Z) → block 4 (2024-05-01T00:00:03Z)",
+        "  + 2 added  - 0 removed  3 the same · whole rows, there is no key",
+        "  2 blocks · changelog 3 → 5 rows · watermark 2024-05-01T00:00:01Z → 2024-05-01T00:00:03Z",
+        "SetInfo",
+        "  + kind: SetInfo",
+        '  + description: "people \\e[31mby city"',
+        "rows",
+        "  +  event_time=2024-05-01 00:00:03Z  city=Th␇un  people=3",
+        "  +  event_time=2024-05-01 00:00:03Z  city=Th␇un  people=4",
+    ])  # fmt: skip
+    by_city = ("diff", "numbers", "--from", "2", "--to", "2024-06-01", "--key", "city")
+    ran = fresh(*by_city, "-n", "0")
+    assert "+ 1 added  - 0 removed  ~ 0 changed  1 the same · by city" in ran.out
+    assert "1 more row: -n" in ran.err
+    told = fresh(*by_city, "--json").json
+    assert (told["added"], told["unchanged"], told["new"]["sequence_number"]) == (1, 1, 4)
+    assert told["changes"] == [{
+        "change": "added", "key": {"city": "Th\x07un"}, "old": {},
+        "new": {"event_time": "2024-05-01T00:00:03Z", "people": 4},
+    }]  # fmt: skip
+    _other_dataset(fresh, workspace, tmp_path)
+    _what_is_wrong(fresh)
+
+
+def _other_dataset(odf: Odf, workspace: Workspace, folder: Path) -> None:
+    make_root(workspace, "others", slices=1, rows=4)
+    args = ("diff", "numbers", "others", "--key", "people")
+    ran = odf(*args, "--csv", "-n", "1")
+    assert list(csv.DictReader(io.StringIO(ran.out))) == [{
+        "change": "changed", "people": "3", "old_city": "Th\x07un", "new_city": "Bern",
+        "old_event_time": "2024-05-01T00:00:03Z", "new_event_time": "2024-05-01T00:00:01Z",
+    }]  # fmt: skip
+    assert (
+        "~  people=3  event_time=2024-05-01 00:00:03Z → 2024-05-01 00:00:01Z  city=Th␇un → Bern"
+        in odf(*args).out
+    )
+    assert [row["change"] for row in odf(*args, "--json").json["changes"]] == ["changed", "removed"]
+    for ending in ("parquet", "csv", "ndjson", "json"):
+        assert odf(*args, "-o", str(folder / f"x.{ending}")).err.endswith(
+            f"2 rows in {folder / f'x.{ending}'}\n"
+        )
+    assert pq.read_table(folder / "x.parquet").column("change").to_pylist() == ["changed", "removed"]
+    assert len((folder / "x.ndjson").read_text().splitlines()) == 2
+
+
+def _what_is_wrong(odf: Odf) -> None:
+    for arguments, code, words in (
+        (("numbers", "--from", "4", "--to", "4"), 2, "both sides are block 4 of numbers"),
+        (("numbers", "numbers"), 0, ""),
+        (("numbers", "--from", "1999-01-01"), 2, "nothing was known of it at 1999-01-01"),
+        (("numbers", "--from", "2024-13-01"), 2, "--from: '2024-13-01' is no day or time"),
+        (("numbers", "--to", "77"), 1, "there is no block number 77"),
+        (("numbers", "--key", "nope"), 1, "there is no column 'nope'"),
+        (("numbers", "nothing"), 1, "nothing"),
+        (("numbers", "--csv", "--json"), 2, "the rows go one way"),
+        (("numbers", "-o", "x.txt"), 2, "does not say its format"),
+    ):
+        ran = odf("diff", *arguments)
+        assert (ran.code, words in ran.err) == (code, True), (arguments, ran)
