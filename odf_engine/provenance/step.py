@@ -7,7 +7,9 @@ have, and says why.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -19,8 +21,12 @@ from odf_engine.progress import Reporter
 from odf_engine.provenance.step_folding import Folding
 from odf_engine.provenance.step_history import History, histories
 from odf_engine.provenance.step_rows import SCATTERED, Sought, Traced, session_at, trace_rows
+from odf_engine.provenance.step_state import Stated
+from odf_engine.provenance.step_time import Part
 from odf_engine.spark.origins import NeedsState
+from odf_engine.transform.plan import Transaction
 from odf_engine.transform.run import make_request
+from odf_engine.transform.streaming import plain_folder
 from odf_engine.workspace.traced import Run
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.versions import SPARK
@@ -101,7 +107,7 @@ def _step(
     traced: Traced | None = None
     if reason is None:
         try:
-            with job_folder(workspace.odf / "cache", "replay") as folder:
+            with _plain_folder(workspace, spark) as folder:
                 traced = _traced(workspace, history, runs, spark, folder, reporter)
         except Cancelled:
             raise
@@ -121,16 +127,35 @@ def _traced(
     folder: Path,
     reporter: Reporter,
 ) -> Traced:
-    transaction = history.own(workspace)
-    system_time = history.block.block.system_time
-    request = make_request(transaction, folder, folder / "data", system_time)
+    own = _part(history, history.own(workspace), folder / "own")
     sought = _sought(history, runs)
-    if not history.keeps_state:
+    session = session_at(spark, own.request)
+    try:
+        if not history.keeps_state:
+            return trace_rows(session, own.request, sought, reporter)
+        before = history.past(workspace)
+        past = None if before is None else _part(history, before, folder / "past")
+        return Stated(session, past, own, sought, folder, reporter).trace()
+    except NeedsState as reason:
+        return Traced([], reason=f"the query has {reason}", lost=True)
+
+
+@contextmanager
+def _plain_folder(workspace: Workspace, spark: SparkRuntime) -> Iterator[Path]:
+    """A folder for temporary files whose path Spark takes as it is."""
+    with job_folder(workspace.odf / "cache", "replay") as job:
+        folder = plain_folder(job / "step", str(spark.session().sparkContext.master))
+        folder.mkdir(exist_ok=True)
         try:
-            return trace_rows(session_at(spark, request), request, sought, reporter)
-        except NeedsState as reason:
-            return Traced([], reason=f"the query has {reason}", lost=True)
-    return Traced([], reason="the query keeps a state", lost=True)
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _part(history: History, transaction: Transaction, folder: Path) -> Part:
+    folder.mkdir()
+    system_time = history.block.block.system_time
+    return Part(transaction, make_request(transaction, folder, folder / "data", system_time))
 
 
 def _sought(history: History, runs: list[Run]) -> Sought:

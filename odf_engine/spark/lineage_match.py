@@ -81,9 +81,9 @@ def matched(
         pairs = _pairs(made, names, wanted)
         ours = _compared(made, [(name, kind) for name, _, kind in pairs], wanted, operation, identity)
         vocab = wanted.vocab
-        within = _within(identifier(vocab.offset_column), wanted.runs)
+        asked = within(identifier(vocab.offset_column), wanted.runs)
         theirs = _compared(
-            wanted.rows.selectExpr("*", f"{within} AS {_WANTED}"),
+            wanted.rows.selectExpr("*", f"{asked} AS {_WANTED}"),
             [(name, kind) for _, name, kind in pairs],
             wanted,
             vocab.operation_type_column,
@@ -91,7 +91,7 @@ def matched(
              f"{identifier(vocab.operation_type_column)} AS odf_op", _WANTED],
         )  # fmt: skip
         columns = [*(f"c{at}" for at in range(len(pairs))), SIGN]
-        ours, theirs = _narrowed(session, ours, theirs, columns)
+        ours, theirs = narrowed(session, ours, theirs, columns)
         ranks = f"(a.{_RANK} = b.{_RANK} OR a.{THERE} <> b.{FOUND})" if wanted.ranked else "true"
         return _joined(session, ours, theirs, columns, [_bare(each) for each in identity], ranks)
 
@@ -136,7 +136,7 @@ def _compared(
     """The compared columns as ``c0``, …, in the types of the slice, with their sign, and more."""
     exprs: list[str] = []
     for at, (name, kind) in enumerate(columns):
-        exprs.append(f"{_as_stored(identifier(name), kind, close=wanted.close)} AS c{at}")
+        exprs.append(f"{as_stored(identifier(name), kind, close=wanted.close)} AS c{at}")
     sign = "1"
     if wanted.signed and operation is not None:
         gone = f"{Op.RETRACT:d}, {Op.CORRECT_FROM:d}"
@@ -144,7 +144,8 @@ def _compared(
     return frame.selectExpr(*exprs, f"{sign} AS {SIGN}", *more)
 
 
-def _as_stored(text: str, kind: st.DataType, *, close: bool) -> str:
+def as_stored(text: str, kind: st.DataType, *, close: bool = False) -> str:
+    """A value as SQL, in the form in which a slice keeps it."""
     if isinstance(kind, st.TimestampType):
         return f"unix_millis({text})"  # as slices keep it
     if close and isinstance(kind, st.DoubleType | st.FloatType):
@@ -155,10 +156,10 @@ def _as_stored(text: str, kind: st.DataType, *, close: bool) -> str:
     return f"CAST({text} AS {kind.simpleString()})"
 
 
-def _narrowed(
+def narrowed(
     session: SparkSession, ours: DataFrame, theirs: DataFrame, columns: Sequence[str]
 ) -> tuple[DataFrame, DataFrame]:
-    """Both sides without rows that are like none of those that are wanted."""
+    """Both sides without rows that are like none of those that are wanted (``odf_wanted`` of the latter)."""
     asked = theirs.where(_WANTED).select(*columns)
     few = asked.limit(_MOST_BROADCAST + 1).count()
     if few <= _MOST_LITERALS:
@@ -182,7 +183,13 @@ def _rows_of(frame: DataFrame) -> list[Any]:
     return list(java.queryExecution().executedPlan().executeCollect())
 
 
-def _like(make: Catalyst, frame: DataFrame, rows: Sequence[Any], kind: Any, width: int) -> DataFrame:
+def _like(
+    make: Catalyst,
+    frame: DataFrame,
+    rows: Sequence[Any],
+    kind: Any,
+    width: int,
+) -> DataFrame:
     """The rows of a frame whose first columns are those of some rows."""
     plan = analysed(frame)
     output = items(plan.output())[:width]
@@ -227,11 +234,11 @@ def _joined(
     )
 
 
-def _within(column: str, runs: Sequence[tuple[int, int]]) -> str:
+def within(column: str, runs: Sequence[tuple[int, int]]) -> str:
     """Whether a number lies in one of some runs, looked for by halves."""
     if len(runs) == 1:
         first, last = runs[0]
         return f"({column} BETWEEN {first} AND {last})"
     middle = len(runs) // 2
-    left, right = _within(column, runs[:middle]), _within(column, runs[middle:])
+    left, right = within(column, runs[:middle]), within(column, runs[middle:])
     return f"IF({column} < {runs[middle][0]}, {left}, {right})"

@@ -86,16 +86,18 @@ def stateful(
         InvalidQuery, Unsupported: the query is of no kind that can be run; the hint says how to write it.
     """
     with translated():
-        made = _Maker(session, inputs, event_time, changing, system)
+        made = Maker(session, inputs, event_time, changing, system)
         found = made.stream(frame)
         if not made.ordering:
             return found
         # Checked by Spark as it is; rows are put in order for sums only afterwards.
         session.conf.set("spark.sql.streaming.unsupportedOperationCheck", "false")
-        return _Maker(session, inputs, event_time, changing, system, in_order=True).stream(frame)
+        return Maker(session, inputs, event_time, changing, system, in_order=True).stream(frame)
 
 
-class _Maker(Follower):
+class Maker(Follower):
+    """Makes a stream of an analysed plan; :mod:`odf_engine.spark.lineage` has rows keep more."""
+
     def __init__(
         self,
         session: SparkSession,
@@ -337,7 +339,7 @@ class _Maker(Follower):
                 made = self.filter(self.expressions.GreaterThan(rows, self.long(0)), made)
                 made = self.project([column.toAttribute() for column in columns], made)
             return Part(made, [], frozenset())
-        self._running = [_place_of(each, columns) for each in grouping]
+        self._running = [place_of(each, columns) for each in grouping]
         self._grouping = [each.sql() for each in grouping]
         return Part(made, [rows], frozenset())
 
@@ -393,7 +395,7 @@ class _Maker(Follower):
         return self.project(items(child.output()), part.plan) if part.origin else part.plan
 
 
-def _place_of(grouping: Any, columns: list[Any]) -> int:
+def place_of(grouping: Any, columns: list[Any]) -> int:
     """The id of the column that gives what rows are grouped by; -1 when there is none."""
     for column in columns:
         inner = column.child() if name_of(column) == "Alias" else column

@@ -52,3 +52,51 @@ def test_row_by_row(deriving: Deriving, runtime: SparkRuntime) -> None:
     assert [[runs for _, _, runs in each.feeds] for each in many] == [
         [[(1, 3)], [(0, 1)]], [[(4, 6), (8, 8)], []],
     ]  # fmt: skip
+
+
+def test_windows_with_late_rows(deriving: Deriving, runtime: SparkRuntime) -> None:
+    root = deriving.root()
+    made = deriving.derivative(
+        "SELECT window.start AS event_time, city, sum(x) AS s, count(*) AS n\n"
+        "FROM input GROUP BY window(event_time, '1 day'), city HAVING sum(x) > 1"
+    )
+    deriving.rows(root, (1, "a", 1), (1.5, "b", 2))
+    deriving.run(made)
+    deriving.rows(root, (1.75, "a", 5), (1.75, "a", 5), (2.5, "a", 7))
+    deriving.run(made)
+    deriving.rows(root, (1.25, "a", 100), (2.75, "b", 3))  # the first came too late
+    deriving.rows(root, (6, "a", 1), watermark="2024-01-09T00:00:00Z")
+    deriving.run(made)
+    assert deriving.result(made, "city", "s") == [("a", 11), ("b", 2), ("a", 7), ("b", 3)]
+    assert [of_row(deriving, runtime, made, offset) for offset in range(4)] == [
+        [[(0, 0), (2, 3)]], [[(1, 1)]], [[(4, 4)]], [[(6, 6)]],
+    ]  # fmt: skip
+    many = asked(deriving, runtime, made, (0, 3))
+    assert [(each.exact, each.feeds[0][2]) for each in many] == [
+        (True, [(0, 3)]), (True, [(4, 4), (6, 6)]),
+    ]  # fmt: skip
+
+
+def test_groups_without_a_window(deriving: Deriving, runtime: SparkRuntime) -> None:
+    root = deriving.root()
+    made = deriving.derivative(
+        "SELECT max(event_time) AS event_time, city, sum(x) AS s, count(*) AS n FROM input\n"
+        "GROUP BY city HAVING count(*) < 4"
+    )
+    deriving.rows(root, (1, "a", 1), (2, "b", 2))
+    deriving.run(made)
+    deriving.rows(root, (3, "a", 5), (4, "c", 7))
+    deriving.rows(root, (5, "b", 2, R), (6, "c", 7, CF), (6, "c", 8, CT))
+    deriving.rows(root, (7, "a", 1), (7, "a", 1), (8, "b", 9), (9, "c", 0))
+    deriving.run(made)
+    assert deriving.result(made, "op", "city", "s", "n") == [
+        (A, "a", 1, 1), (A, "b", 2, 1),
+        (CF, "a", 1, 1), (CT, "a", 6, 2), (A, "c", 7, 1),
+        (R, "b", 2, 1), (CF, "c", 7, 1), (CT, "c", 8, 1),
+        (R, "a", 6, 2), (A, "b", 9, 1), (CF, "c", 8, 1), (CT, "c", 8, 2),
+    ]  # fmt: skip
+    assert [of_row(deriving, runtime, made, offset)[0] for offset in range(12)] == [
+        [(0, 0)], [(1, 1)], [(0, 0), (2, 2)], [(0, 0), (2, 2)], [(3, 3)], [(1, 1), (4, 4)],
+        [(3, 3), (5, 6)], [(3, 3), (5, 6)], [(0, 0), (2, 2), (7, 8)], [(1, 1), (4, 4), (9, 9)],
+        [(3, 3), (5, 6), (10, 10)], [(3, 3), (5, 6), (10, 10)],
+    ]  # fmt: skip
