@@ -1,0 +1,116 @@
+"""``odf provenance``: where rows come from as a tree, JSON and Graphviz; questions that make no sense."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from unittest import mock
+
+import click
+import msgspec
+
+from odf_engine.workspace.traced import Feed, Made, Source, Step
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.cli.output import Options
+from odf_tui.cli.provenance_dot import graph
+from odf_tui.cli.provenance_tree import draw, rows_text
+from tests.cli.conftest import Odf
+
+
+def test_a_trace_in_every_form(odf: Odf) -> None:
+    ran = odf("provenance", "port-haven.air-by-day", "3..4", "--json")
+    step = msgspec.convert(ran.json, Step)
+    assert (step.kind, step.name, step.runs, step.rows) == (
+        "derivative",
+        "port-haven.air-by-day",
+        [(3, 4)],
+        2,
+    )
+    (feed,) = step.feeds
+    assert (feed.alias, feed.name) == ("readings", "port-haven.air-readings")
+    assert feed.step is not None and feed.step.sources[0].place == "file:sources/air-readings.csv"
+
+    tree = odf("provenance", "port-haven.air-by-day", "3", "-c", "PM25", "--depth", "1", "--check")
+    lines = tree.out.splitlines()
+    assert tree.code == 0 and lines[0] == "port-haven.air-by-day, row 3"
+    assert lines[1].startswith("  3: event_time=2024-03-01T00:00:00Z, station=ph-04, pm25=")
+    assert any(line.startswith("  made by spark ") for line in lines)
+    assert any(
+        line.startswith("  port-haven.air-readings (as readings), rows ") and "pm25 (aggregation)" in line
+        for line in lines
+    )
+    assert "file:" not in tree.out
+    assert [line for line in lines if "checked" in line] == [
+        "  checked: yes: run again with these rows alone, the query makes the same",
+        "  checked: yes: run again without them, it does not make it any more",
+    ]
+
+    dot = odf("provenance", "port-haven.air-readings", "0..900", "--dot").out
+    assert dot.startswith("digraph {") and 'label="port-haven.air-readings\\nrows 0..900"' in dot
+    assert 'shape=note, label="file:sources/air-readings.csv' in dot
+
+
+def test_questions_that_make_no_sense(odf: Odf) -> None:
+    name = "port-haven.air-readings"
+    for arguments, said in (
+        ((name, "99999"), "has no row 99999: its offsets are 0 to "),
+        ((name, "0..99999"), "has no row 99999"),
+        ((name, "5..2"), "the first comes after the last"),
+        ((name, "x"), "'x' is no row"),
+        ((name, "9" * 30), "is no row"),
+        ((name, "0", "-c", "pm52"), "did you mean pm25?"),
+        ((name, "0", "--dot", "--json"), "either --json or --dot"),
+        ((name, "0", "--depth", "0"), "0"),
+    ):
+        ran = odf("provenance", *arguments)
+        assert (ran.code, ran.out) == (2, "") and said in ran.err
+    ran = odf("provenance", "port-haven.air-reading", "0")
+    assert ran.code == 1 and "did you mean" in ran.err
+
+
+TREE = Step(
+    "did:odf:1", "a", "derivative", [(0, 0)], 1,
+    made=[Made("f16" + "0" * 64, at, "2024-01-01T00:00:00Z", [(0, 0)], [("", "SELECT\n 1")], "spark 1")
+          for at in range(6)],
+    exact=False, reason="who knows",
+    feeds=[Feed("x", "did:odf:2", "b\x1b[2J", [(at * 2, at * 2) for at in range(9)], 9, step=Step(
+        "did:odf:2", "b\x1b[2J", "root", [(0, 0)], 1, earlier=[(3, 4)],
+        sources=[Source("f16" + "0" * 64, "push", 'in"\n', "", "2024-01-01T00:00:00Z", "", ["read"], [(0, 0)])
+                 for _ in range(30)],
+    )), Feed("y", "did:odf:3", "y", [(1, 2)], 2, missing=True, step=Step(
+        "did:odf:3", "y", "root", [(1, 2)], 2, problem="pull it"))],
+)  # fmt: skip
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def drawn(odf: Odf, stream: io.StringIO) -> str:
+    folder = Path(odf("path", "port-haven.stations").out.strip())
+    with (
+        mock.patch.object(sys, "stdout", stream),
+        click.Context(click.Command("x"), obj=Options(no_color=True)),
+        mock.patch.dict("os.environ", {"COLUMNS": "80"}),
+    ):
+        draw(Workspace.find(start=folder), TREE)
+    return stream.getvalue()
+
+
+def test_trees_of_any_kind(odf: Odf) -> None:
+    """Text of datasets cannot steer the terminal; what is much is cut short; branches that end say why."""
+    plain, rich = drawn(odf, io.StringIO()), drawn(odf, Terminal())
+    for text in (plain, rich):
+        assert "\x1b[2J" not in text
+        for said in (
+            "who knows", "and by 2 more transactions", "rows 0, 2, 4, 6, 8, 10, …16 (9)",
+            "no further: pull it", "in place of the earlier rows 3..4", "and 22 more blocks",
+        ):  # fmt: skip
+            assert said in text
+    assert "└── " in rich and "└── " not in plain
+    assert max(map(len, rich.splitlines())) <= 80
+    document = graph(TREE)
+    assert "\x1b" not in document and "10 more sources" in document and "style=dashed" in document
+    assert rows_text([(7, 7)], 1) == "row 7"

@@ -1,0 +1,174 @@
+"""Where rows come from, through datasets of datasets: values, missing inputs, rows of somebody else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from odf_engine.progress import Reporter
+from odf_engine.provenance.checked import checked
+from odf_engine.provenance.step import StepOf
+from odf_engine.provenance.trace import Tracer
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform.sandbox import Sandbox
+from odf_engine.workspace.workspace import ORIGIN_FILE, DatasetEntry, Workspace
+from tests.transform.deriving import Deriving
+
+R, CF, CT = 1, 2, 3
+MAP = "SELECT event_time, upper(city) AS town, x * 10 AS y, 7 AS seven FROM input WHERE x <> 2"
+BOTH = "SELECT event_time, town, y FROM doubled UNION ALL SELECT event_time, city AS town, 0 AS y FROM other"
+
+
+@pytest.fixture(scope="module")
+def deriving(tmp_path_factory: pytest.TempPathFactory, runtime: SparkRuntime) -> Deriving:
+    """input -> doubled, doubled + other -> output; no test changes anything."""
+    deriving = Deriving(Workspace.init(tmp_path_factory.mktemp("w") / "a [b] {c}*d 100%"), runtime)
+    root, other = deriving.root(), deriving.root("other")
+    doubled = deriving.derivative(MAP, name="doubled")
+    made = deriving.derivative(BOTH, "doubled", "other")
+    deriving.rows(root, (1, "a", 1), (1, "b", 2))
+    deriving.rows(other, (1, "z", 5))
+    deriving.run(doubled)
+    deriving.run(made)
+    deriving.rows(root, (1, "a", 1, CF), (2, "a", 3, CT), (2, "c", 4))
+    deriving.run(doubled)
+    deriving.run(made)
+    return deriving
+
+
+@pytest.fixture
+def made(deriving: Deriving) -> DatasetEntry:
+    return deriving.workspace.resolve("output")
+
+
+@pytest.fixture
+def copied(deriving: Deriving, runtime: SparkRuntime, tmp_path: Path) -> Deriving:
+    """A copy of it, to be changed."""
+    shutil.copytree(deriving.workspace.folder, tmp_path / "copy")
+    return Deriving(Workspace(tmp_path / "copy"), runtime)
+
+
+class Tracing:
+    """Traces with a Spark, and says how often it was asked for."""
+
+    def __init__(self, deriving: Deriving, runtime: SparkRuntime) -> None:
+        self.tracer = Tracer(deriving.workspace, self._spark, Reporter())
+        self._runtime = runtime
+        self.asked = 0
+
+    def _spark(self, _: Reporter) -> SparkRuntime:
+        self.asked += 1
+        return self._runtime
+
+
+def test_through_datasets_to_sources(deriving: Deriving, runtime: SparkRuntime, made: DatasetEntry) -> None:
+    assert deriving.result(made, "op", "town", "y") == [
+        (0, "A", 10), (0, "z", 0), (CF, "A", 10), (CT, "A", 30), (0, "C", 40)
+    ]  # fmt: skip
+    tracing = Tracing(deriving, runtime)
+    step = tracing.tracer.trace(made, [(0, 1)])
+    assert (step.kind, step.name, step.exact, step.rows) == ("derivative", "output", True, 2)
+    assert [(each.sequence_number, each.runs) for each in step.made] == [(3, [(0, 1)])]
+    assert step.made[0].query[0][1].startswith("SELECT event_time, town, y FROM doubled")
+    assert [(each.alias, each.name, each.runs, each.columns) for each in step.feeds] == [
+        ("doubled", "doubled", [(0, 0)], []), ("other", "other", [(0, 0)], [])
+    ]  # fmt: skip
+    inner = step.feeds[0].step
+    assert inner is not None and (inner.kind, inner.name, inner.runs) == ("derivative", "doubled", [(0, 0)])
+    root = inner.feeds[0].step
+    assert root is not None and (root.kind, root.runs) == ("root", [(0, 0)])
+    assert root.sources[0].runs == [(0, 0)]
+
+    # A correction has both rows of the one before, and the row that it takes back.
+    step = tracing.tracer.trace(made, [(3, 3)], depth=1)
+    assert [(each.runs, each.step) for each in step.feeds] == [([(1, 2)], None)]
+    assert (step.earlier, step.how[0]) == ([(0, 0)], "1 row as it was corrected (+C)")
+    # Two transactions at once.
+    step = tracing.tracer.trace(made, [(0, 0), (4, 4)], depth=2)
+    assert [len(each.runs) for each in step.made] == [1, 1]
+    assert [each.runs for each in step.feeds] == [[(0, 0), (3, 3)]]
+    assert step.feeds[0].step is not None and [
+        (each.runs, each.step) for each in step.feeds[0].step.feeds
+    ] == [([(0, 0), (4, 4)], None)]
+    before = tracing.asked
+    root = tracing.tracer.trace(deriving.workspace.resolve("input"), [(2, 3)])
+    assert (root.earlier, tracing.asked) == ([(0, 0)], before)
+
+
+def test_values_of_a_column(deriving: Deriving, runtime: SparkRuntime, made: DatasetEntry) -> None:
+    tracer = Tracing(deriving, runtime).tracer
+    step = tracer.trace(made, [(0, 1)], "Y")
+    assert [(each.alias, each.columns) for each in step.feeds] == [("doubled", [("y", "identity")])]
+    assert step.how[-1] == "rows of other decide which rows there are, not what y is"
+    inner = step.feeds[0].step
+    assert inner is not None and [each.columns for each in inner.feeds] == [[("x", "transformation")]]
+    doubled = deriving.workspace.resolve("doubled")
+    constant = tracer.trace(doubled, [(0, 0)], "seven", depth=1)
+    assert constant.how[-1] == "seven has no value of an input: it follows from which rows there are"
+    assert [(each.runs, each.columns) for each in constant.feeds] == [([(0, 0)], [])]
+    whole = tracer.trace(made, [(0, 0)], "offset", depth=1)
+    assert [each.columns for each in whole.feeds] == [[]]
+
+
+def test_inputs_that_are_not_here(copied: Deriving, runtime: SparkRuntime) -> None:
+    """The trace goes as far as it can, and says what to pull."""
+    workspace = copied.workspace
+    made = workspace.resolve("output")
+    root = workspace.resolve("input")
+    (slice_,) = root.dataset.slices(0, 0)
+    root.dataset.slice_path(slice_).unlink()
+    tracer = Tracing(copied, runtime).tracer
+    doubled = tracer.trace(made, [(0, 0)]).feeds[0].step
+    assert doubled is not None and not doubled.exact and doubled.reason is not None
+    assert [each.runs for each in doubled.feeds] == [[(0, 1)]]  # all that it can have been
+    ended = doubled.feeds[0].step
+    assert ended is not None and ended.problem is not None and "not there" in ended.problem
+
+    gone = workspace.resolve("other")
+    folder = gone.dataset.folder
+    folder.rename(folder.with_name(folder.name + "x"))
+    step = Tracer(Workspace(workspace.folder), lambda _: runtime, Reporter()).trace(made, [(1, 1)])
+    feeds = {each.alias: each for each in step.feeds}
+    assert not step.exact and feeds["other"].missing and feeds["other"].runs == [(0, 0)]
+    problem = feeds["other"].step and feeds["other"].step.problem
+    assert problem is not None and "pull it to go on" in problem and str(gone.id) in problem
+
+
+def test_queries_of_somebody_else(
+    copied: Deriving, runtime: SparkRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They run where their verification runs, and nowhere else."""
+    made = copied.workspace.resolve("output")
+    (made.dataset.folder / ORIGIN_FILE).write_text("https://elsewhere.example")
+    shut_in: list[str] = []
+
+    def no_walls(sandbox: Sandbox, *_: object) -> None:
+        shut_in.append("asked")
+
+    monkeypatch.setattr(Sandbox, "_program", no_walls)
+    tracer = Tracing(copied, runtime).tracer
+    step = tracer.trace(made, [(3, 3)], depth=1)
+    assert (step.exact, [each.runs for each in step.feeds], shut_in) == (True, [[(1, 2)]], ["asked"])
+    assert tracer.check(made, step)[0].startswith("yes: ") and len(shut_in) > 1
+
+
+def test_an_answer_that_is_wrong_is_found(
+    deriving: Deriving, runtime: SparkRuntime, made: DatasetEntry
+) -> None:
+    tracer = Tracing(deriving, runtime).tracer
+    step = tracer.trace(made, [(4, 4)], depth=1)
+    assert [line.partition(":")[0] for line in tracer.check(made, step)] == ["yes", "yes"]
+    (block,) = step.made
+    wrong = StepOf(
+        block.block, block.sequence_number, made.dataset.state().system_time, [(4, 4)], block.query,
+        block.engine, True, None, [("doubled", step.feeds[0].dataset, [(1, 2)]), ("other", "", [])], [],
+    )  # fmt: skip
+    said = checked(deriving.workspace, made, [wrong], deriving.engine, Reporter())
+    assert said == [
+        "no: run again with these rows alone, the query makes something else",
+        "no: run again without them, the query makes the same",
+    ]
+    root = tracer.trace(deriving.workspace.resolve("input"), [(0, 0)])
+    assert tracer.check(deriving.workspace.resolve("input"), root)[0].startswith("not checked: ")
