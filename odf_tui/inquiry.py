@@ -9,7 +9,8 @@ from typing import NamedTuple
 from odf_engine.errors import NotFound
 from odf_engine.workspace.traced import Made, Source
 from odf_tui.source import RowWindow
-from odf_tui.tracetree import Asked, EarlierGroup, FeedGroup, Group, Line, Making, Node, Origin, TraceTree
+from odf_tui.tracenodes import Asked, EarlierGroup, FeedGroup, Group, Making, Node, Origin
+from odf_tui.tracetree import Line, TraceTree
 from odf_tui.windows import StoredWindow
 
 

@@ -9,9 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from odf_engine.workspace.traced import Feed, Run, Step, count_of
-from odf_tui.humane import moment, plain
-from odf_tui.tracetree import Asked, FeedGroup, TraceTree
-from odf_tui.tracewords import rows_words, runs_words
+from odf_tui.tracenodes import Asked, FeedGroup
+from odf_tui.tracetree import TraceTree
 from odf_tui.widgets.lines import Span
 
 _MOST_LINES: Final = 5000
@@ -71,58 +70,8 @@ def text_of(lines: Iterable[Sequence[Span]]) -> str:
     return "\n".join(found) + "\n"
 
 
-# --- Graphviz ---
-
-
 def dot_of(step: Step) -> str:
-    """A trace as a graph: rows as boxes, sources as notes, what came first at the left."""
-    lines = ["digraph provenance {", "  rankdir=LR;", '  node [shape=box, fontname="sans-serif"];']
-    _dot_step(step, lines, {})
-    return "\n".join([*lines, "}"]) + "\n"
+    """A trace as a graph for Graphviz, as ``odf provenance --dot`` has it; in a thread."""
+    from odf_tui.cli.provenance_dot import graph
 
-
-def _dot_step(step: Step, lines: list[str], known: dict[str, str]) -> str:
-    """Adds a step; its name in the graph. The same rows are one box, however many ways lead to them."""
-    name = _dot_rows(step.dataset, step.name, step.runs, lines, known)
-    if f"{name} above" in known:
-        return name
-    known[f"{name} above"] = ""
-    words = ", ".join(f"block {made.sequence_number}" for made in step.made[:3])
-    words += "" if step.exact else "\nthe larger set"
-    for feed in step.feeds:
-        if feed.step is not None:
-            above = _dot_step(feed.step, lines, known)
-        else:
-            above = _dot_rows(feed.dataset, feed.name, feed.runs, lines, known, missing=feed.missing)
-        lines.append(f"  {above} -> {name} [label={_quoted(words)}];")
-    for source in step.sources:
-        key = f"source {source.place} {source.block}"
-        if key not in known:
-            known[key] = f"n{len(known)}"
-            text = f"{source.place or source.name or source.kind}\n{moment(source.ingested)}"
-            lines.append(f"  {known[key]} [shape=note, label={_quoted(text)}];")
-        lines.append(f"  {known[key]} -> {name};")
-    return name
-
-
-def _dot_rows(
-    dataset: str,
-    name: str,
-    runs: Sequence[Run],
-    lines: list[str],
-    known: dict[str, str],
-    *,
-    missing: bool = False,
-) -> str:
-    key = f"rows {dataset} {runs}"
-    if key not in known:
-        known[key] = f"n{len(known)}"
-        text = f"{name}\n{rows_words(count_of(runs))}: {runs_words(runs)}" + ("\nnot here" if missing else "")
-        style = ", style=dashed" if missing else ""
-        lines.append(f"  {known[key]} [label={_quoted(text)}{style}];")
-    return known[key]
-
-
-def _quoted(text: str) -> str:
-    lines = (plain(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
-    return '"' + "\\n".join(lines) + '"'
+    return graph(step)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Final
 from odf_engine.workspace.traced import Made, Run, Source, Step, count_of
 from odf_tui.humane import count, moment, plain, shorten
 from odf_tui.screens.texts import sql_spans
-from odf_tui.tracetree import (
+from odf_tui.tracenodes import (
     Asked,
     EarlierGroup,
     FeedGroup,
     Group,
     Heading,
-    Line,
     Making,
     Node,
     Note,
     Origin,
     QueryStep,
 )
+from odf_tui.tracetree import Line
 from odf_tui.widgets.lines import Span
 from odf_tui.windows import NULL
 

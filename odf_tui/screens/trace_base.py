@@ -21,7 +21,8 @@ from odf_tui.inquiry import Inquiry
 from odf_tui.screens.dialogs import Above
 from odf_tui.source import Source
 from odf_tui.state import JobBook, Target
-from odf_tui.tracetree import Asked, Group, Line, Node, TraceTree
+from odf_tui.tracenodes import Asked, Group, Node
+from odf_tui.tracetree import Line, TraceTree
 from odf_tui.tracewords import detail_of
 from odf_tui.widgets.jobs import doing
 from odf_tui.widgets.lines import Paragraphs
@@ -33,6 +34,12 @@ if TYPE_CHECKING:
 _LOOK_SECONDS: Final = 0.1
 _ASKING: Final = "asking"
 _STOPPED: Final = "stopped: r looks again"
+
+
+class _Answer(Step, frozen=True):
+    """A step as the worker answers, with what came of checking it."""
+
+    checked: list[str] = []  # noqa: RUF012 (msgspec copies it)
 
 
 class TraceBase(Above[Target]):
@@ -121,11 +128,11 @@ class TraceBase(Above[Target]):
 
     # --- Jobs ---
 
-    def ask(self, asked: Asked) -> None:
-        """Hands a step to the worker."""
+    def ask(self, asked: Asked, *, check: bool = False) -> None:
+        """Hands a step to the worker: to look for it, or to check it."""
         group = asked.group
-        request = Trace(group.dataset, asked.runs, column=group.column, depth=1)
-        asked.wait(_ASKING, "handed to the worker …")
+        request = Trace(group.dataset, asked.runs, column=group.column, depth=1, check=check)
+        asked.wait(_ASKING, "handed to the worker …", check=check)
         self.view.relay()
         tree = self.trace
 
@@ -157,7 +164,8 @@ class TraceBase(Above[Target]):
         """A job has ended."""
         try:
             if job.state is JobState.done:
-                asked.take(await asyncio.to_thread(msgspec.json.decode, job.result or "", type=Step))
+                found = await asyncio.to_thread(msgspec.json.decode, job.result or "", type=_Answer)
+                asked.take(found, found.checked)
             elif job.error is not None:
                 error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
                 asked.fail(explained(error))
@@ -233,8 +241,11 @@ class TraceBase(Above[Target]):
         if self.has_class("-reading"):
             words += ["j k scroll", "q query", "y copies", "esc back to the tree"]
         else:
-            if asked_at(line) is not None and self.waiting():
+            if self.waiting():
                 words.append("x stops it")
+            asked = asked_at(line)
+            if asked is not None and asked.failed:
+                words.append("r looks again")
             words.append("h closes" if node is not None and node.open else "⏎ opens")
             if self.inquiry.ours:
                 words.append("w whole row" if self.inquiry.column else f"w {plain(self.inquiry.value)} alone")

@@ -13,7 +13,8 @@ from odf_tui.screens.dialogs import Reader
 from odf_tui.screens.trace_base import TraceBase, asked_at
 from odf_tui.state import Target
 from odf_tui.tracefiles import text_of
-from odf_tui.tracetree import Asked, Group, Line, Node
+from odf_tui.tracenodes import Asked, Group, Node
+from odf_tui.tracetree import Line
 from odf_tui.tracewords import column_at, marked_by, query_lines
 
 
@@ -32,6 +33,7 @@ class TraceScreen(TraceBase):
         Binding("o", "row", "go to the row in pane 3", show=False),
         Binding("x", "stop", "stop looking", show=False),
         Binding("r", "again", "look again", show=False),
+        Binding("v", "check", "check the step: run it again with these rows alone, and without", show=False),
         Binding("y", "copy", "copy the tree as it is shown", show=False),
         Binding("e,E", "save", "write the trace to a file, as JSON or for Graphviz", show=False),
         Binding("J", "scroll('down')", "scroll what is at the right", show=False),
@@ -155,6 +157,16 @@ class TraceScreen(TraceBase):
         asked = asked_at(self.view.line)
         if asked is not None and asked.wanted:
             self.ask(asked)
+
+    def action_check(self) -> None:
+        """Lets the worker check a step."""
+        asked = asked_at(self.view.line)
+        if asked is None or asked.step is None or asked.job:
+            self.say("⏎ looks first where it comes from")
+        elif not asked.step.feeds:
+            self.say("nothing here made these rows: there is nothing to run again")
+        else:
+            self.ask(asked, check=True)
 
     # --- Elsewhere ---
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.protocol import Trace
 from odf_engine.errors import OdfError
+from odf_engine.workspace.traced import Step
 from odf_tui.humane import explained, size
 from odf_tui.inquiry import Inquiry
 from odf_tui.screens.looking import QUERY
@@ -20,7 +22,10 @@ if TYPE_CHECKING:
     from odf_tui.screens.trace_base import TraceBase
     from odf_tui.source import RowWindow
 
-_FORMS: Final = (("json", "JSON, as odf provenance --json has it", "j"), ("dot", "a graph for Graphviz", "g"))
+_FORMS: Final = (
+    ("json", "JSON, as odf provenance --json has it", "j"),
+    ("dot", "a graph for Graphviz, as odf provenance --dot has it", "g"),
+)
 
 
 class TracingPart(Waiting, BlockReading):
@@ -135,12 +140,12 @@ class TracingPart(Waiting, BlockReading):
         ):
             return
         try:
-            written = await asyncio.to_thread(_write, path, json_of(step) if form == "json" else dot_of(step))
+            written = await asyncio.to_thread(_write, path, json_of if form == "json" else dot_of, step)
         except OSError as error:
             screen.say(explained(error))
         else:
             screen.say(f"{path.name}: {size(written)} written")
 
 
-def _write(path: Path, text: str) -> int:
-    return path.write_bytes(text.encode())
+def _write(path: Path, form: Callable[[Step], str], step: Step) -> int:
+    return path.write_bytes(form(step).encode())

@@ -13,7 +13,8 @@ from textual.message import Message
 from odf_engine.errors import NotFound
 from odf_tui.humane import clip, count, explained
 from odf_tui.source import RowWindow
-from odf_tui.tracetree import Asked, Group, Heading, Line, Node, TraceTree
+from odf_tui.tracenodes import Asked, Group, Heading, Node
+from odf_tui.tracetree import Line, TraceTree
 from odf_tui.tracewords import spans_of
 from odf_tui.widgets.lines import LineView, Span, right
 from odf_tui.windows import NULL

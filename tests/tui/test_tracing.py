@@ -76,9 +76,8 @@ async def test_the_readings_of_a_day_and_their_files(source: FakeSource) -> None
         assert "all     22 rows at once" in drive.text()
         await drive.press("j", "j", "j", "enter")
         assert await ends(drive) == Trace(AIR, [(120, 120)], depth=1)
-        await drive.press("j", "enter")
         compare(drive, "source")
-        await drive.press("space")
+        await drive.press("j", "space")
         compare(drive, "read")
         await drive.press("escape", "h", "h", "h", "a")
         request = await ends(drive)
@@ -175,8 +174,8 @@ async def test_a_trace_is_copied_and_written(
         await drive.press("j", "j", "l", "j", "j", "j", "l")
         await ends(drive)
         await drive.press("y")
-        assert "└─── how" not in copied[0]
-        assert "│ ├─▸    122  +A" in copied[0]
+        assert "│ ├─▾    120  +A" in copied[0]
+        assert "│ ├─▸    121  +A" in copied[0]
         await drive.press("e", "j", "enter")
         written = json.loads((tmp_path / "air-by-day-5.json").read_text())
         readings = [feed for feed in written["feeds"] if feed["alias"] == "readings"]
@@ -184,7 +183,7 @@ async def test_a_trace_is_copied_and_written(
         assert readings[0]["step"]["sources"][0]["kind"] == "polling"
         await drive.press("E", "g", "enter")
         graph = (tmp_path / "air-by-day-5.dot").read_text()
-        assert graph.startswith("digraph provenance {")
+        assert graph.startswith("digraph {")
         assert "2024-03.csv" in graph
 
 
@@ -196,3 +195,18 @@ async def test_many_rows_are_read_as_they_are_seen(source: FakeSource) -> None:
         await drive.press("j", "j", "l", "j", "j", "pagedown", "pagedown", "pagedown", "pagedown")
         assert re.search(r"│ ├─▸     7\d  ..  2024", drive.text())
         assert "offset      event_time" in drive.text()  # what columns are stays in sight
+
+
+async def test_a_step_is_checked(source: FakeSource) -> None:
+    async with driven(source, (80, 24)) as drive:
+        await begin(drive)
+        await ends(drive)
+        await drive.press("j", "j", "l", "v")
+        await running(drive)
+        assert drive.source.link.submitted[-1] == Trace(DAYS, [(5, 5)], depth=1, check=True)
+        step = msgspec.to_builtins(fake_tracing.day([(5, 5)], None))
+        result = json.dumps({**step, "checked": ["yes: the same row", "no: it is still there"]})
+        await ends(drive, state=JobState.done, result=result)
+        assert "checked yes: the same row" in drive.text()
+        assert "checked no: it is still there" in drive.text()
+        assert "all     22 rows at once" in drive.text()  # what was open stays so
