@@ -19,15 +19,15 @@ STYLES: Final = {"+": "good", "-": "bad", "~": "warn"}
 ARROW: Final = " → "
 
 
-def sides(found: Difference) -> str:
-    """What was compared: blocks with their times."""
+def sides(found: Difference, *, named: bool = True) -> str:
+    """What was compared: blocks with their times; of one dataset also without its name."""
     old, new = found.old, found.new
     times = moments(old.system_time, new.system_time)
     places = [
         f"block {count(at.sequence_number)} ({time})" for at, time in zip((old, new), times, strict=True)
     ]
     if old.dataset == new.dataset:
-        return f"{new.name}: {places[0]}{ARROW}{places[1]}"
+        return f"{f'{new.name}: ' if named else ''}{places[0]}{ARROW}{places[1]}"
     return f"{old.name}, {places[0]}{ARROW}{new.name}, {places[1]}"
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from rich.cells import cell_len
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
@@ -13,7 +14,7 @@ from textual.content import Content
 
 from odf_engine.workspace.differing import Difference
 from odf_tui import diffwords
-from odf_tui.humane import explained, plain
+from odf_tui.humane import clip, explained, plain
 from odf_tui.screens.dialogs import Dialog, Lines, Reader
 from odf_tui.widgets.lines import Span
 from odf_tui.windows import NULL
@@ -68,7 +69,7 @@ class DifferenceScreen(Dialog[str]):
         with Vertical(classes="dialog reader difference") as box:
             box.border_title = Content(plain(self._title))
             box.border_subtitle = Content(_KEYS)
-            yield Lines(head_lines(self._window.found), id="difference-head")
+            yield Head(head_lines(self._window.found), id="difference-head")
             yield self._rows
 
     def on_mount(self) -> None:
@@ -81,7 +82,7 @@ class DifferenceScreen(Dialog[str]):
 
     def on_chunk_view_failed(self, message: DifferenceRows.Failed) -> None:
         """Rows cannot be read."""
-        self.query_one("#difference-head", Lines).set([[(f" {plain(message.error)}", "bad")]])
+        self.query_one("#difference-head", Head).set([[(f" {plain(message.error)}", "bad")]])
 
     def on_line_view_opened(self) -> None:
         """Clicked twice."""
@@ -109,7 +110,7 @@ class DifferenceScreen(Dialog[str]):
         try:
             lines = await asyncio.to_thread(self._row_lines, row)
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
-            self.query_one("#difference-head", Lines).set([[(f" {explained(error)}", "bad")]])
+            self.query_one("#difference-head", Head).set([[(f" {explained(error)}", "bad")]])
             return
         title = f"Row {row + 1} of {self._window.row_count}"
         if reader is not None:
@@ -153,6 +154,20 @@ class DifferenceScreen(Dialog[str]):
         self._copy("row", diffwords.text_of(texts.spans(0)))
 
 
+class Head(Lines):
+    """Lines that end in an ellipsis where there is no room for all of them."""
+
+    def spans(self, index: int) -> Sequence[Span]:
+        """A line."""
+        spans, room = list(super().spans(index)), self.room.width
+        while room > 0 and sum(cell_len(text) for text, _ in spans) > room:
+            *spans, (text, style) = spans
+            left = room - sum(cell_len(text) for text, _ in spans)
+            if left > 1:
+                return [*spans, (clip(text, left), style)]
+        return spans
+
+
 class RowReader(Reader):
     """A row in full; those beside it are a key away."""
 
@@ -164,7 +179,7 @@ class RowReader(Reader):
 def head_lines(found: Difference) -> list[list[Span]]:
     """What was compared, how much differs, and what else does."""
     lines = [
-        [(f" {plain(diffwords.sides(found))}", "strong")],
+        [(f" {plain(diffwords.sides(found, named=False))}", "strong")],
         [(" ", ""), *diffwords.counts(found)],
         [(f" {diffwords.between(found)}", "muted")],
     ]
