@@ -1,9 +1,8 @@
-"""The same rows on a cluster: a master and two workers on this machine, one of whose executors is killed."""
+"""What is looked at before a cluster is used. The same rows on a real one: tests/bench/check_cluster.py."""
 
 from __future__ import annotations
 
 import socket
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,40 +14,9 @@ from odf_engine.spark import cluster as clusters
 from odf_engine.spark.frames import arrow_batches
 from odf_engine.spark.launch import SparkFailed
 from odf_engine.transform.streaming import plain_folder
-from tests.spark.cluster import Cluster, DidNotStart
-from tests.spark.pipeline import Job, Pipeline, Place, make_sources, run_apart
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-    from odf_engine.spark.session import SparkRuntime
-
-ROWS = 3_000
-QUERIES = ["warm", "hours"]
-"""tests/bench/check_cluster.py has more."""
-
-
-def test_rows_on_a_cluster(runtime: SparkRuntime, tmp_path: Path) -> None:
-    make_sources(tmp_path / "source", ROWS)
-    (tmp_path / "cluster").mkdir()
-    alone = Pipeline(tmp_path / "alone", runtime, QUERIES)
-    alone.make(tmp_path / "source")
-    job = Job(
-        make=str(tmp_path / "cluster" / "made"), source=str(tmp_path / "source"), queries=QUERIES,
-        kill="hours", check=[str(tmp_path / "alone")], replayed=["hours"],
-    )  # fmt: skip
-    try:
-        with Cluster(tmp_path / "processes") as cluster:
-            place = Place(str(tmp_path / "cluster"), asdict(cluster.options()))
-            (there,) = run_apart(place, job)
-    except DidNotStart as error:
-        pytest.skip(f"no cluster can be started here: {error}")
-    assert there.hashes == alone.hashes()
-    assert (there.findings, there.transforms) == ([], 2)
-    # Spark has done once more what was lost; and state does not grow with the number of transactions.
-    assert there.lost == 1
-    for name, sizes in alone.checkpoints().items():
-        assert there.checkpoints[name] == pytest.approx(sizes, rel=0.05), name
 
 
 def test_a_cluster_that_does_not_answer() -> None:

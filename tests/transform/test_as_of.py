@@ -32,20 +32,16 @@ STEPS: list[Step] = [
 def fed(
     deriving: Deriving, query: str, steps: Sequence[Step], lines: Lines | None = None, **keys: str
 ) -> list[DatasetEntry]:
-    """Datasets of one query that took the inputs in at once, in parts, and with ``lines`` step by step."""
+    """Datasets of one query that took the inputs in at once, and in parts: with ``lines`` step by step."""
     names = list(dict.fromkeys(step[0] for step in steps))
     roots = {name: deriving.root(name) for name in names}
-    made = [
-        deriving.derivative(query, *names, name=name, **keys)
-        for name in ("once", "parts", "each")[: 3 if lines else 2]
-    ]
+    once, parts = (deriving.derivative(query, *names, name=name, **keys) for name in ("once", "parts"))
     for number, (name, rows, watermark) in enumerate(steps):
         deriving.rows(roots[name], *rows, watermark=watermark)
-        ends = (True, number in (len(steps) - 3, len(steps) - 1), number == len(steps) - 1)
-        for entry, now in zip(made[::-1], ends[-len(made) :], strict=True):
-            if now:
-                deriving.run(entry, lines if entry is made[0] else None)
-    return made
+        if lines or number in (len(steps) - 3, len(steps) - 1):
+            deriving.run(parts)
+    deriving.run(once, lines)
+    return [once, parts]
 
 
 def days(deriving: Deriving, entry: DatasetEntry, *columns: str) -> list[tuple[object, ...]]:

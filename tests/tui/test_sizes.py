@@ -54,7 +54,7 @@ async def test_any_size_at_any_moment(source: FakeSource, what: str) -> None:
         for size in (
             SMALLEST,
             LARGEST,
-            *((chance.randint(20, 300), chance.randint(5, 100)) for _ in range(4)),
+            *((chance.randint(20, 300), chance.randint(5, 100)) for _ in range(2)),
             (80, 24),
         ):
             await resize(drive, size)
