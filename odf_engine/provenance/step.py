@@ -18,12 +18,14 @@ from odf_engine.errors import Cancelled, NotFound, OdfError
 from odf_engine.ingest.folders import job_folder
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.provenance.step_as_of import AsOfStated
 from odf_engine.provenance.step_folding import Folding
 from odf_engine.provenance.step_history import History, histories
 from odf_engine.provenance.step_rows import SCATTERED, Sought, Traced, session_at, trace_rows
 from odf_engine.provenance.step_state import Stated
 from odf_engine.provenance.step_time import Part
 from odf_engine.spark.origins import NeedsState
+from odf_engine.spark.temporal import has_clause
 from odf_engine.transform.plan import Transaction
 from odf_engine.transform.run import make_request
 from odf_engine.transform.streaming import plain_folder
@@ -135,7 +137,8 @@ def _traced(
             return trace_rows(session, own.request, sought, reporter)
         before = history.past(workspace)
         past = None if before is None else _part(history, before, folder / "past")
-        return Stated(session, past, own, sought, folder, reporter).trace()
+        kind = AsOfStated if has_clause(own.request.transform.queries or []) else Stated
+        return kind(session, past, own, sought, folder, reporter).trace()
     except NeedsState as reason:
         return Traced([], reason=f"the query has {reason}", lost=True)
 

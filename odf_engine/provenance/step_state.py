@@ -33,6 +33,7 @@ from odf_engine.spark.frames import arrow_batches, cancellable
 from odf_engine.spark.lineage import BATCH, KEY, PLACES, Lineage
 from odf_engine.spark.lineage_keys import CUT, keys_in, places_of
 from odf_engine.spark.lineage_match import FOUND, OFFSET, THERE, matched
+from odf_engine.spark.origins import OPERATION
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import plain_schema
 from odf_engine.spark.stateful import Stateful, stateful
@@ -82,11 +83,11 @@ class Stated:
             NeedsState: the query cannot be followed.
             OdfError: it cannot be run any more.
         """
-        self._frame, query = self._query()
-        cutting = Cutting(query.by_commit, query.mode == "update", as_of=False)
+        query = self._query()
+        cutting = Cutting(query.by_commit, query.mode == "update", as_of=self._as_of)
         time = Timeline(self._past, self._own, cutting, exact=query.exact)
         lineage = self._lineage(time)
-        made = lineage.made(self._frame)
+        made = lineage.made(self._frame(time))
         if query.mode == "update":
             traced = self._of_groups(lineage, time)
         else:
@@ -107,17 +108,28 @@ class Stated:
             prefixes=prefixes,
         )
 
-    def _query(self) -> tuple[DataFrame, Stateful]:
+    def _frame(self, time: Timeline) -> DataFrame:
         """The query over streams without rows: its plan is what is followed."""
+        return self._streamed
+
+    def _query(self) -> Stateful:
+        """What the query is like."""
         streams = Streams(self._session, self._folder / "state", self._folder)
         views: dict[str, DataFrame] = {}
         for at, each in enumerate(self._request.query_inputs):
             schema = plain_schema(pq.read_schema(each.schema_file), each.vocab)
             views[each.query_alias] = streams.view(at, schema, each.vocab)
-        frame = run_query(self._session, views, self._request.transform.queries or [])
+        self._streamed = run_query(self._session, views, self._request.transform.queries or [])
         inputs = {each.query_alias: each.vocab for each in self._request.query_inputs}
         time = self._request.vocab.event_time_column
-        return frame, stateful(self._session, frame, inputs, time, set())
+        return stateful(self._session, self._streamed, inputs, time, set())
+
+    _as_of = False
+    _ranked = True
+
+    def _signed(self, own: Sequence[str]) -> bool:
+        """Whether a row and its retraction are told apart by their operation."""
+        return False
 
     # --- Rows that are final ------------------------------------------------------------------
 
@@ -128,8 +140,10 @@ class Stated:
         identity = [BATCH, *(keys if lineage.under is not None else [PLACES])]
         traced = self._new()
         for close in (False, True):
-            wanted = self._sought.wanted(self._session, signed=False, close=close, ranked=True)
-            found = matched(made, own, None, identity, wanted)
+            wanted = self._sought.wanted(
+                self._session, signed=self._signed(own), close=close, ranked=self._ranked
+            )
+            found = matched(made, own, OPERATION, identity, wanted)
             traced = self._new()
             if lineage.under is None:
                 self._take(found, traced)
@@ -206,7 +220,7 @@ class Stated:
         keys = keys_in(groups.keys.columns)
         prefixes = groups.keys.select(*keys).distinct() if keys else self._session.sql("SELECT 1 AS one")
         lineage = self._lineage(time, prefixes.selectExpr(*keys, f"explode(array({numbers})) AS {PREFIX}"))
-        made = lineage.made(self._frame)
+        made = lineage.made(self._frame(time))
         rows = self._sought.wanted(self._session, signed=False, ranked=True).rows
         compared = compared_groups(lineage.group_columns or [], rows)
         columns = [f"g{at}" for at in range(len(compared))]
@@ -272,4 +286,4 @@ _INSTEAD: Final = (
 _SOMETIME: Final = (
     "its group changed often in this transaction, and it cannot be said by which rows the group was this row"
 )
-_ALIKE: Final = "several rows are the same in all columns, and it cannot be said which of them came out in this transaction"
+_ALIKE: Final = "several rows are the same in all columns, and it cannot be said which of them came out here"

@@ -104,14 +104,30 @@ class Timeline:
         slices = [each for batch in self._batches for each in batch.slices]
         self.changing = {aliases[each.at] for each in slices if each.changes}
 
-    def after(self) -> list[tuple[int, int]]:
-        """The watermarks that batches left, in milliseconds, and the number of each first one to do so."""
+    def after(self, *, exact: bool | None = None) -> list[tuple[int, int]]:
+        """The watermarks that batches left, in milliseconds, and the number of each first one to do so.
+
+        Args:
+            exact: whether rows of the very time of the watermark may still come; as the query says, where
+                nothing else is said.
+        """
+        less = self._exact if exact is None else exact
         found: list[tuple[int, int]] = []
         for number, batch in enumerate(self._batches):
-            mark = self._mark(batch)
-            if not found or mark > found[-1][0]:
+            mark = max(0, (batch.watermark or 0) - less)
+            if batch.watermark is not None and (not found or mark > found[-1][0]):
                 found.append((mark, number))
         return found
+
+    def before(self) -> str:
+        """The watermark before each batch in milliseconds, as SQL over ``odf_batch``."""
+        marks = [0, *map(self._mark, self._batches)]
+        return _stepped(BATCH, list(enumerate(marks[:-1])))
+
+    def frames(self, session: SparkSession) -> dict[str, DataFrame]:
+        """The rows of each input as the query sees them."""
+        hidden = (PLACES, BATCH, MARK)
+        return {name: frame.drop(*hidden) for name, frame in self.tables(session).items()}
 
     def tables(self, session: SparkSession) -> dict[str, DataFrame]:
         """The rows of each input, with what :class:`odf_engine.spark.lineage.Lineage` wants of them."""

@@ -63,8 +63,8 @@ class Lineage(Maker):
     Args:
         session: in which the query was made.
         inputs, event_time, changing, system: as for :func:`odf_engine.spark.stateful.stateful`.
-        tables: the rows of each input, under its columns, with ``odf_places``, ``odf_batch`` and
-            ``odf_mark``.
+        tables: the rows of each input, its columns in their order, then others, with ``odf_places``,
+            ``odf_batch`` and ``odf_mark`` among them.
         marks: the watermark after each batch, in milliseconds, and its number, in ascending order.
         prefixes: of groups without a window, keys and batches (``odf_prefix``): what the groups are
             after each of them; then the result has that column too.
@@ -96,7 +96,8 @@ class Lineage(Maker):
         self.how: list[str] = []
 
     def made(self, frame: DataFrame) -> DataFrame:
-        """The result again: the query's own columns, ``odf_batch``, and either ``odf_places`` or keys.
+        """The result again: the query's own columns, with ``odf_operation``, ``odf_batch``, and either
+        ``odf_places`` or keys.
 
         Of a grouping without a window the newest row of each group, with ``odf_rows``.
 
@@ -108,7 +109,7 @@ class Lineage(Maker):
             hidden = part.passed | {id_of(column) for column in part.origin}
             kept = [column for column in items(part.plan.output()) if id_of(column) not in hidden]
             self._names_of = {id_of(column): column.name() for column in kept}
-            more = part.origin if self._running is not None else part.origin[2:4] + part.origin[5:]
+            more = part.origin if self._running is not None else part.origin[1:4] + part.origin[5:]
             return self.frame(self.project([*kept, *more], part.plan))
 
     @property
@@ -134,7 +135,10 @@ class Lineage(Maker):
         name = view.desc().identifier().table().lower()
         table = analysed(self._tables[name])
         new = {column.name(): column for column in items(table.output())}
-        columns = [self.renamed(new[old.name()], old) for old in items(view.output())]
+        columns = [
+            self.renamed(each, old)
+            for each, old in zip(items(table.output()), items(view.output()), strict=False)
+        ]
         place = self.expressions.BitwiseOr(
             new[vocab.offset_column], self.expressions.Literal(at << _INPUT_BITS, self.types.LongType)
         ) if at else new[vocab.offset_column]  # fmt: skip
@@ -212,8 +216,8 @@ class Lineage(Maker):
         columns = [each for each in items(plan.output()) if id_of(each) not in below.passed]
         rows = self._in_time(below, columns)
         self.how.append(
-            f"of rows that are the same in {_listed(columns)}, one is there (DISTINCT): the first; the others "
-            "up to this transaction would have taken its place"
+            f"of rows that are the same in {_listed(columns)}, one is there (DISTINCT): the first; the "
+            "others up to this transaction would have taken its place"
         )
         return self._settled_by(columns, columns, rows, below)
 
@@ -228,8 +232,8 @@ class Lineage(Maker):
             self.seq([self.literal("b"), below.origin[3], self.literal("p"), below.origin[0]])
         )
         self.how.append(
-            f"of rows of the same {_listed(keys)} the first is there; the others up to this transaction would "
-            "have taken its place"
+            f"of rows of the same {_listed(keys)} the first is there; the others up to this "
+            "transaction would have taken its place"
         )
         first = self.alias(
             aggregate.MinBy(self.expressions.CreateNamedStruct(self.seq(fields)), order)
@@ -288,13 +292,12 @@ class Lineage(Maker):
         batch = self._comes_out(grouping, kept) if raw else self._nothing(below.origin[3])
         found = self._nothing(places.toAttribute()) if near else places.toAttribute()
         origin = self._made(found, batch, below.origin)
-        part = self._settled(
+        return self._settled(
             [column.toAttribute() for column in columns],
             [*origin, *(kept if near else ())],
             made,
             frozenset(),
         )
-        return part
 
     def _after_each(self, work: Aggregates, plan: Any, rows: Any, batch: Any, *, signed: bool) -> Part:
         """Groups without a window, as they are after some batches."""

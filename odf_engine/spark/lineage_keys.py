@@ -19,7 +19,7 @@ _MOST_BROADCAST: Final = 100_000
 
 
 def places_of(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> DataFrame:
-    """The places of the rows of some groups: ``at`` and ``offset``, in any order, each perhaps more than once.
+    """The places of the rows of some groups: ``at`` and ``offset``, in any order, perhaps more than once.
 
     Args:
         rows: ``odf_key_0``, …, ``odf_places``, ``odf_batch``.
