@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from odf_engine.workspace.column_graph import ColumnGraph
     from odf_tui.looks import Known
     from odf_tui.source import RowWindow
     from odf_tui.timeline import Timeline
@@ -35,4 +36,8 @@ class LookSource(Protocol):
 
     def timeline(self, dataset: str) -> Timeline:
         """The blocks of a dataset that brought rows, for going back in time."""
+        ...
+
+    def column_graph(self, dataset: str) -> ColumnGraph:
+        """The columns of a dataset, of all that it is made of, and of all that is made of it."""
         ...

@@ -107,7 +107,7 @@ class ColumnGraph:
         return self._reach(place, self._into, up=True)
 
     def downstream(self, place: Place) -> dict[Place, Reach]:
-        """Everything that the values of a column can go to, nearest first; rows that it decides about, too."""
+        """Everything that the values of a column can go to, nearest first, and to which rows."""
         return self._reach(place, self._out_of, up=False)
 
     def _reach(self, place: Place, links: Mapping[Place, list[Link]], *, up: bool) -> dict[Place, Reach]:

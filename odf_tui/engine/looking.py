@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.state import ChainState
+    from odf_engine.workspace.column_graph import ColumnGraph
     from odf_engine.workspace.results import ResultRows
     from odf_tui.looks import Known
     from odf_tui.windows import Gap
@@ -97,6 +98,12 @@ class LookReads(Entries):
         if path.parent == self.workspace.odf / "cache" / "exports":
             with suppress(OSError):
                 path.unlink()
+
+    def column_graph(self, dataset: str) -> ColumnGraph:
+        """The columns of a dataset, of all that it is made of, and of all that is made of it."""
+        from odf_engine.workspace.column_graph import column_graph
+
+        return column_graph(self.workspace, [self.entry(dataset).id])
 
 
 def _required(state: ChainState) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
+from odf_engine.workspace.column_graph import ColumnGraph
 from odf_engine.workspace.described import ColumnStatistics, Frequent, Statistics
 from odf_tui.looks import Known
 from odf_tui.source import RowWindow
@@ -87,11 +88,11 @@ class FakeTimeline:
     timed = True
 
     def __init__(self, rows: int, size: int = 1000) -> None:
-        self.rows = [min(start + size, rows) for start in range(0, rows, size)]
-        self.blocks = [3 + at for at in range(len(self.rows))]
-        self.times = [1_709_288_520_000 + at * 600_000 for at in range(len(self.rows))]
+        self.rows: Sequence[int] = [min(start + size, rows) for start in range(0, rows, size)]
+        self.blocks: Sequence[int] = [3 + at for at in range(len(self.rows))]
+        self.times: Sequence[int] = [1_709_288_520_000 + at * 600_000 for at in range(len(self.rows))]
         self.head = self.blocks[-1]
-        self.schemas = [2] if len(self.rows) > 2 else []
+        self.schemas: Sequence[int] = [2] if len(self.rows) > 2 else []
         self.probed: list[int] = []
 
     def probe(self, stops: Sequence[int]) -> list[Probe]:
@@ -147,6 +148,12 @@ class FakeLooks:
         """Notes it."""
         if file:
             self.unspooled.append(file)
+
+    def column_graph(self, dataset: str) -> ColumnGraph:
+        """The columns of all datasets."""
+        from tests.tui.fake_columns import graph
+
+        return graph()
 
     def timeline(self, dataset: str) -> FakeTimeline:
         """Blocks of a thousand rows, as far as the rows go; a place of its own can be given."""
