@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from odf_engine.metadata.sql_text import Token, table_names, tokens
+from odf_engine.metadata.sql_text import TABLE_FUNCTIONS, Token, table_names, tokens
 
 KEYWORDS: Final = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "OFFSET", "JOIN", "LEFT JOIN",
@@ -46,6 +46,8 @@ WORDS: Final = frozenset(word for phrase in KEYWORDS for word in phrase.split())
     "RIGHT", "FULL", "CROSS", "EXTRACT",
 })  # fmt: skip
 """Single words of the language."""
+
+_TABLE_FUNCTIONS: Final = tuple((f"{name}(", "function") for name in TABLE_FUNCTIONS)
 
 MOST: Final = 200
 _PLAIN: Final = re.compile(r"[^\W\d]\w*")
@@ -97,6 +99,7 @@ def proposals(sql: str, at: int, datasets: Sequence[str], columns: Columns) -> P
         typed = before[start:].lstrip("`")
         words = _ranked(typed, ((name, "dataset") for name in datasets), quoted=opened is not None)
         words += [] if opened is not None else _ranked(typed, _own_names(sql))
+        words += [] if opened is not None or not typed else _ranked(typed, _TABLE_FUNCTIONS)
         return Proposals(start, at, tuple(words[:MOST]))
     if opened is not None:
         rest = before[:opened] + sql[at:]
@@ -125,7 +128,7 @@ def aliases(sql: str) -> dict[str, str]:
     words = tokens(sql)
     found: dict[str, str] = {}
     for table in table_names(sql):
-        behind = [token for token in words if token.start >= table.end][:2]
+        behind = [token for token in words if token.start >= table.stop][:2]
         if behind and behind[0].text.upper() == "AS":
             behind = behind[1:]
         if behind and _names(behind[0]):

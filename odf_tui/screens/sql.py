@@ -14,7 +14,7 @@ from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.actions import PANES
 from odf_tui.actions.keymap import Hint
-from odf_tui.humane import elapsed
+from odf_tui.humane import elapsed, plain
 from odf_tui.jobwords import result_of, seconds_of
 from odf_tui.messages import EventsArrived, JobsRead, Notice
 from odf_tui.screens.pane_jobs import JobsPart
@@ -339,7 +339,11 @@ class SqlPart(JobsPart):
     def _open_result(self, job: Job) -> None:
         from odf_tui import sql_messages as told
 
-        path = str(result_of(job).get("path", ""))
+        result = result_of(job)
+        path = str(result.get("path", ""))
+        if not path and (file := result.get("output")):
+            self.notify_line(f"its rows are in {plain(str(file))}")
+            return
         self.reads.start(
             "result",
             lambda: open_window(self.source.result(path)),
@@ -348,6 +352,8 @@ class SqlPart(JobsPart):
 
     def on_result_opened(self, message: told.ResultOpened) -> None:
         """Shows rows in front of those of the dataset."""
+        from odf_tui.widgets.sql_parts import pin_words
+
         job, opened = message.job, message.opened
         if opened is None:
             self.notify_line(message.error, "bad")
@@ -356,7 +362,10 @@ class SqlPart(JobsPart):
         while pane.front_view is not None and pane.front_view.kind == "sql":
             pane.leave()
         took = seconds_of(job, Timestamp.now())
-        note = "there are more, which are not kept" if result_of(job).get("truncated") else elapsed(took or 0)
+        result = result_of(job)
+        note = "there are more, which are not kept" if result.get("truncated") else elapsed(took or 0)
+        if pins := pin_words(result, most=1):
+            note = f"{note} · {pins}"
         pane.show_view(pane.dataset, opened, "SQL", note, "sql")
         if self._editing:
             pane.view.set_active(False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from rich.cells import cell_len
 from textual.geometry import Offset
@@ -84,10 +84,14 @@ class SqlLine(LineScroll):
         return 1
 
     def spans(self, index: int) -> Sequence[Span]:
-        """A rule with words in it."""
-        used = sum(cell_len(text) for text, _ in self._said)
-        rest = max(self.size.width - used - 8, 0)
-        middle = [(" ", ""), *self._said, (" ", "")] if self._said else []
+        """A rule with words in it; of too many, the last ones are cut."""
+        said = list(self._said)
+        over = sum(cell_len(text) for text, _ in said) + 8 - self.size.width
+        if said and over > 0:
+            text, kind = said[-1]
+            said[-1] = (clip(text, max(cell_len(text) - over, 0)), kind)
+        rest = max(self.size.width - sum(cell_len(text) for text, _ in said) - 8, 0)
+        middle = [(" ", ""), *said, (" ", "")] if said else []
         return [("─", "rule"), (" SQL ", "head"), *middle, ("─" * (rest + (2 if not middle else 0)), "rule")]
 
 
@@ -133,6 +137,17 @@ class Wrong(LineScroll):
         return self._lines[index]
 
 
+def pin_words(result: Mapping[str, Any], most: int | None = None) -> str:
+    """The blocks that the result of a query was made of, as a query takes them back: ``from name@hash, …``.
+
+    Of more than ``most`` it says only how many more there are.
+    """
+    pins = result.get("pins") or []
+    names = [f"{each['name']}@{each['block'][-8:]}{'' if each['head'] else ' (older)'}" for each in pins]
+    more = f" +{len(names) - most}" if most is not None and len(names) > most else ""
+    return plain(f"from {', '.join(names[:most])}{more}") if names else ""
+
+
 def state_spans(job: Job) -> list[tuple[str, str]]:
     """A job of a query in a few words, for the line below it."""
     took = seconds_of(job, Timestamp.now())
@@ -147,7 +162,9 @@ def state_spans(job: Job) -> list[tuple[str, str]]:
             found = result_of(job)
             rows = int(found.get("rows", 0))
             first = "the first " if found.get("truncated") else ""
-            return [(f"{first}{count(rows)} {'row' if rows == 1 else 'rows'} · {time}", "good")]
+            told = [(f"{first}{count(rows)} {'row' if rows == 1 else 'rows'} · {time}", "good")]
+            pins = pin_words(found)
+            return [*told, (f" · {pins}", "muted")] if pins else told
         case JobState.failed:
             place = _PLACE.search((job.error.where or "") if job.error else "")
             return [("not answered" + (f": line {place[1]}, column {place[2]}" if place else ""), "bad")]

@@ -51,13 +51,18 @@ async def asked(drive: Driven, sql: str) -> Job:
     return drive.source.known[-1]
 
 
-def ended(job: Job, table: pa.Table, source: FakeSource, *, truncated: bool = False) -> Job:
+def ended(
+    job: Job, table: pa.Table, source: FakeSource, *, truncated: bool = False, pins: int = 0, output: str = ""
+) -> Job:
     """The job with a result."""
     source.kept[f"r{job.id}"] = table
     columns = [{"name": field.name, "type": str(field.type)} for field in table.schema]
+    blocks = [
+        {"name": f"harbour.tides-{at}", "block": f"f1620{at:08x}", "head": not at} for at in range(pins)
+    ]
     result = {
-        "sql": "", "path": f"r{job.id}", "columns": columns, "rows": table.num_rows, "truncated": truncated,
-        "seconds": 2.3,
+        "sql": "", "path": "" if output else f"r{job.id}", "columns": columns, "rows": table.num_rows,
+        "truncated": truncated, "seconds": 2.3, "pins": blocks, "output": output or None,
     }  # fmt: skip
     return replace(
         job,
@@ -103,6 +108,11 @@ def test_datasets_come_where_tables_stand_and_columns_elsewhere() -> None:
     assert words("WITH calm AS (SELECT 1) SELECT * FROM ca|") == ["calm"]
     assert "GROUP BY" in words("SELECT 1 FROM tides GR|")
     assert words("SELECT zzz|") == []
+    assert words("SELECT * FROM as_|") == ["as_at(", "as_of("]
+    assert words("SELECT * FROM as_at(ti|") == ["tides"]
+    assert words("SELECT * FROM as_of(as_at(port-haven.s|, 3)") == ["port-haven.stations"]
+    assert words("SELECT le| FROM current(tides) WHERE 1")[0] == "level"
+    assert words("SELECT t.l| FROM as_at(tides, '2024-03-05') t") == ["level"]
 
 
 def test_other_names_of_tables() -> None:
@@ -256,6 +266,19 @@ async def test_the_job_of_a_query_leads_to_it_and_its_result(source: FakeSource)
         await drive.press("escape", "4", "g", "s")
         await drive.until(lambda: "not kept any more" in drive.text())
         assert panel(drive).editor.text == "SELECT 1"
+
+
+async def test_a_result_says_the_blocks_it_was_made_of(source: FakeSource) -> None:
+    async with driven(source, (80, 24)) as drive:
+        await drive.press("s")
+        job = await asked(drive, "SELECT 1")
+        source.link.tell(source.changed(ended(job, stations(), source, pins=2)))
+        await drive.until(lambda: "SQL · 120 rows" in drive.text())
+        assert "2.3 s · from harbour.tides-0@00000000, harbour.tides-1@0" in drive.text()
+        assert "2.3 s · from harbour.tides-0@00000000 +1 ─" in drive.text()
+        job = await asked(drive, "SELECT 2")
+        source.link.tell(source.changed(ended(job, stations(), source, output="/tmp/x.csv")))
+        await drive.until(lambda: "its rows are in /tmp/x.csv" in drive.text())
 
 
 async def test_a_worker_that_takes_no_query(source: FakeSource) -> None:
