@@ -1,0 +1,212 @@
+"""Columns through a workspace: what chains say of schemas, vocabularies, sources and temporal tables."""
+
+from __future__ import annotations
+
+import shutil
+
+import pyarrow as pa
+
+from odf_engine.metadata.sql_columns import Columns
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.column_graph import ROWS, Place, column_graph, source_of
+from odf_engine.workspace.column_lineage import all_columns, lineage_of
+from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from tests.workspace.conftest import Append
+
+ROOT = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: AddPushSource
+      sourceName: default
+      read: {{kind: {read}}}
+      merge: {{kind: Append}}
+{more}
+"""
+MADE = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{inputs}]
+      transform:
+        kind: Sql
+        engine: {engine}
+        {tables}
+        query: |
+          {query}
+{more}
+"""
+VOCAB = """    - kind: SetVocab
+      offsetColumn: nr
+      eventTimeColumn: day"""
+SCHEMA = "NdJson, schema: [event_time TIMESTAMP, city STRING, x INT]"
+
+
+def root(workspace: Workspace, name: str, read: str = SCHEMA, more: str = "") -> DatasetEntry:
+    return workspace.add(read_manifests(ROOT.format(name=name, read=read, more=more), name))[0]
+
+
+def made(
+    workspace: Workspace,
+    name: str,
+    query: str,
+    *inputs: str,
+    engine: str = "spark",
+    tables: str = "",
+    more: str = "",
+) -> DatasetEntry:
+    listed = ", ".join(f"{{datasetRef: {each}, alias: {each}}}" for each in inputs)
+    text = MADE.format(name=name, inputs=listed, engine=engine, tables=tables, query=query, more=more)
+    return workspace.add(read_manifests(text, name))[0]
+
+
+def told(columns: Columns) -> dict[str, str]:
+    marks = {"identity": "", "transformation": "~", "aggregation": "+", "unknown": "?"}
+    return {
+        name: " ".join(f"{marks[each.how]}{each.input}.{each.column}" for each in value)
+        for name, value in columns.outputs.items()
+    }
+
+
+def rows(columns: Columns) -> set[str]:
+    return {f"{each.how} {each.input}.{each.column}" for each in columns.rows}
+
+
+def test_a_chain_of_datasets_before_there_is_any_data(workspace: Workspace) -> None:
+    root(workspace, "a")
+    made(workspace, "b", "SELECT *, x + 1 AS y FROM a WHERE city <> ''", "a")
+    last = made(workspace, "c", "SELECT event_time, sum(y) AS s FROM b GROUP BY event_time", "b")
+    # `event_time` comes where the chain would have it, offset and system_time are made anew.
+    assert told(lineage_of(workspace, workspace.resolve("b"))) == {
+        "offset": "", "op": "a.op", "system_time": "", "event_time": "a.event_time", "city": "a.city",
+        "x": "a.x", "y": "~a.x",
+    }  # fmt: skip
+    found = lineage_of(workspace, last)
+    assert told(found) == {
+        "offset": "",
+        "op": "~b.op",
+        "system_time": "",
+        "event_time": "b.event_time",
+        "s": "+b.y",
+    }
+    assert rows(found) == {"group_by b.event_time"}
+
+
+def test_all_the_way_down(workspace: Workspace) -> None:
+    first = root(workspace, "a")
+    made(workspace, "b", "SELECT *, x + 1 AS y FROM a WHERE city <> ''", "a")
+    last = made(workspace, "c", "SELECT event_time, sum(y) AS s FROM b GROUP BY event_time", "b")
+    root(workspace, "aside")
+    graph = column_graph(workspace, [last.id])
+    assert {each.name for each in graph.datasets.values()} == {"a", "b", "c"}
+    reached = graph.upstream(Place(str(last.id), "s"))
+    assert {(place.column, reach.how, reach.steps) for place, reach in reached.items()} == {
+        ("y", "aggregation", 1), ("x", "aggregation", 2), ("x", "aggregation", 3)
+    }  # fmt: skip
+    assert Place(source_of(str(first.id)), "x") in reached
+    # City has no part in a value, and yet decides which rows there are.
+    down = graph.downstream(Place(str(first.id), "city"))
+    assert {(place.column, reach.how) for place, reach in down.items()} == {
+        ("city", "identity"),
+        (ROWS, "filter"),
+    }
+    assert {graph.datasets[place.dataset].name for place in down} == {"b"}
+
+
+def test_vocabularies_and_schemas_of_the_chain(workspace: Workspace, append: Append) -> None:
+    source = root(workspace, "a", "NdJson, schema: [day TIMESTAMP, v INT]", VOCAB)
+    table = pa.table({"day": pa.array([0], pa.timestamp("ms", "UTC")), "v": [1], "Late R": ["x"]})
+    append(source.dataset, table)
+    star = made(workspace, "star", "SELECT * FROM a", "a", more=VOCAB)
+    assert told(lineage_of(workspace, star)) == {
+        "nr": "", "op": "a.op", "system_time": "", "day": "a.day", "v": "a.v", "Late R": "a.Late R"
+    }  # fmt: skip
+    # `nr` is no offset where the dataset calls that otherwise, but what merely comes through is dropped.
+    other = made(
+        workspace, "other", "SELECT day AS event_time, `late r` || v AS z, * EXCEPT (day) FROM a", "a"
+    )
+    assert told(lineage_of(workspace, other)) == {
+        "offset": "", "op": "a.op", "system_time": "", "event_time": "a.day", "z": "~a.Late R ~a.v",
+        "v": "a.v", "Late R": "a.Late R",
+    }  # fmt: skip
+
+
+def test_temporal_tables(workspace: Workspace) -> None:
+    root(workspace, "trades")
+    root(workspace, "rates", "NdJson, schema: [day TIMESTAMP, city STRING, x INT]", VOCAB)
+    query = (
+        "SELECT t.event_time, t.x * r.x AS cost FROM trades AS t "
+        "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city"
+    )
+    tables = "temporalTables: [{name: rates, primaryKey: [city]}]"
+    found = lineage_of(workspace, made(workspace, "priced", query, "trades", "rates", tables=tables))
+    assert told(found)["cost"] == "~trades.x ~rates.x"
+    assert rows(found) == {
+        "join trades.city", "join rates.city", "join trades.event_time", "join rates.day"
+    }  # fmt: skip
+
+
+def test_roots(workspace: Workspace, append: Append) -> None:
+    plain = root(workspace, "plain")
+    assert told(lineage_of(workspace, plain))["city"] == "input.city"
+    query = """      preprocess:
+        kind: Sql
+        engine: spark
+        queries:
+          - alias: dated
+            query: SELECT at AS event_time, * EXCEPT (at) FROM input WHERE n > 0
+          - query: SELECT event_time, upper(name) AS city, n AS x FROM dated"""
+    known = root(workspace, "known", "NdJson, schema: [at TIMESTAMP, name STRING, n INT]", query)
+    found = lineage_of(workspace, known)
+    assert told(found) == {
+        "offset": "", "op": "", "system_time": "", "event_time": "input.at", "city": "~input.name",
+        "x": "input.n",
+    }  # fmt: skip
+    assert rows(found) == {"filter input.n"}
+    # What has no schema has the columns that are asked of it.
+    star = query.replace("SELECT event_time, upper(name) AS city, n AS x", "SELECT *, 1 AS one")
+    silent = root(workspace, "silent", "Parquet", star)
+    assert told(lineage_of(workspace, silent))["*"] == "?input.*"
+    append(
+        silent.dataset,
+        pa.table({"event_time": pa.array([0], pa.timestamp("ms")), "q": ["x"], "one": [1]}),
+    )
+    assert told(lineage_of(workspace, silent)) == {
+        "offset": "", "op": "", "system_time": "", "event_time": "input.at", "q": "input.q", "one": ""
+    }  # fmt: skip
+
+
+def test_an_input_that_is_not_here(workspace: Workspace) -> None:
+    source = root(workspace, "a")
+    last = made(workspace, "b", "SELECT event_time, X AS y FROM a", "a")
+    shutil.rmtree(source.dataset.folder)
+    workspace = Workspace(workspace.folder)
+    assert told(lineage_of(workspace, last)) == {
+        "offset": "", "op": "a.op", "system_time": "", "event_time": "a.event_time", "y": "a.X"
+    }  # fmt: skip
+    graph = column_graph(workspace)
+    assert not graph.is_here(str(source.id)) and graph.is_here(str(last.id))
+    assert graph.datasets[str(source.id)].name == "a"
+
+
+def test_what_cannot_be_followed(workspace: Workspace) -> None:
+    root(workspace, "a")
+    foreign = made(workspace, "foreign", "SELECT STREAM x FROM a", "a", engine="flink")
+    found = lineage_of(workspace, foreign)
+    assert found.problem == "a query of the engine 'flink' cannot be followed"
+    assert told(found)["*"] == "?a.offset ?a.op ?a.system_time ?a.event_time ?a.city ?a.x"
+    after = made(workspace, "after", "SELECT event_time, n FROM foreign", "foreign")
+    assert told(lineage_of(workspace, after))["n"] == "foreign.n"
+    # A damaged dataset has no columns, and the others have theirs.
+    head = after.dataset.folder / "refs" / "head"
+    head.write_text("nothing")
+    found_all = {each.name: each for each in all_columns(Workspace(workspace.folder))}
+    assert found_all["after"].lineage.problem and not found_all["after"].columns
+    assert found_all["a"].columns
