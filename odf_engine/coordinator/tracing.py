@@ -19,6 +19,7 @@ def trace(request: Trace, context: Context, reporter: Reporter) -> dict[str, Any
     """
     from msgspec import to_builtins
 
+    from odf_engine.provenance.shortened import shortened
     from odf_engine.provenance.trace import Tracer
     from odf_engine.workspace.workspace import Workspace
 
@@ -26,7 +27,7 @@ def trace(request: Trace, context: Context, reporter: Reporter) -> dict[str, Any
     entry = workspace.resolve(request.dataset)
     tracer = Tracer(workspace, context.host.spark, reporter)
     found = tracer.trace(entry, request.runs, request.column, request.depth)
-    result: dict[str, Any] = to_builtins(found)
+    result: dict[str, Any] = to_builtins(shortened(found))
     if request.check:
         result["checked"] = tracer.check(entry, found)
     return result

@@ -31,8 +31,9 @@ from odf_engine.metadata.model import (
     Url,
 )
 from odf_engine.progress import Reporter
+from odf_engine.provenance.shortened import MOST_RUNS, merged, shortened
 from odf_engine.provenance.trace import Tracer
-from odf_engine.workspace.traced import Step
+from odf_engine.workspace.traced import Feed, Source, Step
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from tests.transform.deriving import Deriving
 
@@ -190,3 +191,20 @@ def test_rows_and_columns_that_are_not_there(rooted: Rooted) -> None:
     assert rooted.trace(root, (0, 0), column="CITY").rows == 1
     with pytest.raises(UsageError, match="at least one"):
         Tracer(rooted.workspace, cast("Any", None), Reporter()).trace(root, [(0, 0)], depth=0)
+
+
+def test_answers_of_a_size_that_can_be_sent() -> None:
+    scattered = [(at * 10, at * 10 + (at % 3)) for at in range(30_000)]
+    assert merged([(0, 1), (4, 4), (6, 9), (20, 20)], 2) == [(0, 9), (20, 20)]
+    assert merged([(0, 1), (4, 4)], 2) == [(0, 1), (4, 4)]
+    source = Source("block", "push", "x", "", "", "", [], [(0, 0)])
+    root = Step("b", "b", "root", scattered, 60_000, sources=[source] * 1_500)
+    step = shortened(
+        Step("a", "a", "derivative", [(0, 0)], 1, feeds=[Feed("b", "b", "b", scattered, 60_000, step=root)])
+    )
+    (feed,) = step.feeds
+    assert len(feed.runs) <= MOST_RUNS and feed.rows == 60_000
+    assert not step.exact and "others lie between them" in str(step.reason)
+    assert feed.step is not None and (feed.step.exact, len(feed.step.sources)) == (True, 1_000)
+    assert feed.step.how == ["500 older blocks with some of the rows are left out here"]
+    assert shortened(step) == step
