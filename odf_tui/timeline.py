@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from math import ceil, log1p
 from typing import Final, Literal, Protocol
 
@@ -21,6 +21,7 @@ MOST_PROBED: Final = 4000
 """The most files whose ends are read for the marks of one slider."""
 BARS: Final = " ▁▂▃▄▅▆▇█"
 
+_HIGHEST: Final = 6  # whole blocks would weigh more than the slider below them
 _PAGES: Final = 10
 _SECOND: Final = 1000
 _DAY: Final = 86_400 * _SECOND
@@ -30,6 +31,7 @@ _UNITS: Final = (
 )  # fmt: skip
 _STEPS: Final = 150
 """Into about how many steps event time is divided."""
+_PARTS: Final = 8
 
 
 class Probe(msgspec.Struct, frozen=True):
@@ -125,15 +127,15 @@ def moment_words(ms: int, finely: int = 0) -> str:
 def _finely(times: Sequence[int]) -> int:
     """How exactly moments are said so that those after each other are told apart."""
     for finely, unit in ((0, 60 * _SECOND), (1, _SECOND)):
-        if all(after // unit > before // unit for before, after in pairwise(times)):
+        if all(after // unit > before // unit or after == before for before, after in pairwise(times)):
             return finely
     return 2
 
 
 def levels(amounts: Sequence[float]) -> list[int]:
-    """Heights of bars from 0 to 8: every amount can be seen beside one that is a thousand times it."""
+    """Heights of bars from 0 to 6: every amount can be seen beside one that is a thousand times it."""
     most = log1p(max(amounts, default=0))
-    return [0 if each <= 0 else max(1, ceil(8 * log1p(each) / most)) for each in amounts]
+    return [0 if each <= 0 else max(1, ceil(_HIGHEST * log1p(each) / most)) for each in amounts]
 
 
 def probing_order(stops: int) -> Iterator[int]:
@@ -214,7 +216,7 @@ class BlockAxis:
             for stop in range(self.stops):
                 amounts[self.cell_of(stop, width)] += self.brought(stop)
         else:
-            ends = [self.line.rows[self.position_at(cell, width)] for cell in range(width)]
+            ends = [self.line.rows[(cell + 1) * self.stops // width - 1] for cell in range(width)]
             amounts = [float(after - before) for before, after in zip([0, *ends], ends, strict=False)]
         return levels(amounts)
 
@@ -239,7 +241,7 @@ class BlockAxis:
         rows = self.brought(stop)
         words = [f"block {count(self.line.blocks[stop])} · +{count(rows)} {'row' if rows == 1 else 'rows'}"]
         if _has(self._changing, stop):
-            words.append("with corrections")
+            words.append("corrections")
         if _has(self.line.schemas, stop):
             words.append("new schema")
         return ", ".join(words)
@@ -325,15 +327,15 @@ class EventAxis:
 
     def bars(self, width: int) -> list[int]:
         """How many rows happened, cell by cell, as far as files were asked: spread between their ends."""
-        changes = [0.0] * (width + 1)
+        parts = width * _PARTS
+        changes = [0.0] * (parts + 1)
         for rows, least, greatest in self._groups:
-            first, last = self.cell_of(least, width), self.cell_of(greatest, width)
+            first, last = self.cell_of(least, parts), self.cell_of(greatest, parts)
             changes[first] += rows / (last - first + 1)
             changes[last + 1] -= rows / (last - first + 1)
-        amounts: list[float] = []
-        for change in changes[:width]:
-            amounts.append((amounts[-1] if amounts else 0.0) + change)
-        return levels([round(amount, 6) for amount in amounts])
+        amounts = list(accumulate(changes[:parts]))
+        cells = (sum(amounts[cell * _PARTS : (cell + 1) * _PARTS]) for cell in range(width))
+        return levels([round(amount, 6) for amount in cells])
 
     def marks(self, width: int) -> dict[int, str]:
         """Signs in cells: c where rows were taken back or corrected."""

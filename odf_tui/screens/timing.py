@@ -20,7 +20,7 @@ from odf_engine.coordinator.protocol import Job, Project
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.chain_state import Want
-from odf_tui.humane import count, plain, said
+from odf_tui.humane import count, explained, plain
 from odf_tui.jobwords import amounts
 from odf_tui.screens.looking import LookingPart
 from odf_tui.screens.pane_data import DataPart
@@ -69,6 +69,11 @@ class Timing(JobsPart, DataPart, LookingPart):
         """Says on the slider what is being done."""
         if (panel := self.time_panel) is not None:
             panel.track.tell(text, style)
+
+    def refuse_time(self, why: str) -> None:
+        """Says why something cannot be shown: on the slider, which is narrow, and below."""
+        self.tell_time(why, "bad")
+        self.notify_line(why, "bad")
 
     # --- What is to be shown ---
 
@@ -140,7 +145,7 @@ class Timing(JobsPart, DataPart, LookingPart):
         self._time_wanted = None
         if self.places.get(message.dataset) is not None and self.data_pane.dataset == message.dataset:
             if message.opened is None:
-                self.tell_time(message.error, "bad")
+                self.refuse_time(message.error)
             else:
                 rows = message.opened.window.row_count
                 title = f"{count(rows)} {'row' if rows == 1 else 'rows'}"
@@ -180,9 +185,7 @@ class Timing(JobsPart, DataPart, LookingPart):
         except Cancelled:
             self.tell_time("stopped: the rows are those of the title", "warn")
         except Exception as error:  # whatever it is, it is told, and the screen lives on
-            hint = f" – {error.hint}" if isinstance(error, OdfError) and error.hint else ""
-            self.tell_time(said(error), "bad")
-            self.notify_line(said(error) + hint, "bad")
+            self.refuse_time(explained(error))
         else:
             self.tell_time()
             if self.places.get(dataset) == place:

@@ -53,7 +53,7 @@ class TravellingPart(Timing):
         if row is None:
             return
         if panel is not None and panel.dataset == row.id:
-            if panel.track.has_focus:
+            if panel.track.has_keys:
                 self._switch_axis(panel)
             else:
                 self._focus_slider(panel)
@@ -85,7 +85,10 @@ class TravellingPart(Timing):
         if not (message.wanted or place is not None):
             return
         self.run_worker(
-            self._show_slider(dataset, line, place, wanted=message.wanted), group="slider", name="slider"
+            self._show_slider(dataset, line, place, wanted=message.wanted),
+            group="slider",
+            name="slider",
+            exclusive=True,
         )
 
     async def _show_slider(self, dataset: str, line: Timeline, place: Place | None, *, wanted: bool) -> None:
@@ -164,6 +167,8 @@ class TravellingPart(Timing):
     def back_to_now(self) -> None:
         """Shows the newest rows."""
         pane = self.data_pane
+        if pane.dataset in self.places:
+            self.notify_line("these are the newest rows again")
         self._forget_time(pane.dataset)
         if pane.time_view is not None:
             pane.leave_all()
@@ -190,7 +195,10 @@ class TravellingPart(Timing):
     def show_hints(self) -> None:
         """On the slider its own keys."""
         panel = self.time_panel
-        if panel is None or not panel.track.has_focus:
+        if panel is not None and self.focused is panel.line:
+            self.query_one(HintLine).show([Hint("⏎", "go there", ""), Hint("esc", "back to the slider", "")])
+            return
+        if panel is None or not panel.track.has_keys:
             super().show_hints()
             return
         other = "blocks" if isinstance(panel.track.axis, EventAxis) else "event time"
@@ -233,6 +241,8 @@ class TravellingPart(Timing):
         match message.what:
             case "type":
                 panel.ask()
+                self.query_one(HintLine).clear()
+                self.show_hints()
             case "keep":
                 if not self.ask_now():
                     self._keep_time(panel)
@@ -258,6 +268,7 @@ class TravellingPart(Timing):
         if panel is None:
             return
         panel.close_line()
+        self.show_hints()
         if not text:
             return
         track = panel.track
@@ -274,7 +285,7 @@ class TravellingPart(Timing):
                     lambda number, error: BlockLocated(dataset, number, error),
                 )
         except OdfError as error:
-            track.tell(str(error), "bad")
+            self.refuse_time(error.in_full)
 
     @on(BlockLocated)
     def _block_located(self, message: BlockLocated) -> None:
@@ -282,7 +293,7 @@ class TravellingPart(Timing):
         if panel is None or panel.dataset != message.dataset:
             return
         if message.number is None:
-            panel.track.tell(message.error, "bad")
+            self.refuse_time(message.error)
         else:
             self._arrive_at(panel, panel.track.blocks.stop_of_block(message.number))
 
@@ -292,10 +303,10 @@ class TravellingPart(Timing):
         if isinstance(track.axis, BlockAxis) and position < 0:
             line = track.blocks.line
             first = f"block {count(line.blocks[0])}, {track.blocks.ends()[0]}"
-            track.tell(f"nothing was known then: the first rows came with {first}", "bad")
+            self.refuse_time(f"nothing was known then: the first rows came with {first}")
             return
         if isinstance(track.axis, EventAxis) and position < track.axis.least:
-            track.tell(f"nothing had happened by then: the first is of {track.axis.ends()[0]}", "bad")
+            self.refuse_time(f"nothing had happened by then: the first is of {track.axis.ends()[0]}")
             return
         track.go(position)
         self._slid(panel, rested=True)

@@ -17,7 +17,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_tui.humane import clip, count, plain
+from odf_tui.humane import clip, count, plain, shorten
 from odf_tui.timeline import BARS, BlockAxis, EventAxis, Move, Place, Probe, probing_order
 from odf_tui.widgets.lines import LineScroll, Span
 
@@ -130,18 +130,25 @@ class TimeTrack(LineScroll, can_focus=True):
             if self.axis.go(self.axis.position_at(cell, self.track_width)) or not self.chosen:
                 self._tell_moved()
 
+    @property
+    def has_keys(self) -> bool:
+        """Whether the keys go here; :attr:`has_focus` comes to know of it later."""
+        return self.is_attached and self.screen.focused is self
+
     def on_focus(self) -> None:
         """The keys go here."""
-        self.call_next(self.fit)
+        self.fit()
 
     def on_blur(self) -> None:
         """The keys go elsewhere: only the track stays."""
-        self.call_next(self.fit)
+        self.fit()
 
     def fit(self) -> None:
         """As high as there is room for."""
+        if not self.is_attached:
+            return  # the slider was closed
         low = self.screen.size.height <= _LOW
-        self._lines = (_SMALL if low else _WHOLE) if self.has_focus else _KEPT
+        self._lines = (_SMALL if low else _WHOLE) if self.has_keys else _KEPT
         if self.styles.height is None or self.styles.height.value != self._lines:
             self.styles.height = self._lines
         self.reset()
@@ -172,6 +179,14 @@ class TimeTrack(LineScroll, can_focus=True):
     def _rule(self) -> Sequence[Span]:
         """What moves along, and what the signs mean, in a rule."""
         axis = self.axis
+        if self.said is not None:
+            text, style = self.said
+            said = shorten(text, max(self.size.width - 8, 8))
+            return [
+                ("── ", "rule"),
+                (said, style),
+                (" " + "─" * max(self.size.width - 4 - cell_len(said), 0), "rule"),
+            ]
         if isinstance(axis, BlockAxis):
             stops = axis.stops
             head = f" as at: {count(stops)} {'block' if stops == 1 else 'blocks'} that brought rows "
@@ -179,9 +194,7 @@ class TimeTrack(LineScroll, can_focus=True):
             head = f" as of: event time, in steps of {_step_words(axis.unit)} "
         spans: list[Span] = [("──", "rule"), (head, "head")]
         signs = set(self.axis.marks(self.track_width).values())
-        if self.said is not None:
-            spans += [("── ", "rule"), self.said, (" ", "")]
-        elif signs:
+        if signs:
             spans.append(("── ", "rule"))
             for sign in sorted(signs):
                 spans += [(sign, _MARKS[sign]), (f" {_LEGEND[sign]} ", "muted")]
@@ -199,7 +212,7 @@ class TimeTrack(LineScroll, can_focus=True):
         spans: list[Span] = [(" ", "")]
         for cell in range(width):
             if cell == at:
-                spans.append(("●" if self.chosen else "○", "key" if self.has_focus else "strong"))
+                spans.append(("●" if self.chosen else "○", "key" if self.has_keys else "strong"))
             elif cell in marks:
                 spans.append((marks[cell], _MARKS[marks[cell]]))
             else:
@@ -262,12 +275,12 @@ class TimePanel(Vertical):
         line.placeholder = "2026-03-01 14:00" + ("" if of else ", or a block: its number or hash")
         line.value = ""
         line.display = True
-        line.focus()
+        self.screen.set_focus(line)
 
     def close_line(self) -> None:
         """Gives the keys back to the slider."""
         self.line.display = False
-        self.track.focus()
+        self.screen.set_focus(self.track)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """It is nobody's filter."""
@@ -283,7 +296,7 @@ class TimePanel(Vertical):
         if event.key == "escape" and self.line.has_focus:
             event.stop()
             event.prevent_default()
-            self.close_line()
+            self.post_message(self.Typed(""))
 
     def on_click(self, event: events.Click) -> None:
         """The pane itself would take the keys."""

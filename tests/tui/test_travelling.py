@@ -1,0 +1,446 @@
+"""Going back in time: the slider below the rows of pane 3, and what it leads to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from time import process_time
+
+import pyarrow as pa
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.chain.chain import Dataset
+from odf_engine.coordinator.protocol import Describe, Export, Failure, Job, JobState, Progress, Project
+from odf_engine.errors import NotFound, UsageError
+from odf_engine.workspace.workspace import Workspace
+from odf_tui.engine import WorkspaceSource
+from odf_tui.timeline import BlockAxis, EventAxis, Probe, Timeline, probing_order
+from odf_tui.times import moment_of
+from odf_tui.widgets.rows import open_window
+from odf_tui.windows import FirstRows
+from tests.tui.conftest import Driven, driven
+from tests.tui.fake import FakeSource, Rows
+from tests.tui.fake_blocks import hash_of
+from tests.tui.fake_looks import FakeTimeline
+from tests.tui.test_data import append, dataset, harbour, stored, typed
+
+__all__ = ["dataset", "harbour"]
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+AIR = "did:odf:port-haven.air-readings"
+STATIONS = "did:odf:port-haven.stations"
+
+
+def compare(drive: Driven, name: str) -> None:
+    """Compares the screen with its golden text."""
+    width, height = drive.app.size
+    path, text = GOLDEN / f"time-{width}x{height}-{name}.txt", drive.text()
+    if os.environ.get("ODF_UPDATE_GOLDEN"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def title(drive: Driven) -> str:
+    """The upper border of pane 3."""
+    return str(drive.bench.data_pane._border_title)
+
+
+def track(drive: Driven) -> str:
+    """The slider as text."""
+    panel = drive.bench.time_panel
+    assert panel is not None
+    region = panel.track.region
+    lines = drive.text().splitlines()[region.y : region.bottom]
+    return "\n".join(line[region.x : region.right] for line in lines)
+
+
+async def job_of(drive: Driven, number: int = 1) -> Job:
+    """The newest job, once the screen knows of it."""
+    await drive.until(lambda: drive.source.links and len(drive.source.link.submitted) >= number)
+    made = str(len(drive.source.known))
+    await drive.until(lambda: made in drive.bench.book.jobs)
+    return drive.bench.book.jobs[made]
+
+
+async def ends(drive: Driven, job: Job, **how: object) -> None:
+    """The worker says that a job has ended."""
+    known = {"state": JobState.done, "started": "2024-03-11T09:00:00Z", "ended": "2024-03-11T09:00:02Z"}
+    ended = replace(job, **{**known, **how})
+    drive.source.link.tell(drive.source.changed(ended))
+    await drive.until(lambda: drive.bench.book.jobs[job.id].state.final)
+
+
+def state_of(rows: int, *key: str) -> str:
+    """What a job says that made a file."""
+    return json.dumps({"name": "x", "key": key, "rows": rows, "of": 7200, "file": "/cache/state.parquet"})
+
+
+# --- Along blocks ---
+
+
+async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, dataset: Dataset) -> None:
+    source.windows[AIR] = window = stored(dataset)  # type: ignore[assignment]
+    real = WorkspaceSource(Workspace(dataset.folder.parents[2]))
+    source.timelines[AIR] = real.timeline(str(real.workspace.resolve("rows").id))  # type: ignore[assignment]
+    async with driven(source, (80, 24)) as drive:
+        pane = drive.bench.data_pane
+        await drive.press("3", "at")
+        assert title(drive) == "3 Data · 300 rows" and "○" in track(drive)
+        assert "12 blocks that brought rows" in track(drive)
+        await drive.press("left")
+        assert title(drive) == "3 Data · as at 2031-03-12 03:33 · block 12 of 13 · 275 rows"
+        assert pane.window.window(0, 999).equals(window.window(0, 275))  # type: ignore[union-attr]
+        assert (pane.view.cursor, pane.view.slice) == (250, 10)
+        await drive.press("home")
+        assert "block 2 of 13 · 25 rows" in title(drive) and pane.view.cursor == 0
+        await drive.press("right", "l", "]", "j", "j")
+        assert "block 5 of 13 · 100 rows" in title(drive) and pane.view.cursor == 77
+        await drive.press("pagedown", "h", "pageup", "[", "end")
+        assert "block 13 of 13 · 300 rows" in title(drive)
+        await drive.press("t", "=block", "enter")
+        assert "'block' is no number, hash, date or offset" in drive.hint()
+        await drive.press("escape")
+        assert (title(drive), drive.bench.time_panel) == ("3 Data · 300 rows", None)
+        assert drive.bench.pane == "data" and pane.view.cursor == 0
+
+
+@pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
+async def test_pictures(source: FakeSource, size: tuple[int, int]) -> None:
+    source.keys[AIR] = ["station"]
+    async with driven(source, size) as drive:
+        await drive.press("3", "at")
+        await drive.press("left", "left")
+        compare(drive, "blocks")
+        await drive.press("at")
+        await drive.press("left", "pageup")
+        await drive.pilot.press("enter")
+        job = await job_of(drive)
+        amounts = Progress("find newest", rows=1200, total_rows=7200)
+        running = replace(job, state=JobState.running, started="2024-03-11T09:00:00Z", progress=amounts)
+        drive.source.link.tell(drive.source.changed(running))
+        await drive.until(lambda: "1 200 of 7 200 rows" in track(drive))
+        await ends(drive, job, result=state_of(31, "station"))
+        await drive.until(lambda: "as of" in title(drive))
+        await drive.settle()
+        drive.bench.query_one("#hints").clear()  # type: ignore[attr-defined]
+        compare(drive, "events")
+
+
+# --- Along event time ---
+
+
+async def test_event_time_is_looked_at_once_the_person_rests(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("3", "at")
+        await drive.press("at")
+        assert "event time, in steps of 6 hours" not in track(drive)
+        assert "2024-03-01 00:00" in track(drive) and "2024-12-25 23:00" in track(drive)
+        await drive.pilot.press(*["left"] * 5)
+        assert "⏎ looks, or a moment's rest" in track(drive)
+        job = await job_of(drive)
+        (request,) = drive.source.link.submitted
+        moment = drive.bench.places[AIR].as_of
+        assert request == Project(AIR, [], as_of=moment) and moment is not None and moment > "2024-12"
+        await drive.pilot.press("left")  # what was asked for is not wanted any more
+        await drive.until(lambda: drive.source.link.cancelled == [job.id])
+        await drive.pilot.press("enter")
+        second = await job_of(drive, 2)
+        await ends(drive, second, result=state_of(31))
+        await drive.until(lambda: title(drive).startswith("3 Data · as of 2024-12-"))
+        assert title(drive).endswith(" · 31 rows") and "handed" not in drive.hint()
+        await drive.pilot.press("left", "enter")
+        third = await job_of(drive, 3)
+        await drive.pilot.press("escape")
+        await drive.until(lambda: third.id in drive.source.link.cancelled)
+        assert "stopped" in track(drive) and "as of 2024-12-" in title(drive)
+        await drive.pilot.press("left", "enter")
+        failing = await job_of(drive, 4)
+        await ends(drive, failing, state=JobState.failed, error=Failure("the slice is not here"))
+        await drive.until(lambda: "the slice is not here" in track(drive))
+        await drive.press("t", "=2024-02-01", "enter")
+        assert "nothing had happened by then: the first is of 2024-03-01 00:00" in drive.hint()
+        await drive.press("escape")
+        assert title(drive) == "3 Data · 7 200 rows"
+
+
+async def test_a_state_of_a_time(source: FakeSource) -> None:
+    source.keys[AIR] = ["station"]
+    async with driven(source) as drive:
+        await drive.press("3", "at")
+        await drive.press("left")
+        await drive.pilot.press("K")
+        job = await job_of(drive)
+        assert drive.source.link.submitted == [Project(AIR, ["station"], as_at=hash_of(9))]
+        await ends(drive, job, result=state_of(31, "station"))
+        await drive.until(lambda: title(drive).endswith("block 9 of 10 · by station · 31 rows"))
+        await drive.pilot.press("left", "enter")
+        job = await job_of(drive, 2)
+        assert drive.source.link.submitted[1] == Project(AIR, ["station"], as_at=hash_of(8))
+        await ends(drive, job, result=state_of(30, "station"))
+        await drive.until(lambda: "block 8 of 10 · by station" in title(drive))
+        await drive.press("K")
+        await drive.until(lambda: title(drive).endswith("block 8 of 10 · 6 000 rows"))
+        await drive.press("at")
+        await drive.press("left")
+        await drive.pilot.press("enter")
+        job = await job_of(drive, 3)
+        assert drive.source.link.submitted[2].key == []  # type: ignore[attr-defined]
+        await ends(drive, job, result=state_of(4, "station"))
+        await drive.until(lambda: "as of" in title(drive))
+        await drive.press("K")
+        await drive.until(lambda: "these are the newest of each station by then" in drive.hint())
+        await drive.pilot.press("B")
+        await drive.until(lambda: "by which key?" in drive.text())
+        await drive.press("j", "space", "j", "j", "space", "enter")
+        job = await job_of(drive, 4)
+        place = drive.bench.places[AIR]
+        assert place.key is not None and drive.source.link.submitted[3] == Project(
+            AIR, list(place.key), as_of=place.as_of
+        )
+
+
+async def test_a_state_of_now_stays_one_when_the_slider_moves(source: FakeSource) -> None:
+    source.keys[AIR] = ["station"]
+    async with driven(source) as drive:
+        await drive.press("3")
+        await drive.pilot.press("K")
+        await ends(drive, await job_of(drive), result=state_of(31, "station"))
+        await drive.until(lambda: "current state by station" in title(drive))
+        await drive.press("at")
+        await drive.pilot.press("left", "enter")
+        await job_of(drive, 2)
+        assert drive.source.link.submitted[1] == Project(AIR, ["station"], as_at=hash_of(9))
+
+
+# --- What was typed, and what cannot be ---
+
+
+async def test_typing_a_time_or_a_block(source: FakeSource) -> None:
+    source.keys[AIR] = ["station"]
+    async with driven(source) as drive:
+        await drive.press("3", "at")
+        for text, found in (
+            ("2024-03-01 10:43", "block 5 of 10 · 3 000 rows"),
+            ("7", "block 7 of 10 · 5 000 rows"),
+            ("2099-01", "block 10 of 10 · 7 200 rows"),
+            ("2024-03-01T10:22:00Z", "block 3 of 10 · 1 000 rows"),
+        ):
+            await drive.press("t", f"={text}", "enter")
+            assert title(drive).endswith(found)
+        for text, wrong in (
+            (
+                "2024-03-01 10:00",
+                "nothing was known then: the first rows came with block 3, 2024-03-01 10:22",
+            ),
+            ("2", "nothing was known then: the first rows came with block 3"),
+            ("2024-13-45", "'2024-13-45' is no day or time"),
+            ("99", "there is no block 99"),
+        ):
+            await drive.press("t", f"={text}", "enter")
+            assert wrong in drive.hint()
+            assert title(drive).endswith("block 3 of 10 · 1 000 rows")
+        await drive.press("t")
+        assert "go there" in drive.hint()
+        await drive.press("escape", "right")
+        assert "block 4 of 10" in title(drive)
+
+
+async def test_what_has_no_other_times(source: FakeSource) -> None:
+    source.timelines[AIR] = line = FakeTimeline(7200, 7200)
+    line.timed = False
+    async with driven(source) as drive:
+        await drive.press("3", "at")
+        await drive.press("left")
+        assert "1 block that brought rows" in track(drive)
+        assert title(drive).endswith("block 3 of 3 · 7 200 rows")
+        await drive.press("at")
+        assert "these rows have no event time" in drive.hint()
+        await drive.press("escape", "1", "G", "3")
+        row = next(row for row in source.rows_ if not row.records)
+        drive.bench.select_dataset(row.id)
+        await drive.settle()
+        await drive.press("3", "at")
+        assert "has no rows yet: there is no earlier time to go to" in drive.hint()
+
+
+# --- What stays, and what moves ---
+
+
+async def test_what_was_chosen_is_kept_for_each_dataset(source: FakeSource) -> None:
+    async with driven(source) as drive:
+        await drive.press("3", "at")
+        await drive.press("left", "left", "enter")
+        assert drive.bench.time_panel.track.size.height == 1  # type: ignore[union-attr]
+        assert "the rows stay at this time" in drive.hint()
+        drive.bench.data_pane.view.go(7)
+        drive.bench.select_dataset(STATIONS)
+        await drive.settle()
+        assert title(drive) == "3 Data · 31 rows" and drive.bench.time_panel is None
+        drive.bench.select_dataset(AIR)
+        await drive.settle()
+        assert title(drive).endswith("block 8 of 10 · 6 000 rows")
+        source.windows[AIR] = Rows(9000)  # new blocks came
+        drive.bench.reads.rows(AIR)
+        await drive.settle()
+        assert title(drive).endswith("block 8 of 10 · 6 000 rows")
+        await drive.press("3", "at")
+        await drive.press("right")
+        assert title(drive).endswith("block 9 of 10 · 7 000 rows")
+        await drive.press("enter", "escape")
+        assert title(drive) == "3 Data · 9 000 rows" and drive.bench.time_panel is None
+        await drive.press("at")
+        await drive.press("left", "enter")
+        source.timelines[AIR] = FakeTimeline(9000, 900)
+        drive.bench.select_dataset(STATIONS)
+        await drive.settle()
+        drive.bench.select_dataset(AIR)
+        await drive.settle()
+        assert "its history is another one now" in drive.hint() and title(drive) == "3 Data · 9 000 rows"
+
+
+async def test_everything_works_on_the_rows_of_then(
+    source: FakeSource, dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "cwd", classmethod(lambda cls: Path("/srv/haven/ada")))
+    source.windows[AIR] = stored(dataset)  # type: ignore[assignment]
+    source.timelines[AIR] = FakeTimeline(300, 25)
+    async with driven(source, (160, 50)) as drive:
+        pane = drive.bench.data_pane
+        await drive.press("3", "at")
+        await drive.press("home", "right", "enter")
+        when = "as at 2024-03-01 10:32 · block 4 of 14"
+        assert title(drive) == f"3 Data · {when} · 50 rows"
+        await drive.press("slash", "=lighthouse", "enter", "N")
+        assert pane.view.cursor < 50
+        await drive.press("escape", "J", "=49", "enter")
+        assert pane.view.cursor == 49
+        await drive.press("J", "=50", "enter")
+        assert "there is no row with offset 50" in drive.text()
+        await drive.press("escape", "enter")
+        assert "Row 50 of 50" in drive.text()
+        await drive.press("escape", "greater_than_sign")
+        assert title(drive) == f"3 Data · {when} · sorted: rows 1–50 of 50"
+        await drive.press("j", "o")
+        assert title(drive) == f"3 Data · {when} · 50 rows"
+        await drive.press("E")
+        assert "[as at then: 50]" in drive.text()
+        await drive.press("enter")
+        await drive.until(lambda: drive.source.link.submitted)
+        request = drive.source.link.submitted[0]
+        assert isinstance(request, Export) and (request.file, request.ranges) == (None, [(0, 50)])
+        await drive.pilot.press("b")
+        await drive.until(lambda: drive.app.screen is drive.bench)
+        await drive.pilot.press("i")
+        await drive.until(lambda: len(drive.source.link.submitted) == 2)
+        assert drive.source.link.submitted[1] == Describe(AIR, file="spool-1")
+        assert isinstance(source.spooled[0], FirstRows) and source.spooled[0].row_count == 50
+        assert "block 4 of 14" in drive.text()
+
+
+# --- Reading ---
+
+
+def corrected(start: int, ops: list[int]) -> pa.Table:
+    """Rows with operations."""
+    return typed(start, len(ops)).append_column("op", pa.array(ops, pa.uint8()))
+
+
+def test_what_files_say_of_a_history(tmp_path: Path) -> None:
+    from odf_engine.identity.refs import DatasetAlias
+    from odf_engine.metadata.model import DatasetKind
+
+    source = WorkspaceSource(Workspace.init(tmp_path / "w"))
+    entry = source.workspace.dataset_new(DatasetAlias.parse("rows"), DatasetKind.Root)
+    with pytest.raises(NotFound):
+        source.timeline(str(entry.id))
+    append(entry.dataset, typed(0, 30))
+    append(entry.dataset, typed(30, 10).append_column("more", pa.array([1.5] * 10)))
+    line = source.timeline(str(entry.id))
+    assert (list(line.blocks), list(line.rows), line.head, line.timed) == ([2, 4], [30, 40], 4, True)
+    assert list(line.schemas) == [1]
+    hour, day = 3_600_000, 1_709_251_200_000
+    assert line.probe([1, 0]) == [
+        Probe(1, False, ((10, day + 30 * hour, day + 39 * hour),)),
+        Probe(0, False, ((30, day, day + 29 * hour),)),
+    ]
+    entry.dataset.slice_path(entry.dataset.slices()[0]).unlink()
+    assert [probe.stop for probe in source.timeline(str(entry.id)).probe([0, 1])] == [1]
+
+
+def test_a_hundred_thousand_blocks_are_drawn_quickly() -> None:
+    line = FakeTimeline(1_000_000, 10)
+    began = process_time()
+    axis = BlockAxis(line)
+    for _ in range(20):
+        axis.move("back", 76)
+        axis.bars(76)
+        axis.marks(76)
+    assert process_time() - began < 0.5
+    assert axis.position == 99_979
+    axis.move("cell_back", 76)
+    assert axis.position == 99_979 - 1315
+    axis.move("page_back", 76)
+    assert axis.position == 99_979 - 1315 - 10_000
+    assert len(axis.bars(76)) == 76 and set(axis.bars(76)) == {6}
+
+
+def test_files_are_asked_evenly_and_each_once() -> None:
+    for stops in (0, 1, 2, 3, 7, 64, 100):
+        assert sorted(probing_order(stops)) == list(range(stops))
+    order = list(probing_order(100))
+    assert order[:2] == [99, 0]
+    assert max(b - a for a, b in zip(sorted(order[:18]), sorted(order[:18])[1:], strict=False)) <= 8
+
+
+def test_event_time_goes_in_steps_of_what_the_data_has() -> None:
+    day = 86_400_000
+    axis = EventAxis()
+    axis.learn([Probe(0, False, ((10, 0, 5 * day),))])
+    assert (axis.unit, axis.position) == (day, 5 * day)
+    axis.move("back", 70)
+    axis.learn([Probe(1, True, ((10, 2 * day, 10 * day),), (3 * day,))])
+    assert (axis.position, axis.greatest) == (4 * day, 10 * day)
+    assert axis.marks(11) == {3: "c"}
+    axis.learn([Probe(2, False, ((1, 7 * day + 60_000, 7 * day + 60_000),))])
+    assert axis.unit == 3_600_000
+    axis.move("last", 70)
+    assert "all that happened" in axis.about()
+    for move in ("first", "on", "cell_on", "page_on", "page_back", "cell_back", "back"):
+        axis.move(move, 70)  # type: ignore[arg-type]
+        assert axis.least <= axis.position <= axis.greatest
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2024", "2024-13-01", "2024-03-01 25:99", "10:22"])
+def test_what_is_no_time(text: str) -> None:
+    with pytest.raises(UsageError):
+        moment_of(text)
+
+
+def test_times_as_people_type_them() -> None:
+    for text in (
+        "2024-03-01",
+        "2024-03",
+        "2024-3-1 00:00",
+        "2024-02-29 24:00:00Z",
+        "2024-03-01T01:00:00+01:00",
+    ):
+        assert str(moment_of(text)) == "2024-03-01T00:00:00Z"
+    assert str(moment_of("2024-03-01 10:22:05.25")) == "2024-03-01T10:22:05.250Z"
+
+
+def test_the_first_rows_of_a_window(dataset: Dataset) -> None:
+    from datetime import UTC, datetime
+
+    window = stored(dataset)
+    first = FirstRows(FirstRows(window, 80), 60)
+    assert (first.base, first.row_count, len(first.slices)) == (window, 60, 3)
+    assert first.window(55, 99)["offset"].to_pylist() == [55, 56, 57, 58, 59]
+    assert first.part(58, 10, [0])[0].num_rows == 2
+    assert (first.row_of_offset(59), first.row_of_offset(60)) == (59, None)
+    moment = datetime(2024, 3, 3, tzinfo=UTC)
+    assert (first.row_at_time(moment, lambda: False), window.row_at_time(moment, lambda: False)) == (48, 48)
+    assert FirstRows(window, 10).row_at_time(moment, lambda: False) is None
+    assert open_window(FirstRows(window, 0)).window.row_count == 0
+    assert isinstance(FakeTimeline(10).rows, list) and Timeline is not None
