@@ -31,7 +31,7 @@ from odf_engine.data.changelog import Op
 from odf_engine.data.kernels import pc
 from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.by_key import greatest, mixed_hashes
+from odf_engine.workspace.by_key import greatest
 
 _UNITS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
 _DAY: Final = 86_400 * 10**9
@@ -112,9 +112,8 @@ class AsOf:
         op, time, offset = (table.column(name) for name in ("op", "time", "offset"))
         adds = pc.is_in(op, pa.array([Op.APPEND, Op.CORRECT_TO], op.type))
         says = pc.if_else(adds, _STAYS, _GONE)
-        starts = pc.equal(op, pa.scalar(Op.CORRECT_FROM, op.type))
-        if following is not None and pc.any(starts).as_py():
-            pair = pc.and_(starts, self._correct(table, following))
+        if following is not None:
+            pair = corrected(table, following, self._names)
             still = pc.and_(pc.greater(following.column("time"), self._until), not self._events)
             says = pc.if_else(pair, pc.if_else(pc.fill_null(still, False), _STAYS, _REPLACED), says)
         last = pc.add(pc.multiply(offset, _SAID), says)
@@ -122,15 +121,21 @@ class AsOf:
         columns |= {"time": time, "last": last, "add": pc.if_else(adds, offset, pa.scalar(None, pa.int64()))}
         return pa.table(columns).filter(pc.less_equal(time, self._until))
 
-    def _correct(self, table: pa.Table, following: pa.Table) -> pa.ChunkedArray:
-        """Whether the row that follows corrects one of the same key."""
-        op, offset = following.column("op"), pc.subtract(following.column("offset"), 1)
-        same = [pc.equal(op, pa.scalar(Op.CORRECT_TO, op.type)), pc.equal(offset, table.column("offset"))]
-        for name in self._names:
-            mine, other = table.column(name), following.column(name)
-            equal = pc.fill_null(pc.equal(mine, other), False)
-            same.append(pc.or_(equal, pc.and_(mine.is_null(), other.is_null())))
-        return reduce(pc.and_, same)
+
+def corrected(table: pa.Table, following: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    """Whether a row and the one that follows it are a correction of the same key, whose columns are named."""
+    op, after = table.column("op"), following.column("op")
+    next_offset = pc.add(table.column("offset"), 1)
+    same = [
+        pc.equal(op, pa.scalar(Op.CORRECT_FROM, op.type)),
+        pc.equal(after, pa.scalar(Op.CORRECT_TO, after.type)),
+        pc.equal(next_offset, following.column("offset")),
+    ]
+    for name in names:
+        mine, other = table.column(name), following.column(name)
+        equal = pc.fill_null(pc.equal(mine, other), False)
+        same.append(pc.or_(equal, pc.and_(mine.is_null(), other.is_null())))
+    return pc.fill_null(reduce(pc.and_, same), False)
 
 
 class Left:
@@ -139,30 +144,25 @@ class Left:
     def __init__(self, names: Sequence[str]) -> None:
         self._names = list(names)
 
-    def hashes(self, table: pa.Table) -> pa.Array:
-        """A number for each row by which rows that are equal can be looked for."""
-        flat = [table.column(name) for name in self._names if _is_flat(table.schema.field(name).type)]
-        if not flat:
-            return pa.array([0] * table.num_rows, pa.uint64())
-        return mixed_hashes(flat)
-
     def found(self, table: pa.Table) -> pa.Array:
-        """The offsets of the rows that stay, of all rows that may be equal."""
+        """The offsets of the rows that stay, of all rows of some event times."""
         columns = {name: _comparable(table.column(name)) for name in self._names}
-        op = table.column("op")
-        adds = pc.is_in(op, pa.array([Op.APPEND, Op.CORRECT_TO], op.type))
-        made = pa.table(columns | {"offset": table.column("offset"), "adds": adds})
-        grouped = made.group_by(self._names, use_threads=False).aggregate(
-            [("offset", "list"), ("adds", "list")]
-        )
-        stays: list[int] = []
+        made = pa.table(columns | {"offset": table.column("offset"), "takes": takes(table.column("op"))})
+        asked = [("offset", "list"), ("takes", "list"), ("takes", "sum"), ("takes", "count")]
+        grouped = made.group_by(self._names, use_threads=False).aggregate(asked)
+        gone = grouped.column("takes_sum").cast(pa.int64())
+        left = pc.subtract(grouped.column("takes_count"), pc.multiply(gone, 2))
+        stays = pc.list_flatten(grouped.column("offset_list").filter(pc.equal(gone, 0))).combine_chunks()
+        doubtful = grouped.filter(pc.and_(pc.greater(gone, 0), pc.greater(left, 0)))
+        some: list[int] = []
         for offsets, kinds in zip(
-            grouped.column("offset_list").to_pylist(), grouped.column("adds_list").to_pylist(), strict=True
+            doubtful.column("offset_list").to_pylist(), doubtful.column("takes_list").to_pylist(), strict=True
         ):
-            added = sorted(offset for offset, adds in zip(offsets, kinds, strict=True) if adds)
-            taken = len(kinds) - len(added)
-            stays += added[taken:]
-        return pa.array(stays, pa.int64())
+            added = sorted(
+                offset for offset, takes_back in zip(offsets, kinds, strict=True) if not takes_back
+            )
+            some += added[len(kinds) - len(added) :]
+        return pa.concat_arrays([stays, pa.array(some, pa.int64())])
 
 
 def takes(op: pa.Array) -> pa.Array:

@@ -37,7 +37,9 @@ def greatest(table: pa.Table, keys: Sequence[str], values: Sequence[str]) -> pa.
         InvalidSchema: values of these columns cannot be compared.
     """
     try:
-        grouped = table.group_by(list(keys)).aggregate([(value, "max") for value in values])
+        # Threads make tables of their own each, and put them together: twice the work, and the memory.
+        grouped = table.group_by(list(keys), use_threads=False)
+        grouped = grouped.aggregate([(value, "max") for value in values])
     except pa.ArrowNotImplementedError as error:
         raise InvalidSchema(f"these columns cannot be a key: {error}") from error
     found = {key: grouped.column(key) for key in keys}
@@ -157,16 +159,17 @@ def _write_shares(table: pa.Table, keys: Sequence[str], writers: Sequence[Writer
 
 def _share_of(table: pa.Table, keys: Sequence[str], shares: int) -> pa.Array:
     """The number of the part that each row's key belongs to."""
-    mixed = mixed_hashes([table.column(key) for key in keys])
+    mixed: pa.Array | None = None
+    for key in keys:
+        hashes = _hashes(table.column(key).combine_chunks())
+        mixed = hashes if mixed is None else value_hashes(pc.bit_wise_xor(mixed, hashes))
+    assert mixed is not None
     high, of = pc.shift_right(mixed, pa.scalar(32, pa.uint64())), pa.scalar(shares, pa.uint64())
     return pc.subtract(high, pc.multiply(pc.divide(high, of), of))
 
 
-def mixed_hashes(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
-    """A number of 64 bits for each row; rows that are equal have the same one, and few others do."""
-    mixed: pa.Array | None = None
-    for column in columns:
-        hashes = value_hashes(column.combine_chunks())
-        mixed = hashes if mixed is None else value_hashes(pc.bit_wise_xor(mixed, hashes))
-    assert mixed is not None
-    return mixed
+def _hashes(column: pa.Array) -> pa.Array:
+    if pa.types.is_primitive(column.type):
+        return value_hashes(column)
+    known = column.dictionary_encode(null_encoding="encode")  # texts are slow, and often the same
+    return value_hashes(known.dictionary).take(known.indices)

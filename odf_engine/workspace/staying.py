@@ -14,7 +14,7 @@ from odf_engine.data.kernels import pc
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.workspace.as_of import AsOf, Left, in_units, numbers, takes
+from odf_engine.workspace.as_of import AsOf, Left, corrected, in_units, numbers, takes
 from odf_engine.workspace.by_key import ByKey, greatest
 from odf_engine.workspace.stored import Range, StoredRows
 
@@ -107,7 +107,7 @@ def rows_now(
         share_bytes: about how many bytes of keys are looked at at once.
     """
     stays = Staying(rows, reporter)
-    names = [f"k{at}" for at in range(len(key))]
+    names = _key_names(rows, key)
     newest = partial(greatest, keys=names, values=["last"])
     by_key = ByKey(names, newest, folder, rows.row_count, reporter, share_bytes)
     for table in by_key.combined(_newest(stays.read(key), names)):
@@ -117,8 +117,12 @@ def rows_now(
 
 
 def _newest(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Of each row its offset, twice, and one more when it is there."""
+    """Of each row its offset, twice, and one more when it is there; without those corrected at once."""
     for table in tables:
+        if table.num_rows > 1:
+            pair = corrected(table.slice(0, table.num_rows - 1), table.slice(1), names)
+            pair = pa.chunked_array([*pair.chunks, pa.array([False])])
+            table = table.filter(pc.invert(pair))
         op = table.column("op")
         there = pc.is_in(op, pa.array([Op.APPEND, Op.CORRECT_TO], op.type)).cast(pa.int64())
         last = pc.add(pc.shift_left(table.column("offset"), 1), there)
@@ -138,7 +142,7 @@ def rows_as_of(
     """What was the state at an event time, with all corrections known (:mod:`odf_engine.workspace.as_of`)."""
     stays, name = Staying(rows, reporter), _event_time(rows)
     kind = rows.columns.field(name).type
-    names = [f"k{at}" for at in range(len(key))]
+    names = _key_names(rows, key)
     work = AsOf(names, in_units(as_of, kind), events=events)
     # A key at one of its event times is what is combined: shares are of the key alone.
     by_key = ByKey(names, work.combine, folder, rows.row_count, reporter, share_bytes)
@@ -167,30 +171,37 @@ def rows_left(
 def _without_taken(
     rows: StoredRows, until: int, event_time: str, folder: Path, reporter: Reporter, share_bytes: int
 ) -> Staying:
-    """The same where rows take others back: those that may be equal are compared, share by share."""
+    """The same where rows take others back: those of the same event times are compared, share by share."""
     stays = Staying(rows, reporter)
     columns = [name for name in rows.columns.names if name not in rows.system_columns]
     left = Left([f"k{at}" for at in range(len(columns))])
-
-    def happened() -> Iterator[tuple[pa.Table, pa.Array]]:
-        for table in stays.read(columns, event_time):
-            table = table.filter(pc.less_equal(table.column("time"), until))
-            yield table, left.hashes(table)
-
     reporter.phase("find what was taken back")
-    found = [hashes.filter(takes(table.column("op"))) for table, hashes in happened()]
-    wanted = pc.unique(pa.chunked_array(found, pa.uint64()))
+    found = [
+        table.filter(pc.and_(takes(table.column("op")), pc.less_equal(table.column("time"), until)))
+        for table in stays.read([], event_time)
+    ]
+    wanted = pc.unique(pa.concat_tables(found).column("time"))
 
     def doubtful() -> Iterator[pa.Table]:
-        for table, hashes in happened():
-            maybe = pc.is_in(hashes, wanted)
+        for table in stays.read(columns, event_time):
+            table = table.filter(pc.less_equal(table.column("time"), until))
+            maybe = pc.is_in(table.column("time"), wanted)
             stays.add(table.column("offset").filter(pc.invert(maybe)).combine_chunks())
-            yield table.drop_columns(["time"]).add_column(0, "row", hashes).filter(maybe)
+            yield table.filter(maybe)
 
-    by_key = ByKey(["row"], lambda table: table, folder, rows.row_count, reporter, share_bytes)
+    by_key = ByKey(["time"], lambda table: table, folder, rows.row_count, reporter, share_bytes)
     for table in by_key.combined(doubtful()):
         stays.add(left.found(table))
     return stays
+
+
+def _key_names(rows: StoredRows, key: Sequence[str]) -> list[str]:
+    """What the columns of the key are called while they are compared."""
+    for name in key:
+        kind = rows.columns.field(name).type
+        if pa.types.is_nested(kind):
+            raise InvalidSchema(f"'{name}' cannot be a key: its values are {kind}")
+    return [f"k{at}" for at in range(len(key))]
 
 
 def _event_time(rows: StoredRows) -> str:
