@@ -57,10 +57,6 @@ class Inquiry:
         """All that were shown."""
         return list(self._trees.values())
 
-    def turn(self) -> None:
-        """From the whole row to the value, and back."""
-        self.column = self.value if self.column is None else None
-
     def rows(self, dataset: str) -> RowWindow | None:
         """The rows of a dataset, opened once; in a thread."""
         with self._lock:

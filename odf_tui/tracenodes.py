@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from odf_tui.tracerows import RowCells, RowReader
 
 OPENS_ALONE: Final = 8
-"""Rows of an input up to this many are shown at once, without a key."""
+"""Rows of an input up to this many are shown at once, without a key; those of the only one are always."""
 _MOST_MADE: Final = 200
 _JOBS: Final = frozenset({"job", "check", "failed", "stopped", "checked"})
 _ANY: Final = "*"  # columns whose names are not known, see odf_engine.metadata.sql_columns
@@ -190,12 +190,14 @@ def _found(asked: Asked, step: Step) -> list[Node]:
             under.append(Note(asked, "made by", f"{more} more transactions", "muted"))
     if not step.exact:
         under.append(Note(asked, "maybe", f"the larger set: {step.reason or 'nobody said why'}", "warn"))
-    for feed in step.feeds:
-        under.append(FeedGroup(asked, feed, asked.group.column))
+    feeds = [FeedGroup(asked, feed, asked.group.column) for feed in step.feeds]
+    for feed in feeds:
+        feed.open = feed.opens and (len(feeds) == 1 or len(feed.offsets) <= OPENS_ALONE)
+    under += feeds
     origins = [Origin(asked, source, step) for source in step.sources]
     for origin in origins:
         origin.open = len(origins) == 1 and origin.opens
-    under += origins
+    under += [*origins, *([Note(asked, "how", line) for line in step.how] if origins else [])]
     if step.earlier:
         under.append(EarlierGroup(asked, step))
     if step.problem:
@@ -263,7 +265,6 @@ class FeedGroup(Group):
         # A value that several columns made is followed no further than to their rows.
         one = column is not None and len(feed.columns) == 1 and feed.columns[0][0] != _ANY
         self.column = feed.columns[0][0] if one else None
-        self.open = self.opens and len(self.offsets) <= OPENS_ALONE
         if len(self.offsets) > 1 and self.opens:
             self.whole = Asked(self, -1)
             if feed.step is not None:

@@ -47,6 +47,7 @@ class RowReader:
     Attributes:
         names, right: the columns that pages have, and which of them are numbers.
         marked: which of them are those that were asked for.
+        all_names: of all columns that are not the system's own.
 
     Args:
         first: the names of columns that come before the others.
@@ -58,7 +59,8 @@ class RowReader:
         columns, names = Columns(window), window.columns.names
         system = set(window.system_columns[:3])
         wanted = [name for name in first if name in names]
-        wanted += [name for name in names if name not in system and name not in wanted]
+        self.all_names = [name for name in names if name not in system]
+        wanted += [name for name in self.all_names if name not in wanted]
         self._numbers = [names.index(name) for name in wanted[:_MOST_COLUMNS]]
         self._op = names.index(window.system_columns[1]) if window.system_columns[1] in names else -1
         self._offset = names.index(window.system_columns[0]) if window.system_columns[0] in names else -1

@@ -33,13 +33,14 @@ Text = list[list[Span]]
 LABEL: Final = 8
 _NAME: Final = 12
 _RUNS_SHOWN: Final = 3
+_COLUMNS_SHOWN: Final = 2
 _RUNS_LISTED: Final = 200
 _LONG: Final = 40
 _PLACE: Final = 30
 _HOW: Final = {
     "identity": "taken over",
-    "transformation": "computed from it",
-    "aggregation": "summed up",
+    "transformation": "computed",
+    "aggregation": "aggregated",
     "unknown": "perhaps",
 }
 
@@ -50,10 +51,9 @@ def rows_words(number: int) -> str:
 
 
 def runs_words(runs: Sequence[Run], most: int = _RUNS_SHOWN) -> str:
-    """Which offsets, such as ``120–126, 130 and 3 more runs``."""
+    """Which offsets, such as ``120–126, 130 … 171``."""
     shown = ", ".join(run_words(run) for run in runs[:most])
-    more = len(runs) - most
-    return shown if more <= 0 else f"{shown} and {count(more)} more {'run' if more == 1 else 'runs'}"
+    return shown if len(runs) <= most else f"{shown} … {run_words(runs[-1])}"
 
 
 def run_words(run: Run) -> str:
@@ -130,7 +130,10 @@ def _feed_spans(node: FeedGroup) -> list[Span]:
         spans.append((f" as {plain(feed.alias)}", "muted"))
     if not feed.rows:
         return [*spans, (" · no rows", "muted")]
-    spans += [(f" · {rows_words(feed.rows)}", ""), (f" · {runs_words(feed.runs)}", "muted")]
+    spans.append((f" · {rows_words(feed.rows)}", ""))
+    for name, how in feed.columns[:_COLUMNS_SHOWN]:
+        spans += [(" · ", "muted"), (plain(name), "lineage"), (f" {_HOW.get(how, plain(how))}", "")]
+    spans.append((f" · {runs_words(feed.runs)}", "muted"))
     if feed.missing:
         spans.append((" · not here", "warn"))
     return spans

@@ -165,7 +165,7 @@ class TraceBase(Above[Target]):
         try:
             if job.state is JobState.done:
                 found = await asyncio.to_thread(msgspec.json.decode, job.result or "", type=_Answer)
-                asked.take(found, found.checked)
+                await asyncio.to_thread(asked.take, found, found.checked)  # there may be a million runs
             elif job.error is not None:
                 error = OdfError(job.error.message, hint=job.error.hint, where=job.error.where)
                 asked.fail(explained(error))
@@ -247,7 +247,7 @@ class TraceBase(Above[Target]):
             if asked is not None and asked.failed:
                 words.append("r looks again")
             words.append("h closes" if node is not None and node.open else "⏎ opens")
-            if self.inquiry.ours:
+            if self.inquiry.column or self.inquiry.ours:
                 words.append("w whole row" if self.inquiry.column else f"w {plain(self.inquiry.value)} alone")
             words += ["space all about it", "b block", "o row", "q query", "y copies", "? all keys", "esc"]
         self.query_one(".dialog").border_subtitle = Content(" · ".join(self._room_for(words)))

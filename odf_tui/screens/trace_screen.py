@@ -7,15 +7,24 @@ from typing import ClassVar
 
 from textual.binding import Binding, BindingType
 
-from odf_tui.humane import count, explained
+from odf_tui.humane import count, explained, plain
 from odf_tui.inquiry import making_of, place_of
-from odf_tui.screens.dialogs import Reader
+from odf_tui.screens.dialogs import Choice, Picker, Reader
 from odf_tui.screens.trace_base import TraceBase, asked_at
 from odf_tui.state import Target
 from odf_tui.tracefiles import text_of
 from odf_tui.tracenodes import Asked, Group, Node
 from odf_tui.tracetree import Line
 from odf_tui.tracewords import column_at, marked_by, query_lines
+from odf_tui.widgets.lines import Paragraphs
+
+
+class QueryReader(Reader):
+    """Reads a query; long lines go on in the next one."""
+
+    def body(self) -> Paragraphs:
+        """The lines."""
+        return Paragraphs()
 
 
 class TraceScreen(TraceBase):
@@ -27,6 +36,7 @@ class TraceScreen(TraceBase):
         Binding("h,left", "close", "close it, or go to what it is under", show=False),
         Binding("space,i", "read", "read all about it, and back", show=False),
         Binding("w", "turn", "the value under the cursor instead of the whole row, and back", show=False),
+        Binding("c", "column", "the value of another column", show=False),
         Binding("a", "all", "trace all rows of this input at once", show=False),
         Binding("q", "query", "show the query in full", show=False),
         Binding("b", "block", "go to the block in pane 2", show=False),
@@ -46,6 +56,10 @@ class TraceScreen(TraceBase):
         Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
         Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
     ]
+
+    def key_list(self) -> list[Choice]:
+        """What the keys do, without those that every screen has."""
+        return [each for each in super().key_list() if "." not in each.id]
 
     # --- Opening and closing ---
 
@@ -122,10 +136,29 @@ class TraceScreen(TraceBase):
     def action_turn(self) -> None:
         """The value alone, or the whole row."""
         if self.inquiry.column is None and not self.inquiry.ours:
-            self.say(f"{self.inquiry.value} is the system's own: only the whole row has an origin")
+            self.action_column()  # what the system wrote has no origin of its own
+        else:
+            self._trace(self.inquiry.value if self.inquiry.column is None else None)
+
+    def action_column(self) -> None:
+        """Asks for another column."""
+        reader = self.trace.top.reader
+        names = [] if reader is None else reader.all_names
+        if not names:
+            self.say("the row has to be read first")
             return
+        choices = [Choice(name, plain(name), (), "") for name in names]
+        title = f"The value of which column of row {count(self.inquiry.offset)}?"
+        self.app.push_screen(Picker(title, choices, typing=True), self._trace_column)
+
+    def _trace_column(self, name: str | None) -> None:
+        if name is not None:
+            self.inquiry.value, self.inquiry.ours = name, True
+            self._trace(name)
+
+    def _trace(self, column: str | None) -> None:
         self.trace.cursor = self.view.cursor
-        self.inquiry.turn()
+        self.inquiry.column = column
         self.view.show_trace(self.trace)
         self.begin()
 
@@ -178,7 +211,7 @@ class TraceScreen(TraceBase):
             return
         lines = query_lines(making.made.query, marked_by(making.step, column_at(making)))
         title = f"{making.step.name} · block {count(making.made.sequence_number)}"
-        self.app.push_screen(Reader(title, lines, lambda text: self.say(f"query: {self.copied(text)}")))
+        self.app.push_screen(QueryReader(title, lines, lambda text: self.say(f"query: {self.copied(text)}")))
 
     def action_block(self) -> None:
         """Its block, in pane 2."""

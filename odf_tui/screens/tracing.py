@@ -109,9 +109,8 @@ class TracingPart(Waiting, BlockReading):
 
     def _save_trace(self, screen: TraceBase) -> None:
         from odf_tui.screens.dialogs import Choice, Picker
-        from odf_tui.tracefiles import answer_of
 
-        if answer_of(screen.trace) is None:
+        if screen.trace.top.row(0).step is None:
             screen.say("nothing is known yet")
             return
         choices = [Choice(form, title, (key,), key) for form, title, key in _FORMS]
@@ -127,7 +126,7 @@ class TracingPart(Waiting, BlockReading):
         from odf_tui.screens.saving import SaveDialog
         from odf_tui.tracefiles import answer_of, dot_of, json_of
 
-        inquiry, step = screen.inquiry, answer_of(screen.trace)
+        inquiry, step = screen.inquiry, await asyncio.to_thread(answer_of, screen.trace)
         short = inquiry.name.rpartition("/")[2].rpartition(".")[2]
         path = await self.app.push_screen_wait(
             SaveDialog(f"Write the trace of row {inquiry.offset} to", f"{short}-{inquiry.offset}.{form}")

@@ -109,12 +109,13 @@ class TraceView(LineView):
         group = self.trace.group(self.trace.line(min(int(self.scroll_offset.y), self.trace.count - 1)))
         at = self.trace.index(Line(group.heading))
         guides = "" if at is None else self._cut(self.trace.guides(at))
-        return self._fitting([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)])
+        return self._fitting([(" " * len(guides) + _SPACE, ""), *self._heading(group.heading)], sign=True)
 
     def spans(self, index: int) -> Sequence[Span]:
         """A line as far as it fits."""
         (guides, style), *rest = self.spans_in_full(index)
-        return self._fitting([(self._cut(guides), style), *rest])
+        heading = isinstance(self.trace.line(index).node, Heading)
+        return self._fitting([(self._cut(guides), style), *rest], sign=heading)
 
     def spans_in_full(self, index: int) -> list[Span]:
         """A line; of rows that were not read yet the offset."""
@@ -132,9 +133,16 @@ class TraceView(LineView):
         most = self.room.width // 2
         return guides if len(guides) <= most else "‹ " + guides[len(guides) - most + 2 :]
 
-    def _fitting(self, spans: list[Span]) -> list[Span]:
-        """A line that says by its end that there is more of it."""
+    def _fitting(self, spans: list[Span], *, sign: bool = False) -> list[Span]:
+        """A line as far as it fits; with ``sign`` its last cell says when there is more."""
         left = self.room.width
+        if sign and sum(cell_len(text) for text, _ in spans) > left:
+            found = self._cut_at(spans, left - 1)
+            used = sum(cell_len(text) for text, _ in found)
+            return [*found, (" " * (left - 1 - used), ""), ("›", "key")]
+        return self._cut_at(spans, left)
+
+    def _cut_at(self, spans: list[Span], left: int) -> list[Span]:
         for at, (text, style) in enumerate(spans):
             width = cell_len(text)
             if width > left:

@@ -61,6 +61,7 @@ async def ends(drive: Driven, step: Step | None = None, **how: object) -> Trace:
 async def test_a_row_down_to_its_source(source: FakeSource, size: tuple[int, int]) -> None:
     async with driven(source, size) as drive:
         await begin(drive)
+        await drive.until(lambda: "waits for its turn" in drive.text())
         compare(drive, "looking")
         assert await ends(drive) == Trace(DAYS, [(5, 5)], depth=1)
         compare(drive, "step")
@@ -89,9 +90,9 @@ async def test_the_readings_of_a_day_and_their_files(source: FakeSource) -> None
 
 async def test_a_value_and_its_columns(source: FakeSource) -> None:
     async with driven(source, (160, 50)) as drive:
-        await begin(drive, "l", "l", "l", "l", "l")
+        await begin(drive)  # on the column of offsets, which the system wrote
         await ends(drive)
-        await drive.press("w")
+        await drive.press("w", "=pm", "enter")
         assert await ends(drive) == Trace(DAYS, [(5, 5)], column="pm25", depth=1)
         assert "column pm25" in drive.text()
         await drive.press("j", "j", "l", "k")
@@ -177,11 +178,13 @@ async def test_a_trace_is_copied_and_written(
         assert "│ ├─▾    120  +A" in copied[0]
         assert "│ ├─▸    121  +A" in copied[0]
         await drive.press("e", "j", "enter")
+        await drive.until(lambda: "5.json: " in drive.text())
         written = json.loads((tmp_path / "air-by-day-5.json").read_text())
         readings = [feed for feed in written["feeds"] if feed["alias"] == "readings"]
         assert [feed["rows"] for feed in readings] == [1, 21]
         assert readings[0]["step"]["sources"][0]["kind"] == "polling"
         await drive.press("E", "g", "enter")
+        await drive.until(lambda: "5.dot: " in drive.text())
         graph = (tmp_path / "air-by-day-5.dot").read_text()
         assert graph.startswith("digraph {")
         assert "2024-03.csv" in graph
