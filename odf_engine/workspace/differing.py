@@ -209,7 +209,7 @@ def _newest_data(entry: DatasetEntry, newer: Pin) -> tuple[str, str]:
     if not rows:
         raise UsageError(
             f"{entry.alias} has no rows up to block {newer.sequence_number}",
-            hint="--from BLOCK and --to BLOCK compare any two blocks",
+            hint="any two blocks can be compared: say which",
         )
     before = rows[1] if len(rows) > 1 else entry.dataset.page(1, before=1)[0]
     return str(rows[0].hash), str(before.hash)
