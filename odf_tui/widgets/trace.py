@@ -260,5 +260,5 @@ def _marker(node: Node | None, of: Group | None = None) -> Span:
 
 
 def _offset_width(group: Group) -> int:
-    last = max((run[1] for run in group.offsets.runs), default=0)
-    return max(len(count(last)), len("offset"))
+    runs = group.offsets.runs
+    return max(len(count(runs[-1][1])) if runs else 0, len("offset"))  # they are in order
