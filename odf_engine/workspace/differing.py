@@ -105,6 +105,11 @@ class Sides(msgspec.Struct, frozen=True):
         """Whether they are of one dataset."""
         return self.old.id == self.new.id
 
+    @property
+    def places(self) -> tuple[tuple[Dataset, Pin], tuple[Dataset, Pin]]:
+        """The chains, and where in them."""
+        return (self.old.dataset, self.old_pin), (self.new.dataset, self.new_pin)
+
 
 def compare(
     workspace: Workspace,
@@ -133,15 +138,13 @@ def compare(
 
     sides = sides_of(workspace, dataset, other, as_at, other_as_at)
     reporter.phase("compare blocks")
-    places = [(sides.old.dataset, sides.old_pin), (sides.new.dataset, sides.new_pin)]
-    states = [settings_at(chain, place.sequence_number) for chain, place in places]
+    old, new = (settings_at(chain, place.sequence_number) for chain, place in sides.places)
     names = {each.id: str(each.alias) for each in workspace.datasets()}
-    schema = column_changes(*states)
-    settings = setting_changes(states[0], states[1], names)
-    watermarks = [watermark_at(chain, place.sequence_number) for chain, place in places]
+    schema, settings = column_changes(old, new), setting_changes(old, new, names)
+    marks = [watermark_at(chain, place.sequence_number) for chain, place in sides.places]
     found = compare_rows(workspace.odf, sides, key, reporter)
     steps = sides.new_pin.sequence_number - sides.old_pin.sequence_number
-    records = [(place.last_offset if place.last_offset is not None else -1) + 1 for _, place in places]
+    records = [0 if place.last_offset is None else place.last_offset + 1 for _, place in sides.places]
     return Difference(
         old=sides.old_pin,
         new=sides.new_pin,
@@ -157,7 +160,7 @@ def compare(
         schema=schema,
         settings=settings,
         records=(records[0], records[1]),
-        watermarks=(_text(watermarks[0]), _text(watermarks[1])),
+        watermarks=(_text(marks[0]), _text(marks[1])),
         blocks=steps if sides.same else None,
     )
 
