@@ -78,6 +78,8 @@ def _looked(kind: str, result: Mapping[str, Any]) -> str:
         return rows + (", there are more" if result.get("truncated") else "")
     if kind == "project":
         return f"{rows} of {count(result.get('of') or 0)}"
+    if kind == "check-proof" and not result.get("checked", True):
+        return "not all that it names is here"
     if kind == "check-proof":
         return "the answer is right" if result.get("valid") else "the answer is not right"
     if kind == "diff":

@@ -105,3 +105,14 @@ def answering(
 def this_engine(session: SparkSession) -> Engine:
     """What computes answers here."""
     return Engine("odf", engine_version(), session.version)
+
+
+@contextmanager
+def memory_given_back() -> Iterator[None]:
+    """The worker lives on, and Arrow keeps what it had."""
+    import pyarrow as pa
+
+    try:
+        yield
+    finally:
+        pa.default_memory_pool().release_unused()

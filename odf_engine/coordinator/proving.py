@@ -25,9 +25,11 @@ def check(request: CheckProof, context: Context, reporter: Reporter) -> dict[str
 
     Raises:
         BadData: it is no proof.
+        InvalidQuery: its query is none.
         OdfError: the query cannot be asked here.
         Cancelled: in the middle; Spark's jobs are stopped.
     """
+    from odf_engine.metadata.sql_quoted import Quoted
     from odf_engine.workspace.answers import AnswerProof
     from odf_engine.workspace.workspace import Workspace
 
@@ -35,7 +37,8 @@ def check(request: CheckProof, context: Context, reporter: Reporter) -> dict[str
     workspace = Workspace.find(explicit=context.host.folder)
     proof = AnswerProof.from_bytes(request.proof.encode())
     reporter.line(proof.query.strip())
-    findings = _of_signature(proof)
+    calls = Quoted(proof.query, [each.table for each in proof.tables]).calls
+    findings = [*_of_signature(proof), *_of_what_was_read(proof, calls)]
     for table in proof.tables:
         findings += _of_table(workspace, table)
     missing = any(each["kind"] in MISSING for each in findings)
@@ -76,7 +79,7 @@ def _of_table(workspace: Workspace, table: Table) -> list[dict[str, str]]:
         entry = workspace.resolve(table.id)
     except (NotFound, InvalidIdentity):
         message = f"{table.name} is not here ({table.id}, read at block {table.sequence_number})"
-        hint = f"get it from who has it: odf pull --from URL --as {table.name}"
+        hint = f"get it: odf pull --from URL --as {table.name}; odf search finds what repositories have"
         return [_found("dataset-missing", message, hint)]
     if entry.dataset.holds(block):
         number = entry.dataset.block(block).block.sequence_number
@@ -96,15 +99,18 @@ def _of_table(workspace: Workspace, table: Table) -> list[dict[str, str]]:
 def _asked_again(
     proof: AnswerProof, workspace: Workspace, context: Context, reporter: Reporter
 ) -> list[dict[str, str]]:
-    from odf_engine.coordinator.answering import answering, this_engine
+    from odf_engine.coordinator.answering import answering, memory_given_back, this_engine
     from odf_engine.coordinator.tables import Seen, Tables
 
     session = context.host.spark(reporter).session()
     seen = Seen(tables={each.table.casefold(): each for each in proof.tables})
     tables = Tables(workspace, session, reporter, seen)
-    with answering(proof.query, tables, session, reporter, proven=True) as answer:
+    with (
+        memory_given_back(),
+        answering(proof.query, tables, session, reporter, proven=True) as answer,
+    ):
         made = answer.outcome(reporter)
-    findings = _of_what_was_read(proof, tables.calls)
+    findings: list[dict[str, str]] = []
     read = {each.table.casefold() for each in tables.read}
     for each in proof.tables:
         if each.table.casefold() not in read:
@@ -135,7 +141,7 @@ def _of_what_was_read(proof: AnswerProof, calls: Mapping[str, TableCall]) -> lis
         if (table.state, table.as_of) != (state, as_of):
             said = f"as of {table.as_of}" if table.as_of else table.state
             findings.append(_found("table", f"{table.table} was read {said}, and the query says {state}"))
-        as_at = call.as_at if call is not None else None
+        as_at = (call.as_at if call is not None else None) or proof.as_at
         time = None if as_at is None else moment(as_at)
         if time is not None and Timestamp.parse(table.system_time) > time:
             message = f"{table.table} was read at a block of {table.system_time}, which is later"

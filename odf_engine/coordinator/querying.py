@@ -31,7 +31,7 @@ def query(request: Query, context: Context, reporter: Reporter) -> dict[str, Any
         OdfError: a value that an expression cannot take, a slice that is missing, Spark that fails.
         Cancelled: in the middle; Spark's jobs are stopped.
     """
-    from odf_engine.coordinator.answering import answering
+    from odf_engine.coordinator.answering import answering, memory_given_back
     from odf_engine.coordinator.tables import Tables, seen
     from odf_engine.workspace.workspace import Workspace
 
@@ -43,7 +43,10 @@ def query(request: Query, context: Context, reporter: Reporter) -> dict[str, Any
     reporter.line(request.sql.strip())
     session = context.host.spark(reporter).session()
     tables = Tables(workspace, session, reporter, how)
-    with answering(request.sql, tables, session, reporter, proven=request.proof) as answer:
+    with (
+        memory_given_back(),
+        answering(request.sql, tables, session, reporter, proven=request.proof) as answer,
+    ):
         kept = _keep(request, workspace, answer, reporter)
         proof = _proof(request, how, key, answer, tables, session, reporter) if request.proof else None
     if kept["truncated"]:
@@ -143,7 +146,7 @@ def _proof(
         tables=tables.read,
         result=answer.outcome(reporter),
         engine=this_engine(session),
-        as_at=how.as_at,
+        as_at=None if how.blocks else how.as_at,  # the tables say it: some are seen at other blocks
         as_of=None if how.as_of is None else str(how.as_of),
     )
     return (proof if key is None else proof.signed_with(key)).document

@@ -140,7 +140,7 @@ class Tables:
         of_all = self._seen.as_of if call.state is None else None
         state = call.state or ("changelog" if of_all is None else "as of")
         as_of = moment(call.as_of) if call.as_of is not None else of_all
-        schema, vocabulary = _columns(entry, pin), entry.dataset.state().vocabulary
+        schema, vocabulary = columns_at(entry, pin), entry.dataset.state().vocabulary
         slices = [] if pin.last_offset is None else entry.dataset.slices(0, pin.last_offset)
         self._bytes += sum(each.size for each in slices)
         rows = sum(each.end - each.start + 1 for each in slices)
@@ -221,8 +221,12 @@ def resolve(workspace: Workspace, name: str) -> DatasetEntry:
     raise NotFound(f"there is no dataset '{name}'", hint=hint)
 
 
-def _columns(entry: DatasetEntry, pin: Pin) -> pa.Schema:
-    """The columns that a dataset had at a block: what came later is no part of what was known."""
+def columns_at(entry: DatasetEntry, pin: Pin) -> pa.Schema:
+    """The columns that a dataset had at a block: what came later is no part of what was known.
+
+    Raises:
+        InvalidQuery: it had none yet.
+    """
     from odf_engine.data.arrow_schema import decode_schema
 
     state = entry.dataset.state()

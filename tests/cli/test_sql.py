@@ -134,7 +134,7 @@ def test_what_proves_an_answer(odf: Odf, tmp_path: Path) -> None:
     assert "odf verify port-haven" in unsigned.json["findings"][0]["hint"]
     lies = [document["tables"][0] | {"state": "changelog"}, document["tables"][1]]
     kinds = [each["kind"] for each in changed(signature=None, tables=lies).json["findings"]]
-    assert kinds[0] == "table"
+    assert kinds == ["table"]
     later = [document["tables"][0] | {"sequenceNumber": 99, "block": "f1620" + "0" * 64}]
     missing = changed(signature=None, tables=later)
     assert (missing.code, missing.json["checked"]) == (1, False)
