@@ -36,7 +36,7 @@ _RUNS_SHOWN: Final = 3
 _COLUMNS_SHOWN: Final = 2
 _RUNS_LISTED: Final = 200
 _LONG: Final = 40
-_PLACE: Final = 30
+_PLACE: Final = 12
 _HOW: Final = {
     "identity": "taken over",
     "transformation": "computed",
@@ -70,8 +70,8 @@ def exact_words(step: Step) -> str:
 # --- Lines of the tree ---
 
 
-def spans_of(node: Node) -> list[Span]:
-    """What the line of a node says, but for rows."""
+def spans_of(node: Node, room: int = 1000) -> list[Span]:
+    """What the line of a node says in about so many cells; for all but rows."""
     match node:
         case QueryStep():
             alias = [(f"{plain(node.alias)}: ", "name")] if node.alias else []
@@ -81,7 +81,7 @@ def spans_of(node: Node) -> list[Span]:
         case Making():
             return _made_spans(node)
         case Origin():
-            return _source_spans(node)
+            return _source_spans(node, room)
         case FeedGroup():
             return _feed_spans(node)
         case EarlierGroup():
@@ -109,12 +109,13 @@ def _made_spans(node: Making) -> list[Span]:
     return spans
 
 
-def _source_spans(node: Origin) -> list[Span]:
+def _source_spans(node: Origin, room: int) -> list[Span]:
     source = node.source
     number = next((made.sequence_number for made in node.step.made if made.block == source.block), None)
     spans: list[Span] = [label("source"), (f"block {count(number)}" if number is not None else "", "title")]
     spans.append((f"{' · ' if number is not None else ''}{moment(source.ingested)} · ", ""))
-    return [*spans, (shorten(plain(source.place), _PLACE) or _pushed(source), "name")]
+    left = room - sum(len(text) for text, _ in spans)
+    return [*spans, (shorten(plain(source.place), max(left, _PLACE)) or _pushed(source), "name")]
 
 
 def _pushed(source: Source) -> str:

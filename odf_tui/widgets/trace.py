@@ -113,12 +113,12 @@ class TraceView(LineView):
 
     def spans(self, index: int) -> Sequence[Span]:
         """A line as far as it fits."""
-        (guides, style), *rest = self.spans_in_full(index)
+        (guides, style), *rest = self.spans_in_full(index, self.room.width)
         heading = isinstance(self.trace.line(index).node, Heading)
         return self._fitting([(self._cut(guides), style), *rest], sign=heading)
 
-    def spans_in_full(self, index: int) -> list[Span]:
-        """A line; of rows that were not read yet the offset."""
+    def spans_in_full(self, index: int, width: int = 1000) -> list[Span]:
+        """A line, if possible in so many cells; of rows that were not read yet the offset."""
         line = self.trace.line(index)
         guides = (self.trace.guides(index), "rule")
         if isinstance(line.node, Heading):
@@ -126,7 +126,7 @@ class TraceView(LineView):
         if line.row >= 0 and isinstance(line.node, Group):
             asked = line.node.touched.get(line.row)
             return [guides, _marker(asked, line.node), *self._row(line.node, line.row)]
-        return [guides, _marker(line.node), *spans_of(line.node)]
+        return [guides, _marker(line.node), *spans_of(line.node, width - len(guides[0]) - 2)]
 
     def _cut(self, guides: str) -> str:
         """What leads to a line may take half of it."""
