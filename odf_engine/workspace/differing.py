@@ -206,15 +206,15 @@ def sides_of(
 
 
 def _newest_data(entry: DatasetEntry, newer: Pin) -> tuple[str, str]:
-    """The hashes of the newest block with rows up to a place, and of the one before it with rows, or else of
-    the first block of all."""
+    """The hashes of the newest block with rows up to a place, and of the one before it with rows; of the
+    block just before it where it has the first rows of all."""
     rows = _with_rows(entry.dataset, newer.sequence_number + 1)
     if not rows:
         raise UsageError(
             f"{entry.alias} has no rows up to block {newer.sequence_number}",
             hint="any two blocks can be compared: say which",
         )
-    before = rows[1] if len(rows) > 1 else entry.dataset.page(1, before=1)[0]
+    before = rows[1] if len(rows) > 1 else entry.dataset.page(1, before=rows[0].sequence_number)[0]
     return str(rows[0].hash), str(before.hash)
 
 

@@ -140,7 +140,8 @@ def test_sides_that_are_none(workspace: Workspace, stations: DatasetEntry, appen
     assert [each.title for each in found.settings] == ["AddPushSource 'default'"]
     assert pq.read_metadata(found.file).num_rows == 0
     put(append, stations, rows([(A, "a", 1, None)]))
-    assert differs(workspace).added == 1  # the first rows of all
+    found = differs(workspace)  # the first rows of all
+    assert (found.added, found.blocks, found.schema, found.settings) == (1, 1, [], [])
     head = stations.dataset.head()
     with pytest.raises(UsageError, match="both sides are block 3 of stations"):
         differs(workspace, as_at=str(head))
