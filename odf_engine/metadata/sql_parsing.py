@@ -22,6 +22,7 @@ _MARKED: Final = 40
 _PHRASES: Final = (
     ("FOR", "SYSTEM_TIME", "AS", "OF"), ("WITHIN", "GROUP"), ("IGNORE", "NULLS"), ("RESPECT", "NULLS"),
     ("NULLS", "FIRST"), ("NULLS", "LAST"), ("GROUPING", "SETS"), ("WITH", "ROLLUP"), ("WITH", "CUBE"),
+    ("CURRENT", "ROW"),
 )  # fmt: skip
 
 

@@ -163,7 +163,8 @@ class Relation:
 
 
 def _plain(text: str) -> str:
-    return "".join(text.casefold().replace("`", "").split())
+    """As it is compared: brackets are set by Spark as it likes."""
+    return "".join(text.casefold().translate({ord(sign): None for sign in "`()"}).split())
 
 
 def of_inputs(inputs: Mapping[str, Sequence[str] | None]) -> dict[str, Relation]:

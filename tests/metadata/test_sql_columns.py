@@ -72,6 +72,8 @@ SHAPES: list[tuple[str, dict[str, str], set[str]]] = [
     ("SELECT row_number() OVER (PARTITION BY city ORDER BY x) AS n, lag(y) OVER w AS l FROM input "
      "WINDOW w AS (PARTITION BY op ORDER BY offset)", {"n": "+input.x", "l": "+input.y"},
      {"window input.city", "window input.x", "window input.op", "window input.offset"}),
+    ("SELECT sum(x) OVER (ORDER BY y ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS s FROM input",
+     {"s": "+input.x"}, {"window input.y"}),
     # Joins.
     ("SELECT k, t.a, u.a AS other FROM t LEFT JOIN u USING (K) JOIN input ON input.x = b AND y > 0",
      {"k": "t.k U.k", "a": "t.a", "other": "U.A"},
@@ -200,3 +202,10 @@ def test_nothing_is_imported_for_it_before_it_is_asked() -> None:
         "assert 'sqlglot' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=30)
+
+
+def test_columns_without_a_name_are_known_by_what_spark_calls_them() -> None:
+    found = told(followed("SELECT (a + b) * k, upper(m) FROM t", outputs=["((a + b) * k)", "upper(m)"]))
+    assert found == {"((a + b) * k)": "~t.a ~t.b ~t.k", "upper(m)": "~t.m"}
+    found = told(followed("SELECT a + 1, b + 1, m FROM t", outputs=["what", "m"]))
+    assert found == {"what": "?t.a ?t.b", "m": "t.m"}
