@@ -95,19 +95,22 @@ class RowTexts:
         columns: those that are wanted.
         keyed: whether some of them tell rows apart, or rows are compared as a whole.
         table: the rows, with what the file has of these columns.
+        longest: how many characters of a text are wanted; None for all.
 
     Attributes:
         changes: for each row ``added``, ``removed`` or ``changed``.
     """
 
-    def __init__(self, columns: Sequence[ComparedColumn], keyed: bool, table: pa.Table) -> None:
+    def __init__(
+        self, columns: Sequence[ComparedColumn], keyed: bool, table: pa.Table, longest: int | None = None
+    ) -> None:
         from odf_engine.workspace.differing_columns import CHANGE, changed_cells
         from odf_tui.widgets.cells import texts
 
         self._columns, self._keyed = columns, keyed
         self.changes: list[str] = table.column(CHANGE).to_pylist()
         self._other = {name: mask.to_pylist() for name, mask in changed_cells(table, columns).items()}
-        self._texts = {name: texts(table.column(name)) for name in table.column_names}
+        self._texts = {name: texts(_short(table.column(name), longest)) for name in table.column_names}
 
     def cells(self, row: int, *, only_changed: bool) -> Iterator[tuple[str, str | None, str | None, bool]]:
         """Columns of a row: name, old and new value (None: null, or not there), and whether they differ.
@@ -145,6 +148,17 @@ class RowTexts:
             words = ARROW.join(_cut(value, shorten) for value in values)
             spans.append((f"  {plain(name)}={words}", STYLES["~"] if differs else ""))
         return spans
+
+
+def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
+    """Long texts cut before they become Python's: one value may have megabytes."""
+    import pyarrow as pa
+
+    from odf_engine.data.kernels import pc
+
+    if longest is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
+        return column
+    return pc.utf8_slice_codeunits(column, 0, longest)
 
 
 def _cut(value: str | None, width: int | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import pyarrow as pa
 
@@ -15,7 +16,8 @@ from odf_tui.widgets.lines import Span
 from odf_tui.widgets.rows import RowsView
 from odf_tui.windows import Gap, read_part
 
-_NUMBERS = ("int", "uint", "float", "double", "halffloat", "decimal")
+_LONGEST: Final = 400
+_NUMBERS: Final = ("int", "uint", "float", "double", "halffloat", "decimal")
 
 
 class DifferenceWindow:
@@ -63,7 +65,7 @@ class DifferenceWindow:
         wanted = dict.fromkeys(name for each in found for name in (each.old, each.new) if name is not None)
         places = [self._rows.columns.names.index(name) for name in (CHANGE, *wanted)]
         table, _ = read_part(self._rows, start, count, places)
-        return RowTexts(found, bool(self.found.key), table)
+        return RowTexts(found, bool(self.found.key), table, None if columns is None else _LONGEST)
 
 
 def open_difference(window: DifferenceWindow) -> Opened | None:
