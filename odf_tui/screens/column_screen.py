@@ -106,8 +106,9 @@ class ColumnScreen(Dialog[str]):
         self._tell_keys()
 
     def _tell_keys(self) -> None:
-        back = "esc back" if self._before else "esc closes"
-        goes = "⏎ goes there" if self.view.shown and self.view.shown.side != "middle" else "⏎ follows it"
+        aside = self.view.shown is not None and self.view.shown.side != "middle"
+        back = "esc back" if aside or self._before else "esc closes"
+        goes = "⏎ goes there" if aside else "⏎ follows it"
         self.query_one(".dialog").border_subtitle = Content(f"j k columns · h l sides · {goes} · {back}")
 
     # --- Keys ---
@@ -148,12 +149,12 @@ class ColumnScreen(Dialog[str]):
 
     def action_back(self) -> None:
         """To where one came from."""
-        if self._before:
-            *before, place = self._before
-            self._open(*place, before)
-        elif self.view.shown is not None and self.view.shown.side != "middle":
+        if self.view.shown is not None and self.view.shown.side != "middle":
             self.view.shown.side = "middle"
             self._moved()
+        elif self._before:
+            *before, place = self._before
+            self._open(*place, before)
         else:
             self.dismiss(None)
 
