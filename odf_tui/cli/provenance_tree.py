@@ -86,7 +86,10 @@ def _of_step(workspace: Workspace, step: Step, head: str, columns: Sequence[str]
     node.below = [_of_feed(workspace, feed) for feed in step.feeds]
     if step.kind == "derivative" and not step.feeds and not step.problem:
         node.lines.append("no row of an input has part in it")
-    node.below += [_of_source(source) for source in step.sources[:_MOST_SOURCES]]
+    shown: list[list[str]] = []
+    for source in step.sources[:_MOST_SOURCES]:
+        node.below.append(_of_source(source, known=source.steps in shown))
+        shown.append(source.steps)
     if (more := len(step.sources) - _MOST_SOURCES) > 0:
         node.below.append(Node(f"and {numbered(more, 'more block')} of the same kind: --json has all"))
     return node
@@ -101,14 +104,16 @@ def _of_feed(workspace: Workspace, feed: Feed) -> Node:
     return _of_step(workspace, step, head, only)
 
 
-def _of_source(source: Source) -> Node:
+def _of_source(source: Source, *, known: bool) -> Node:
+    """``known`` where the same steps were shown of another one."""
     place = source.place or (f"push source {source.name}" if source.name else "a source that is not known")
     lines = [
         f"rows {runs_text(source.runs)} taken in at {humane.moment(source.ingested)}, "
         f"block {source.block[-8:]}"
     ]
     lines += [source.state] if source.state else []
-    return Node(place, [*lines, *(f"- {humane.shorten(line, 300)}" for line in source.steps)])
+    steps = ["- the same steps as above"] if known else [f"- {line}" for line in source.steps]
+    return Node(place, [*lines, *(humane.shorten(line, 300) for line in steps)])
 
 
 def _made(made: Made) -> list[str]:

@@ -39,11 +39,10 @@ def main() -> int:
                     wrong, told = shapes.wrong(entry, runtime, rows)
                     exact[name] += told
                     failed += len(wrong)
-                    for line in wrong:
-                        print(f"seed {seed}: {line}", flush=True)
+                    print(f"seed {seed}: {name}: {told} of {rows} exact", *wrong, sep="\n  ", flush=True)
         finally:
             runtime.stop()
-    print("\n".join(f"{name:18} {exact[name]:4} of {seeds * rows} exact" for name in exact))
+    print("\n".join(f"{name:18} {exact[name]:4} exact" for name in exact))
     print(f"{failed} things do not hold" if failed else "everything that was said holds")
     return bool(failed)
 

@@ -128,7 +128,11 @@ def show_correction(city: City, runtime: SparkRuntime) -> None:
     """A past day that the city counted again: as at before and after, and where the correction came from."""
     entry = city.entry("borough-days")
     rows = city.table(entry).to_pylist()
-    fixed = next(row for row in rows if row["op"] == 3 and row["cases"] > 100)
+    # Its row for the day becomes five: they are taken back, and given anew.
+    back = next(row for row in rows if row["op"] == 1 and row["cases"] > 500)
+    fixed = next(row for row in rows[back["offset"] + 1 :]
+                 if (row["event_time"], row["borough"]) == (back["event_time"], back["borough"])
+                 and row["cases"] != back["cases"])  # fmt: skip
     day = f"{fixed['event_time']:%d %B %Y}"
 
     def same(row: dict[str, Any]) -> bool:
