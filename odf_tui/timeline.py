@@ -197,6 +197,14 @@ class BlockAxis:
         line, at = self.line, self.position
         return Place("at", line.times[at], line.blocks[at], line.rows[at], line.head, self._finely, key)
 
+    def holds(self, place: Place) -> bool:
+        """Whether a place is one of this history; event times are of every history."""
+        stop, line = self.stop_of_block(place.block), self.line
+        if place.axis == "of":
+            return True
+        known = (place.block, place.rows, place.moment)
+        return stop >= 0 and (line.blocks[stop], line.rows[stop], line.times[stop]) == known
+
     def brought(self, stop: int) -> int:
         """How many rows a stop brought."""
         return self.line.rows[stop] - (self.line.rows[stop - 1] if stop else 0)

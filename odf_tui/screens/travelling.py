@@ -78,7 +78,7 @@ class TravellingPart(Timing):
             self.notify_line(message.error, "bad")
             return
         place = self.places.get(dataset)
-        if place is not None and not _holds(line, place):
+        if place is not None and not BlockAxis(line).holds(place):
             self._forget_time(dataset)
             self.notify_line("its history is another one now: these are the newest rows", "warn")
             place = None
@@ -388,15 +388,3 @@ class TravellingPart(Timing):
             shown = [(0, window.row_count)] if first else []
             found.append(Rows(f"{what}: {count(window.row_count)}", None if first else window, shown))
         return [*found, Rows(f"all {count(row.records)} rows of now", None)]
-
-
-def _holds(line: Timeline, place: Place) -> bool:
-    """Whether a place is still one of a history."""
-    if place.axis == "of":
-        return True
-    stop = BlockAxis(line).stop_of_block(place.block)
-    return stop >= 0 and (line.blocks[stop], line.rows[stop], line.times[stop]) == (
-        place.block,
-        place.rows,
-        place.moment,
-    )
