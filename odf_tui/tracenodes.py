@@ -189,7 +189,7 @@ def _found(asked: Asked, step: Step) -> list[Node]:
         if more := len(step.made) - len(made):
             under.append(Note(asked, "made by", f"{more} more transactions", "muted"))
     if not step.exact:
-        under.append(Note(asked, "maybe", f"the larger set: {step.reason or 'nobody said why'}", "warn"))
+        under.append(Note(asked, "because", step.reason or "nobody said why", "warn"))
     feeds = [FeedGroup(asked, feed, asked.group.column) for feed in step.feeds]
     for feed in feeds:
         feed.open = feed.opens and (len(feeds) == 1 or len(feed.offsets) <= OPENS_ALONE)

@@ -213,7 +213,7 @@ def _step_lines(step: Step, column: str | None) -> Text:
     for source in step.sources[:_RUNS_SHOWN]:
         lines.append([_fact("source"), (plain(source.place) or _pushed(source), "")])
     if not step.exact:
-        lines.append([_fact("maybe"), (plain(step.reason or "the larger set"), "warn")])
+        lines.append([_fact("larger set"), (f"because {plain(step.reason or 'nobody said why')}", "warn")])
     if step.problem:
         lines.append([_fact("problem"), (plain(step.problem), "warn")])
     queries = {tuple(made.query): made.query for made in step.made if made.query}
@@ -231,8 +231,8 @@ def made_lines(made: Made, step: Step, column: str | None) -> Text:
         lines.append([_fact("engine"), (plain(made.engine), "")])
     lines.append([_fact("made"), (f"{rows_words(count_of(made.runs))} · {runs_words(made.runs)}", "")])
     if step.feeds:
-        words = "exactly the rows under it, and no others" if step.exact else "these, or some of them"
-        lines.append([_fact("of"), (words, "good" if step.exact else "warn")])
+        words = "exactly these rows, and no others" if step.exact else "these rows, or some of them"
+        lines.append([_fact("out of"), (words, "good" if step.exact else "warn")])
     if not step.exact:
         lines.append([_fact("because"), (plain(step.reason or "nobody said why"), "warn")])
     lines += [[_fact("" if at else "how"), (plain(how), "")] for at, how in enumerate(step.how)]
@@ -292,7 +292,8 @@ def feed_lines(node: FeedGroup) -> Text:
     lines.append([_fact("id"), (plain(feed.dataset), "muted")])
     lines.append([_fact("the query"), (f"calls it {plain(feed.alias)}", "")])
     if feed.missing:
-        lines.append([_fact("problem"), ("it is not in this workspace, so the trace ends here", "warn")])
+        known = feed.step.problem if feed.step is not None else None
+        lines.append([_fact("problem"), (plain(known or "it is not in this workspace"), "warn")])
         lines += [
             [_fact("" if at else "next"), (text, "good")] for at, text in enumerate(how_to_get(feed.name))
         ]

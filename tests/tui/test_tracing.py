@@ -133,7 +133,7 @@ async def test_the_larger_set_and_inputs_that_are_not_here(source: FakeSource) -
         step = fake_tracing.day([(5, 5)], None, exact=False)
         await ends(drive, step)
         assert "larger set" in drive.text()
-        assert "the larger set: the query has a function" in drive.text()
+        assert "because the query has a function" in drive.text()
         await drive.press("G", "k", "enter")
         assert "odf pull URL --as calendar.holidays brings it in" in drive.text()
         await drive.press("escape", "q")
