@@ -8,16 +8,20 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from odf_engine.chain.columns import column_names
 from odf_engine.chain.state import ChainState
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
     AddPushSource,
+    ChangelogStream,
     DatasetVocabulary,
     SetPollingSource,
     SetTransform,
     Sql,
     SqlQueryStep,
+    UpsertStream,
 )
 from odf_engine.metadata.sql_columns import ANY, Columns, From, columns_of, unknown
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
@@ -146,8 +150,6 @@ class _Reader:
 
     def _columns(self, entry: DatasetEntry | None) -> tuple[list[str] | None, DatasetVocabulary]:
         """The columns of an input, where they are known, and its vocabulary."""
-        from odf_engine.metadata.model import DEFAULT_VOCABULARY
-
         if entry is None or entry.id in self._reading or len(self._reading) > _DEEPEST:
             return None, DEFAULT_VOCABULARY
         try:
@@ -164,11 +166,7 @@ def _steps(query: Sql) -> list[SqlQueryStep]:
 
 def _declared(state: ChainState) -> list[str] | None:
     """The columns that the chain says its slices have."""
-    if state.schema is not None:
-        from odf_engine.data.arrow_schema import decode_schema
-
-        return decode_schema(state.schema).names
-    return None if state.odf_schema is None else [field.name for field in state.odf_schema.fields]
+    return column_names(state.schema, state.odf_schema)
 
 
 def _given(vocab: DatasetVocabulary) -> tuple[str, str]:
@@ -187,14 +185,13 @@ def _completed(
     declared: Sequence[str] | None,
 ) -> Columns:
     """With the system columns that the dataset has, whatever its query says of those of its inputs."""
-    passed = _passed(vocabs)
+    own = {name.casefold() for name in declared or ()}
+    gone = {name for name, value in found.outputs.items() if _is_passed(name, value, vocabs)}
+    given = {name.casefold() for name in _given(vocab)}
     kept = {
         name: value
         for name, value in found.outputs.items()
-        if not (
-            value and all((each.input, each.column) in passed and each.how == "identity" for each in value)
-        )
-        and name.casefold() not in {each.casefold() for each in _given(vocab)}
+        if name.casefold() not in given and (name not in gone or name.casefold() in own)
     }
     operation = vocab.operation_type_column
     spelled = {name.casefold(): name for name in kept}
@@ -210,19 +207,19 @@ def _completed(
     outputs |= kept
     if declared is not None:
         by_name = {name.casefold(): value for name, value in outputs.items()}
-        extra = {name: value for name, value in outputs.items()
-                 if name.casefold() not in {each.casefold() for each in declared}}  # fmt: skip
+        extra = {name: value for name, value in outputs.items() if name.casefold() not in own}
         outputs = {name: by_name.get(name.casefold(), []) for name in declared} | extra
     return replace(found, outputs=outputs)
 
 
-def _passed(vocabs: Mapping[str, DatasetVocabulary]) -> set[tuple[str, str]]:
-    """System columns of inputs that do not come through, though `SELECT *` has them."""
-    return {
-        (alias, column)
-        for alias, vocab in vocabs.items()
-        for column in (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
-    }
+def _is_passed(name: str, value: Sequence[From], vocabs: Mapping[str, DatasetVocabulary]) -> bool:
+    """Whether this is a system column of inputs, which does not come through, though `SELECT *` has it."""
+    return bool(value) and all(
+        each.how == "identity"
+        and each.column.casefold() == name.casefold()
+        and each.column in (*_given(vocabs[each.input]), vocabs[each.input].operation_type_column)
+        for each in value
+    )
 
 
 def _operations(
@@ -248,19 +245,32 @@ def _of_root(state: ChainState) -> Columns:
     rows: list[From] = []
     problems: list[str] = []
     for source in sources:
-        found = _of_source(source, own)
+        found = _of_source(source, own, state.vocabulary.operation_type_column)
         for name, value in found.outputs.items():
             if declared is None or name in outputs or name == ANY:
                 outputs[name] = list(dict.fromkeys([*outputs.get(name, ()), *value]))
-        rows += found.rows
+        rows += [*found.rows, *_keys(source, found)]
         problems += [found.problem] if found.problem else []
     return Columns(outputs, list(dict.fromkeys(rows)), "; ".join(problems) or None)
 
 
-def _of_source(source: SetPollingSource | AddPushSource, own: Sequence[str] | None) -> Columns:
+def _keys(source: SetPollingSource | AddPushSource, found: Columns) -> list[From]:
+    """What tells rows apart when they are merged: it decides which of them are taken in."""
+    keys: list[str] = getattr(source.merge, "primary_key", [])
+    by_name = {name.casefold(): value for name, value in found.outputs.items()}
+    parts = [part for key in keys for part in by_name.get(key.casefold(), ())]
+    return [From(part.input, part.column, "filter") for part in parts]
+
+
+def _of_source(
+    source: SetPollingSource | AddPushSource, own: Sequence[str] | None, operation: str
+) -> Columns:
     read = _read_columns(source)
     if source.preprocess is None:
-        names = own if own is not None else read or [ANY]
+        names = list(own if own is not None else read or [ANY])
+        says = isinstance(source, AddPushSource) or isinstance(source.merge, ChangelogStream | UpsertStream)
+        if own is not None and says and (read is None or operation.casefold() in map(str.casefold, read)):
+            names.append(operation)  # what is done with a row is said by the row itself
         spelled = {name.casefold(): name for name in read or names}
         return Columns(
             {name: [From(SOURCE, spelled[name.casefold()], "identity")] for name in names

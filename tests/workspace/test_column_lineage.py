@@ -128,6 +128,10 @@ def test_vocabularies_and_schemas_of_the_chain(workspace: Workspace, append: App
     assert told(lineage_of(workspace, star)) == {
         "nr": "", "op": "a.op", "system_time": "", "day": "a.day", "v": "a.v", "Late R": "a.Late R"
     }  # fmt: skip
+    own = made(workspace, "own", "SELECT day AS event_time, nr AS number, op * 1 AS how FROM a", "a")
+    assert told(lineage_of(workspace, own)) | {"event_time": ""} == {
+        "offset": "", "op": "a.op", "system_time": "", "event_time": "", "number": "a.nr", "how": "~a.op"
+    }  # fmt: skip
     # `nr` is no offset where the dataset calls that otherwise, but what merely comes through is dropped.
     other = made(
         workspace, "other", "SELECT day AS event_time, `late r` || v AS z, * EXCEPT (day) FROM a", "a"
@@ -170,6 +174,11 @@ def test_roots(workspace: Workspace, append: Append) -> None:
         "x": "input.n",
     }  # fmt: skip
     assert rows(found) == {"filter input.n"}
+    keyed = "Ledger, primaryKey: [City]"
+    text = ROOT.format(name="keyed", read=SCHEMA, more="").replace("Append", keyed)
+    ledger = workspace.add(read_manifests(text.replace("city", "city STRING, op"), "keyed"))[0]
+    assert rows(lineage_of(workspace, ledger)) == {"filter input.city"}
+    assert told(lineage_of(workspace, ledger))["op"] == "input.op"
     # What has no schema has the columns that are asked of it.
     star = query.replace("SELECT event_time, upper(name) AS city, n AS x", "SELECT *, 1 AS one")
     silent = root(workspace, "silent", "Parquet", star)
