@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -58,7 +58,7 @@ class Answer:
             order="query" if self._ordered else "all columns",
         )
 
-    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
         for batch in batches:
             if self._hasher is not None:
                 self._hasher.update(batch)
@@ -99,7 +99,11 @@ def answering(
         frame, ordered = in_one_order(session, frame) if proven else (frame, False)
         schema, batches = arrow_batches(frame, reporter)
         with LogicalHasher(schema) if proven else nullcontext() as hasher:
-            yield Answer(schema, batches, hasher, ordered)
+            answer = Answer(schema, batches, hasher, ordered)
+            try:
+                yield answer
+            finally:
+                answer.batches.close()  # what Spark reads ahead is not wanted any more
 
 
 def this_engine(session: SparkSession) -> Engine:

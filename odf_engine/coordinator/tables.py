@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from odf_engine.chain.chain import SliceRow
     from odf_engine.spark.frames import DataFrame, SparkSession
     from odf_engine.workspace.pins import Pin
+    from odf_engine.workspace.projecting import Projection
     from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 _PARTITION_BYTES: Final = 32 << 20
@@ -150,12 +151,7 @@ class Tables:
             self._reporter.line(f"reads {block}: {rows} rows in {_slices(slices)}")
             paths = [entry.dataset.slice_path(each) for each in slices]
         else:
-            from odf_engine.workspace.projecting import project
-
-            until = -1 if pin.last_offset is None else pin.last_offset
-            found = project(
-                self._workspace.odf, entry.dataset, call.key, self._reporter, until=until, as_of=as_of
-            )
+            found = self._projection(entry, pin, call.key, as_of)
             said = state if as_of is None else f"as of {as_of}"
             self._reporter.line(f"reads {block}, {said}: {found.rows} rows of {rows}")
             paths, key = [found.file], list(found.key)
@@ -173,6 +169,17 @@ class Tables:
             )
         )
         return slices_frame(self._session, paths, schema, vocabulary)
+
+    def _projection(
+        self, entry: DatasetEntry, pin: Pin, key: Sequence[str], as_of: Timestamp | None
+    ) -> Projection:
+        from odf_engine.workspace.projecting import key_of, project
+
+        if as_of is None and not key and not key_of(entry.dataset):
+            problem = f"it is not known which columns tell the rows of {entry.alias} apart"
+            raise UsageError(problem, hint=f"name them: current({entry.alias}, key, …)")
+        until = -1 if pin.last_offset is None else pin.last_offset
+        return project(self._workspace.odf, entry.dataset, key, self._reporter, until=until, as_of=as_of)
 
 
 def pin_at(entry: DatasetEntry, as_at: str | None) -> Pin:

@@ -8,6 +8,8 @@ In FROM, where the name of a dataset may stand::
     changelog(dataset)                                all rows, whatever is said of all datasets
 
 ``as_at`` goes together with one of the others, whichever stands inside. Times without a zone are in UTC.
+A system time and an event time that are given for all datasets count where the query says nothing of the
+same kind: ``current(dataset)`` is of what was known at the system time of all.
 """
 
 from __future__ import annotations
