@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -38,6 +38,10 @@ if TYPE_CHECKING:
     from odf_engine.spark.session import SparkRuntime
 
 _MOST_ASKED: Final = 2000
+_MOST_TRACED: Final = 100
+_TOO_MANY: Final = (
+    f"more than {_MOST_TRACED} transactions made these rows, and only so many are run again: ask for fewer"
+)
 
 
 @dataclass(frozen=True)
@@ -96,9 +100,13 @@ def step(
     """
     reporter.phase("trace")
     found: list[StepOf] = []
-    for history, own in histories(entry, runs):
+    for number, (history, own) in enumerate(histories(entry, runs)):
         reporter.check()
-        found.append(_step(workspace, history, own, spark, reporter))
+        reporter.amount(files=number)
+        if number < _MOST_TRACED:
+            found.append(_step(workspace, history, own, spark, reporter))
+        else:
+            found.append(_answer(history, own, _larger(history, _TOO_MANY)))
     return found
 
 
@@ -135,6 +143,10 @@ def _traced(
     try:
         if not history.keeps_state:
             return trace_rows(session, own.request, sought, reporter)
+        if history.carries_state:
+            # It may be that of a query before, which this one has no use for.
+            with suppress(NeedsState):
+                return trace_rows(session, own.request, sought, reporter)
         before = history.past(workspace)
         past = None if before is None else _part(history, before, folder / "past")
         kind = AsOfStated if has_clause(own.request.transform.queries or []) else Stated

@@ -79,11 +79,11 @@ class AsOfStated(Stated):
             }
         )
 
-    def _lineage(self, time: Timeline, prefixes: DataFrame | None = None) -> Lineage:
+    def _lineage(self, time: Timeline, kind: type[Lineage] = Lineage) -> Lineage:
         as_of = self._prepared.as_of
         self._joined = self._joined or self._tables(time)
         changing = {*time.changing, *(join.view for join in as_of.joins)}
-        return Lineage(
+        return kind(
             self._session,
             as_of.inputs,
             self._request.vocab.event_time_column,
@@ -91,7 +91,6 @@ class AsOfStated(Stated):
             {**time.tables(self._session), **self._joined},
             time.after(),
             as_of.system,
-            prefixes=prefixes,
         )
 
     def _tables(self, time: Timeline) -> dict[str, DataFrame]:
@@ -118,6 +117,7 @@ class AsOfStated(Stated):
                 list(sources.values()),
                 (views[name], sources[name]),
                 changes=name in time.changing,
+                lates=name in time.late,
             )
             made = self._kept(made, f"joined-{at}")
             found[join.view] = made

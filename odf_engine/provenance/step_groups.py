@@ -22,6 +22,7 @@ from odf_engine.provenance.step_rows import Sought
 from odf_engine.spark.casts import identifier
 from odf_engine.spark.lineage import BATCH, KEY, Lineage
 from odf_engine.spark.lineage_match import as_stored, narrowed, within
+from odf_engine.spark.lineage_prefix import PREFIX
 from odf_engine.spark.stateful import ROWS
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 Take = Callable[["DataFrame"], Iterator[pa.RecordBatch]]
 Group = tuple[Any, ...]
-PREFIX: Final = "odf_prefix"
 _WANTED: Final = "odf_wanted"
 _MOST: Final = 200_000
 

@@ -19,7 +19,6 @@ from odf_engine.metadata.model import (
     ExecuteTransformInput,
     SetTransform,
 )
-from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.transform.plan import Transaction, recorded_transaction
 from odf_engine.workspace.traced import Run
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
@@ -58,6 +57,12 @@ class History:
     def keeps_state(self) -> bool:
         """Whether it goes on from a state or leaves one."""
         return self.event.prev_checkpoint is not None or self.event.new_checkpoint is not None
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether it left the very state that it found."""
+        after = self.event.new_checkpoint
+        return after is not None and after.physical_hash == self.event.prev_checkpoint
 
     def intervals(self) -> list[Run | None]:
         """The rows of each input that may have gone into the result, all of them.
@@ -204,8 +209,3 @@ def _joined(
         new_block_hash=end_block if end_block != begin_block else None,
         new_offset=end_offset if end_offset != begin_offset else None,
     )
-
-
-def moment_of(block: StoredBlock) -> Timestamp:
-    """The system time of a block."""
-    return block.block.system_time

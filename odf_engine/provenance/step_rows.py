@@ -17,7 +17,7 @@ from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
 from odf_engine.progress import Reporter
 from odf_engine.provenance.step_folding import Folding
 from odf_engine.spark.frames import arrow_batches
-from odf_engine.spark.lineage_match import FOUND, OFFSET, THERE, Wanted, matched
+from odf_engine.spark.lineage_match import FOUND, THERE, Wanted, matched
 from odf_engine.spark.origins import OPERATION, POSITION, Followed, follow
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import slices_frame
@@ -107,7 +107,7 @@ def trace_rows(
     traced = Traced([Folding() for _ in inputs])
     for batch in arrow_batches(_matches(session, followed, sought), reporter)[1]:
         reporter.check()
-        note(batch, traced)
+        note(batch, traced, ranked=not followed.ordered)
         _take(batch.filter(batch.column(POSITION).is_valid()), traced)
     traced.how.append(_words(followed, request))
     return traced
@@ -120,14 +120,13 @@ def _matches(session: SparkSession, followed: Followed, sought: Sought) -> DataF
     return matched(followed.frame, own, OPERATION, [POSITION], wanted)
 
 
-def note(batch: pa.RecordBatch, traced: Traced) -> None:
-    """Notes what keeps the answer from being exact."""
+def note(batch: pa.RecordBatch, traced: Traced, *, ranked: bool = True) -> None:
+    """Notes what keeps the answer from being exact; ``ranked`` as for :class:`Wanted`."""
     found, there = batch.column(FOUND), batch.column(THERE)
     if found.null_count:
         traced.lost, traced.reason = True, LOST
-    same = pc.equal(pc.count_distinct(batch.column(OFFSET)), batch.num_rows).as_py()
-    differs = pc.any(pc.not_equal(found, there)).as_py()
-    if traced.reason is None and (differs or not same):
+    alike = pc.not_equal(found, there) if ranked else pc.greater(found, 1)
+    if traced.reason is None and pc.any(alike).as_py():
         traced.reason = ALIKE
 
 

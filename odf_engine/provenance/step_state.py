@@ -18,7 +18,6 @@ from odf_engine.data.kernels import pc
 from odf_engine.progress import Reporter
 from odf_engine.provenance.step_folding import Folding
 from odf_engine.provenance.step_groups import (
-    PREFIX,
     Group,
     Groups,
     changing_batches,
@@ -33,6 +32,7 @@ from odf_engine.spark.frames import arrow_batches, cancellable
 from odf_engine.spark.lineage import BATCH, KEY, PLACES, Lineage
 from odf_engine.spark.lineage_keys import CUT, keys_in, places_of
 from odf_engine.spark.lineage_match import FOUND, OFFSET, THERE, matched
+from odf_engine.spark.lineage_prefix import PREFIX, Prefixes
 from odf_engine.spark.origins import OPERATION
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import plain_schema
@@ -97,15 +97,14 @@ class Stated:
             traced.how.append(_FINISHED)
         return traced
 
-    def _lineage(self, time: Timeline, prefixes: DataFrame | None = None) -> Lineage:
-        return Lineage(
+    def _lineage(self, time: Timeline, kind: type[Lineage] = Lineage) -> Lineage:
+        return kind(
             self._session,
             {each.query_alias: each.vocab for each in self._request.query_inputs},
             self._request.vocab.event_time_column,
             time.changing,
             time.tables(self._session),
             time.after(),
-            prefixes=prefixes,
         )
 
     def _frame(self, time: Timeline) -> DataFrame:
@@ -219,7 +218,9 @@ class Stated:
         numbers = ", ".join(map(str, [time.first - 1, *batches]))
         keys = keys_in(groups.keys.columns)
         prefixes = groups.keys.select(*keys).distinct() if keys else self._session.sql("SELECT 1 AS one")
-        lineage = self._lineage(time, prefixes.selectExpr(*keys, f"explode(array({numbers})) AS {PREFIX}"))
+        lineage = self._lineage(time, Prefixes)
+        assert isinstance(lineage, Prefixes)
+        lineage.wanted = prefixes.selectExpr(*keys, f"explode(array({numbers})) AS {PREFIX}")
         made = lineage.made(self._frame(time))
         rows = self._sought.wanted(self._session, signed=False, ranked=True).rows
         compared = compared_groups(lineage.group_columns or [], rows)

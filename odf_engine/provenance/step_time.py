@@ -78,6 +78,7 @@ class Timeline:
     Attributes:
         first, last: numbers of the batches of the transaction itself.
         changing: the names of inputs that brought retractions or corrections.
+        late: the names of inputs that brought rows from before the watermark of then.
 
     Raises:
         Unsupported: there are too many slices.
@@ -103,6 +104,13 @@ class Timeline:
         aliases = [each.query_alias for each in own.request.query_inputs]
         slices = [each for batch in self._batches for each in batch.slices]
         self.changing = {aliases[each.at] for each in slices if each.changes}
+        before = [0, *map(self._mark, self._batches)]
+        self.late = {
+            aliases[each.at]
+            for number, batch in enumerate(self._batches)
+            for each in batch.slices
+            if each.earliest is not None and each.earliest <= before[number]
+        }
 
     def after(self, *, exact: bool | None = None) -> list[tuple[int, int]]:
         """The watermarks that batches left, in milliseconds, and the number of each first one to do so.

@@ -15,7 +15,14 @@ from odf_engine.data.changelog import Op
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.catalyst import analysed, id_of, items, name_of
 from odf_engine.spark.errors import translated
-from odf_engine.spark.firsts import keys_of_firsts, marked, window_of_firsts
+from odf_engine.spark.firsts import keys_of_firsts, marked
+from odf_engine.spark.lineage_words import (
+    distinct_words,
+    first_words,
+    grouped_words,
+    is_session,
+    joined_words,
+)
 from odf_engine.spark.origins import OPERATION, POSITION, NeedsState, Part
 from odf_engine.spark.plans import unsorted
 from odf_engine.spark.stateful import ROWS, Maker, place_of
@@ -37,7 +44,6 @@ NEVER: Final = (1 << 31) - 1
 _INPUT_BITS: Final = 56
 _PASSED: Final = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
 _JOINS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
-_SESSION: Final = "spark.sessionWindow"
 
 
 class Under(NamedTuple):
@@ -66,8 +72,6 @@ class Lineage(Maker):
         tables: the rows of each input, its columns in their order, then others, with ``odf_places``,
             ``odf_batch`` and ``odf_mark`` among them.
         marks: the watermark after each batch, in milliseconds, and its number, in ascending order.
-        prefixes: of groups without a window, keys and batches (``odf_prefix``): what the groups are
-            after each of them; then the result has that column too.
 
     Attributes:
         under: the rows under the grouping nearest to the result; None where rows have their places.
@@ -83,11 +87,8 @@ class Lineage(Maker):
         tables: Mapping[str, DataFrame],
         marks: Sequence[tuple[int, int]],
         system: Mapping[int, str] | None = None,
-        *,
-        prefixes: DataFrame | None = None,
     ) -> None:
         super().__init__(session, inputs, event_time, changing, system)
-        self._prefixes = prefixes
         self._tables = {name.lower(): frame for name, frame in tables.items()}
         self._marks = marks
         self._raw: set[int] = set()
@@ -146,7 +147,8 @@ class Lineage(Maker):
         if self._names[name] not in self._changing:
             operation = self.literal(int(Op.APPEND))
         origin = self._origin(place, operation, new[PLACES], new[BATCH], new[MARK])
-        passed = {id_of(old) for old in items(view.output()) if old.name() in _system_names(vocab)}
+        system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+        passed = {id_of(old) for old in items(view.output()) if old.name() in system}
         for old in items(view.output()):
             if old.name() == vocab.operation_type_column:
                 self._operations[id_of(old)] = self._names[name]
@@ -189,7 +191,7 @@ class Lineage(Maker):
             self._in_time(part, items(side.output()))
             for part, side in zip(sides, (plan.left(), plan.right()), strict=True)
         ]
-        self.how.append(_joined_words(plan))
+        self.how.append(joined_words(plan))
         made = self.rebuilt(plan, rows)
         now = {id_of(column): column for column in items(made.output())}
         ours, theirs = ([now[id_of(column)] for column in part.origin] for part in sides)
@@ -215,10 +217,7 @@ class Lineage(Maker):
         below = self.follow(plan.child())
         columns = [each for each in items(plan.output()) if id_of(each) not in below.passed]
         rows = self._in_time(below, columns)
-        self.how.append(
-            f"of rows that are the same in {_listed(columns)}, one is there (DISTINCT): the first; the "
-            "others up to this transaction would have taken its place"
-        )
+        self.how.append(distinct_words(columns))
         return self._settled_by(columns, columns, rows, below)
 
     def _firsts(self, plan: Any, window: Any) -> Part:
@@ -231,10 +230,7 @@ class Lineage(Maker):
         order = self.expressions.CreateNamedStruct(
             self.seq([self.literal("b"), below.origin[3], self.literal("p"), below.origin[0]])
         )
-        self.how.append(
-            f"of rows of the same {_listed(keys)} the first is there; the others up to this "
-            "transaction would have taken its place"
-        )
+        self.how.append(first_words(keys))
         first = self.alias(
             aggregate.MinBy(self.expressions.CreateNamedStruct(self.seq(fields)), order)
             .toAggregateExpression(False, self.none()),
@@ -269,19 +265,17 @@ class Lineage(Maker):
             self, columns, below.origin[:2] if raw else (), None if windowed else self._event_time
         )
         signed = not mentioned and work.not_undone is None
-        self.how.append(_grouped_words(grouping))
+        self.how.append(grouped_words(grouping))
         rows = self._in_time(below, grouping)
-        made, count = work.made(plan, rows, signed=signed, name=ROWS)
         if near:
-            sessions = [_is_session(each) for each in grouping]
+            sessions = [is_session(each) for each in grouping]
             self.under = Under(rows, grouping, sessions, below.origin[2], below.origin[3])
         if not windowed:
             if not near:
                 raise NeedsState("a grouping without a window that is not its last step")
             self._running = [place_of(each, columns) for each in grouping]
-            if self._prefixes is None:
-                return Part(made, [count], frozenset())
-            return self._after_each(work, plan, rows, below.origin[3], signed=signed)
+            return self._running_groups(work, plan, rows, below.origin[3], signed=signed)
+        made, count = work.made(plan, rows, signed=signed, name=ROWS)
         keys = [self.alias(each, f"{KEY}{at}") for at, each in enumerate(grouping)]
         places = self.alias(self._collected(below.origin[2]), PLACES)
         more = keys if near else [*keys, places]
@@ -299,40 +293,10 @@ class Lineage(Maker):
             frozenset(),
         )
 
-    def _after_each(self, work: Aggregates, plan: Any, rows: Any, batch: Any, *, signed: bool) -> Part:
-        """Groups without a window, as they are after some batches."""
-        asked = analysed(self._prefixes)  # pyright: ignore[reportArgumentType]
-        *keys, last = items(asked.output())
-        condition: Any = self.expressions.LessThanOrEqual(batch, last)
-        for each, key in zip(items(plan.groupingExpressions()), keys, strict=True):
-            condition = self.expressions.And(condition, self.expressions.EqualNullSafe(each, key))
-        logical, plans = self.catalyst.plans.logical, self.catalyst.plans
-        joined = logical.Join(
-            rows,
-            asked,
-            self.companion("Inner", plans),
-            self.java.scala.Option.apply(condition),
-            self.companion("JoinHint", logical).NONE(),
-        )
-        made, count = work.made(plan, joined, signed=signed, name=ROWS)
-        grouping = self.seq([*items(made.groupingExpressions()), last])
-        columns = self.seq([*items(made.aggregateExpressions()), last])
-        return Part(logical.Aggregate(grouping, columns, joined, made.hint()), [count, last], frozenset())
-
-    def _filter(self, plan: Any) -> Part:
-        if self._prefixes is None or window_of_firsts(plan) is not None:
-            return super()._filter(plan)
-        below, condition = self.follow(plan.child()), plan.condition()
-        self._mention([condition])
-        if self._running is None:
-            return below._replace(plan=self.filter(condition, below.plan))
-        rows, last = below.origin
-        yes = self.expressions.Coalesce(self.seq([condition, self.literal(False)]))
-        counted = self.alias(self.expressions.If(yes, rows, self.long(0)), ROWS)
-        columns = [column for column in items(below.plan.output()) if id_of(column) != id_of(rows)]
-        return below._replace(
-            plan=self.project([*columns, counted], below.plan), origin=[counted.toAttribute(), last]
-        )
+    def _running_groups(self, work: Aggregates, plan: Any, rows: Any, batch: Any, *, signed: bool) -> Part:
+        """Groups without a window, as they are after all batches."""
+        made, count = work.made(plan, rows, signed=signed, name=ROWS)
+        return Part(made, [count], frozenset())
 
     def _comes_out(self, grouping: Sequence[Any], keys: Sequence[Any]) -> Any:
         """The batch after which no more rows of a group come: when its rows come out."""
@@ -420,28 +384,3 @@ class Lineage(Maker):
     def _nothing(self, like: Any) -> Any:
         """No value, of the type of another."""
         return self.expressions.Literal(None, like.dataType())
-
-
-def _system_names(vocab: DatasetVocabulary) -> tuple[str, str, str]:
-    return vocab.offset_column, vocab.operation_type_column, vocab.system_time_column
-
-
-def _is_session(grouping: Any) -> bool:
-    return name_of(grouping) == "AttributeReference" and grouping.metadata().contains(_SESSION)
-
-
-def _listed(columns: Sequence[Any]) -> str:
-    return ", ".join(each.sql() for each in columns)
-
-
-def _grouped_words(grouping: Sequence[Any]) -> str:
-    if not grouping:
-        return "grouped: all rows together"
-    sessions = " and in one session" if any(map(_is_session, grouping)) else ""
-    return f"grouped: rows of the same {_listed(grouping)}{sessions}"
-
-
-def _joined_words(plan: Any) -> str:
-    kind = plan.joinType().sql()
-    said = f" ON {plan.condition().get().sql()}" if plan.condition().isDefined() else ""
-    return f"joined: {kind} JOIN{said}"

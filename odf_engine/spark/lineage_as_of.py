@@ -62,6 +62,7 @@ class AsOfTables:
         versions: tuple[DataFrame, Source],
         *,
         changes: bool,
+        lates: bool,
     ) -> DataFrame:
         """The rows of a join: its columns, then ``odf_places``, ``odf_batch`` and ``odf_mark``.
 
@@ -71,6 +72,7 @@ class AsOfTables:
             sources: where its rows come from.
             versions: the rows of its keyed input, and the same by their places.
             changes: whether versions may be retracted or corrected.
+            lates: whether versions may have come in after the watermark had reached their time.
 
         Raises:
             NeedsState: its rows cannot be told apart.
@@ -89,8 +91,9 @@ class AsOfTables:
                 a=known, b=versions[1].frame,
             )  # fmt: skip
             late = f"v_batch > {reached('v_time', self._marks)}"
-            found = looked_up(rows, known.where(f"NOT ({late})"), keys)
-            found = self._with_late(found, known.where(late), keys)
+            found = looked_up(rows, known.where(f"NOT ({late})") if lates else known, keys)
+            if lates:
+                found = self._with_late(found, known.where(late), keys)
         found = chosen(self._as_of.meets(number, found))
         with translated():
             if not join.outer:
@@ -119,8 +122,6 @@ class AsOfTables:
 
     def _with_late(self, found: DataFrame, late: DataFrame, keys: Sequence[str]) -> DataFrame:
         """Rows that have a version which came in too late, where it was there when they came out."""
-        if late.isEmpty():
-            return found
         theirs = [name for name in late.columns if name[0] == "r" and name[1:].isdigit()]
         both = [*theirs, *_VERSION, ALIVE]
         same = " AND ".join(f"a.{key} = b.{key}" for key in keys)

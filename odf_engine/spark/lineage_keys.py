@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 from odf_engine.spark.catalyst import Catalyst, analysed, items
 from odf_engine.spark.errors import translated
 from odf_engine.spark.lineage import BATCH, KEY, PLACES
+from odf_engine.spark.lineage_match import broadcast, few_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CUT: Final = "odf_cut"
 """The last batch whose rows count."""
-_MOST_LITERALS: Final = 12
-_MOST_BROADCAST: Final = 100_000
 
 
 def places_of(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> DataFrame:
@@ -27,28 +26,19 @@ def places_of(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> Dat
         sessions: of each key, whether it is a session, to which the sessions of single rows belong.
     """
     with translated():
-        few = keys.limit(_MOST_BROADCAST + 1).count()
-        if few <= _MOST_LITERALS:
-            found = _by_literals(rows, keys, sessions)
-        else:
-            found = _by_join(rows, keys, sessions, broadcast=few <= _MOST_BROADCAST)
+        few = few_rows(keys)
+        found = _by_join(rows, keys, sessions) if few is None else _by_literals(rows, keys, sessions, few)
         exploded = found.selectExpr(f"explode({PLACES}) AS place")
         return exploded.selectExpr("place.at AS at", "place.offset AS offset")
 
 
-def rows_of(frame: DataFrame) -> list[Any]:
-    """The rows of a small frame as Java has them inside of Spark."""
-    java: Any = frame._jdf
-    return list(java.queryExecution().executedPlan().executeCollect())
-
-
-def _by_literals(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> DataFrame:
+def _by_literals(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool], few: Sequence[Any]) -> DataFrame:
     make = Catalyst(rows.sparkSession)
     plan, kind = analysed(rows), analysed(keys).schema()
     named = {column.name(): column for column in items(plan.output())}
     expressions = make.expressions
     any_of = make.literal(False)
-    for row in rows_of(keys):
+    for row in few:
         whole = expressions.Literal(row, kind)
         all_of = make.literal(True)
         for at, name in enumerate(keys.columns):
@@ -73,7 +63,7 @@ def _within(make: Catalyst, column: Any, session: Any) -> Any:
     return make.expressions.And(after, before)
 
 
-def _by_join(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool], *, broadcast: bool) -> DataFrame:
+def _by_join(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool]) -> DataFrame:
     conditions: list[str] = []
     for at, name in enumerate(keys.columns):
         if name == CUT:
@@ -84,7 +74,7 @@ def _by_join(rows: DataFrame, keys: DataFrame, sessions: Sequence[bool], *, broa
             conditions.append(f"a.{name} <=> b.{name}")
     rows.createOrReplaceTempView("odf_under")
     keys.createOrReplaceTempView("odf_keys")
-    hint = "/*+ BROADCAST(b) */" if broadcast else ""
+    hint = broadcast(keys)
     return rows.sparkSession.sql(
         f"SELECT {hint} a.{PLACES} FROM odf_under a LEFT SEMI JOIN odf_keys b "
         f"ON {' AND '.join(conditions) or 'true'}"

@@ -161,15 +161,17 @@ def narrowed(
 ) -> tuple[DataFrame, DataFrame]:
     """Both sides without rows that are like none of those that are wanted (``odf_wanted`` of the latter)."""
     asked = theirs.where(_WANTED).select(*columns)
-    few = asked.limit(_MOST_BROADCAST + 1).count()
-    if few <= _MOST_LITERALS:
+    few = few_rows(asked)
+    if few is not None:
         make = Catalyst(session)
-        literals = _rows_of(asked)
         kind = analysed(asked).schema()
-        return tuple(_like(make, each, literals, kind, len(columns)) for each in (ours, theirs))  # pyright: ignore[reportReturnType]
+        return (
+            _like(make, ours, few, kind, len(columns)),
+            _like(make, theirs, few, kind, len(columns)),
+        )
+    hint = broadcast(asked)
     asked.distinct().createOrReplaceTempView("odf_asked")
     same = " AND ".join(f"a.{name} <=> b.{name}" for name in columns)
-    hint = "/*+ BROADCAST(b) */" if few <= _MOST_BROADCAST else ""
     found: list[DataFrame] = []
     for name, frame in (("odf_ours", ours), ("odf_theirs", theirs)):
         frame.createOrReplaceTempView(name)
@@ -177,10 +179,17 @@ def narrowed(
     return found[0], found[1]
 
 
-def _rows_of(frame: DataFrame) -> list[Any]:
-    """The rows as Java has them inside of Spark."""
+def few_rows(frame: DataFrame) -> list[Any] | None:
+    """The rows as Java has them inside of Spark, where they are few enough for constants in a plan."""
     java: Any = frame._jdf
-    return list(java.queryExecution().executedPlan().executeCollect())
+    rows = list(java.queryExecution().executedPlan().executeTake(_MOST_LITERALS + 1))
+    return rows if len(rows) <= _MOST_LITERALS else None
+
+
+def broadcast(frame: DataFrame) -> str:
+    """A hint for joins with a frame, under the name ``b``, that is not too large for that."""
+    few = frame.limit(_MOST_BROADCAST + 1).count() <= _MOST_BROADCAST
+    return "/*+ BROADCAST(b) */" if few else ""
 
 
 def _like(
@@ -194,13 +203,20 @@ def _like(
     plan = analysed(frame)
     output = items(plan.output())[:width]
     any_of = make.literal(False)
+    # Of each column by itself as well: what rows are grouped by is so looked for before they are.
+    of_column = [make.literal(False) for _ in output]
     for row in rows:
         whole = make.expressions.Literal(row, kind)
         all_of = make.literal(True)
         for at, column in enumerate(output):
             value = make.expressions.GetStructField(whole, at, make.none())
-            all_of = make.expressions.And(all_of, make.expressions.EqualNullSafe(column, value))
+            same = make.expressions.EqualNullSafe(column, value)
+            all_of = make.expressions.And(all_of, same)
+            of_column[at] = make.expressions.Or(of_column[at], same)
         any_of = make.expressions.Or(any_of, all_of)
+    if len(rows) > 1:
+        for each in of_column:
+            any_of = make.expressions.And(any_of, each)
     return make.frame(make.filter(any_of, plan))
 
 

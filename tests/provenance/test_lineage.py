@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
+import pytest
+
 from odf_engine.progress import Reporter
 from odf_engine.provenance.step import StepOf, step
+from odf_engine.provenance.step_folding import Folding
 from odf_engine.spark.session import SparkRuntime
 from odf_engine.workspace.traced import Run
+from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import DatasetEntry
 from tests.transform.deriving import Deriving
 
@@ -17,9 +22,9 @@ def asked(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry, *runs:
     return step(deriving.workspace, entry, list(runs), runtime, Reporter())
 
 
-def of_row(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry, offset: int) -> list[list[Run]]:
-    """The rows of each input that made one row, which is to be exact."""
-    (found,) = asked(deriving, runtime, entry, (offset, offset))
+def exactly(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry, *runs: Run) -> list[list[Run]]:
+    """The rows of each input that made rows of one transaction, which is to be exact."""
+    (found,) = asked(deriving, runtime, entry, *runs)
     assert found.exact, found.reason
     return [runs for _, _, runs in found.feeds]
 
@@ -33,25 +38,18 @@ def test_row_by_row(deriving: Deriving, runtime: SparkRuntime) -> None:
     deriving.rows(left, (1, "a", 1), (1, "a", 2), (1, "a", 2), (2, "b", 3))
     deriving.rows(right, (1, "a", -2), (3, "c", 1))
     deriving.run(made)
-    # The same row three times: 0 and 1 of the left, 2 of the right.
+    # The same row three times: of 1 and 2 of the left, and of 0 of the right.
     assert [row[1] for row in deriving.result(made, "city", "x")] == [2, 2, 3, 2, -1]
     deriving.rows(left, (1, "a", 2, CF), (2, "a", 9, CT), (2, "b", 3, CF), (4, "b", 1, CT), (1, "a", 2, R))
     deriving.run(made)
     assert deriving.result(made, "op", "x")[5:] == [(CF, 2), (CT, 9), (R, 3), (R, 2)]
-    found = [of_row(deriving, runtime, made, offset) for offset in range(9)]
-    assert found == [
-        [[(1, 1)], []], [[(2, 2)], []], [[(3, 3)], []], [[], [(0, 0)]], [[], [(1, 1)]],
-        [[(4, 5)], []], [[(4, 5)], []], [[(6, 6)], []], [[(8, 8)], []],
-    ]  # fmt: skip
-    both = asked(deriving, runtime, made, (1, 1), (4, 6))
+    assert exactly(deriving, runtime, made, (3, 3)) == [[], [(0, 0)]]
+    both = asked(deriving, runtime, made, (1, 1), (4, 5), (7, 7))
+    # A row that corrects has both rows of the correction; one that was torn off it has its own alone.
     assert [(each.runs, [runs for _, _, runs in each.feeds], each.exact) for each in both] == [
-        ([(1, 1), (4, 4)], [[(2, 2)], [(1, 1)]], True), ([(5, 6)], [[(4, 5)], []], True),
+        ([(1, 1), (4, 4)], [[(2, 2)], [(1, 1)]], True), ([(5, 5), (7, 7)], [[(4, 6)], []], True),
     ]  # fmt: skip
     assert both[0].feeds[0][:2] == ("l", str(left.id)) and both[0].engine.startswith("spark")
-    many = asked(deriving, runtime, made, (0, 8))
-    assert [[runs for _, _, runs in each.feeds] for each in many] == [
-        [[(1, 3)], [(0, 1)]], [[(4, 6), (8, 8)], []],
-    ]  # fmt: skip
 
 
 def test_windows_with_late_rows(deriving: Deriving, runtime: SparkRuntime) -> None:
@@ -63,40 +61,95 @@ def test_windows_with_late_rows(deriving: Deriving, runtime: SparkRuntime) -> No
     deriving.rows(root, (1, "a", 1), (1.5, "b", 2))
     deriving.run(made)
     deriving.rows(root, (1.75, "a", 5), (1.75, "a", 5), (2.5, "a", 7))
-    deriving.run(made)
     deriving.rows(root, (1.25, "a", 100), (2.75, "b", 3))  # the first came too late
     deriving.rows(root, (6, "a", 1), watermark="2024-01-09T00:00:00Z")
     deriving.run(made)
     assert deriving.result(made, "city", "s") == [("a", 11), ("b", 2), ("a", 7), ("b", 3)]
-    assert [of_row(deriving, runtime, made, offset) for offset in range(4)] == [
-        [[(0, 0), (2, 3)]], [[(1, 1)]], [[(4, 4)]], [[(6, 6)]],
-    ]  # fmt: skip
-    many = asked(deriving, runtime, made, (0, 3))
-    assert [(each.exact, each.feeds[0][2]) for each in many] == [
-        (True, [(0, 3)]), (True, [(4, 4), (6, 6)]),
-    ]  # fmt: skip
+    assert exactly(deriving, runtime, made, (0, 0)) == [[(0, 0), (2, 3)]]
+    assert exactly(deriving, runtime, made, (0, 3)) == [[(0, 4), (6, 6)]]
 
 
 def test_groups_without_a_window(deriving: Deriving, runtime: SparkRuntime) -> None:
     root = deriving.root()
     made = deriving.derivative(
-        "SELECT max(event_time) AS event_time, city, sum(x) AS s, count(*) AS n FROM input\n"
-        "GROUP BY city HAVING count(*) < 4"
+        "SELECT max(event_time) AS event_time, city, max(x) AS m FROM input WHERE op = 0\n"
+        "GROUP BY city HAVING count(*) < 5"
     )
-    deriving.rows(root, (1, "a", 1), (2, "b", 2))
+    deriving.rows(root, (1, "a", 5), (2, "b", 1))
     deriving.run(made)
-    deriving.rows(root, (3, "a", 5), (4, "c", 7))
-    deriving.rows(root, (5, "b", 2, R), (6, "c", 7, CF), (6, "c", 8, CT))
-    deriving.rows(root, (7, "a", 1), (7, "a", 1), (8, "b", 9), (9, "c", 0))
+    deriving.rows(root, (0.5, "a", 3))  # changes nothing
+    deriving.rows(root, (0.5, "a", 9), (2, "b", 0))
+    deriving.rows(root, (3, "a", 1))
+    deriving.rows(root, (4, "a", 1))
     deriving.run(made)
-    assert deriving.result(made, "op", "city", "s", "n") == [
-        (A, "a", 1, 1), (A, "b", 2, 1),
-        (CF, "a", 1, 1), (CT, "a", 6, 2), (A, "c", 7, 1),
-        (R, "b", 2, 1), (CF, "c", 7, 1), (CT, "c", 8, 1),
-        (R, "a", 6, 2), (A, "b", 9, 1), (CF, "c", 8, 1), (CT, "c", 8, 2),
+    assert deriving.result(made, "op", "city", "m") == [
+        (A, "a", 5), (A, "b", 1), (CF, "a", 5), (CT, "a", 9), (CF, "a", 9), (CT, "a", 9), (R, "a", 9),
     ]  # fmt: skip
-    assert [of_row(deriving, runtime, made, offset)[0] for offset in range(12)] == [
-        [(0, 0)], [(1, 1)], [(0, 0), (2, 2)], [(0, 0), (2, 2)], [(3, 3)], [(1, 1), (4, 4)],
-        [(3, 3), (5, 6)], [(3, 3), (5, 6)], [(0, 0), (2, 2), (7, 8)], [(1, 1), (4, 4), (9, 9)],
-        [(3, 3), (5, 6), (10, 10)], [(3, 3), (5, 6), (10, 10)],
-    ]  # fmt: skip
+    # Up to the commit that changed the row, and that one as well for what it took back.
+    assert exactly(deriving, runtime, made, (3, 3)) == [[(0, 0), (2, 3)]]
+    assert exactly(deriving, runtime, made, (4, 4)) == [[(0, 0), (2, 3), (5, 5)]]
+    assert exactly(deriving, runtime, made, (6, 6)) == [[(0, 0), (2, 3), (5, 6)]]
+
+
+def test_steps_of_joins_deduplication_and_windows(deriving: Deriving, runtime: SparkRuntime) -> None:
+    roots = {name: deriving.root(name) for name in ("l", "r")}
+    made = deriving.derivative(
+        "WITH pairs AS (SELECT l.event_time, l.city, r.x FROM l JOIN r ON l.city = r.city\n"
+        "AND r.event_time BETWEEN l.event_time AND l.event_time + INTERVAL 12 HOURS),\n"
+        "different AS (SELECT DISTINCT event_time, city, x FROM pairs),\n"
+        "half AS (SELECT window AS w, city, sum(x) AS s FROM different\n"
+        "GROUP BY window(event_time, '12 hours'), city)\n"
+        "SELECT window.start AS event_time, sum(s) AS s, count(*) AS n FROM half GROUP BY window(w, '1 day')",
+        "l", "r",
+    )  # fmt: skip
+    deriving.rows(roots["l"], (1, "a", 1), (1.25, "b", 2), (1.5, "c", 3))
+    deriving.rows(roots["r"], (1.125, "a", 10), (1.25, "z", 11), (1.125, "a", 10))
+    deriving.run(made)
+    deriving.rows(roots["l"], (2, "a", 4), (9, "q", 1))
+    deriving.rows(roots["r"], (1.75, "c", 12), (2.125, "a", 13), (9, "p", 1))
+    deriving.run(made)
+    assert deriving.result(made, "s", "n") == [(22, 2), (13, 1)]
+    assert exactly(deriving, runtime, made, (0, 0)) == [[(0, 0), (2, 2)], [(0, 0), (2, 3)]]
+
+
+def test_as_of_joins(deriving: Deriving, runtime: SparkRuntime) -> None:
+    rates, trades = deriving.root("rates"), deriving.root("trades")
+    made = deriving.derivative(
+        "SELECT t.event_time, t.city, t.x * r.x AS y FROM trades AS t\n"
+        "LEFT JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city",
+        "trades", "rates", rates="city",
+    )  # fmt: skip
+    deriving.rows(rates, (1, "a", 10), (1.5, "a", 11), (3, "a", 12))
+    deriving.rows(trades, (2, "a", 1), (2, "c", 1), (4, "a", 3))
+    deriving.run(made)
+    deriving.rows(rates, (2.5, "a", 13))  # too late for those that came out
+    deriving.rows(trades, (2, "a", 1, CF), (3.5, "a", 2, CT))
+    deriving.rows(rates, watermark="2024-01-09T00:00:00Z")
+    deriving.rows(trades, watermark="2024-01-09T00:00:00Z")
+    deriving.run(made)
+    assert deriving.result(made, "op", "y") == [(A, 11), (A, None), (CF, 11), (CT, 24), (A, 36)]
+    assert exactly(deriving, runtime, made, (0, 0)) == [[(0, 0)], [(1, 1)]]
+    assert exactly(deriving, runtime, made, (3, 4)) == [[(2, 4)], [(1, 2)]]
+
+
+def test_what_is_not_followed_is_larger(
+    deriving: Deriving, runtime: SparkRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, made = deriving.root(), deriving.derivative("SELECT * FROM input WHERE x > 1")
+    deriving.rows(root, (1, "a", 1), (1, "a", 2))
+    deriving.run(made)
+    deriving.rows(root, (1, "a", 1), (1, "a", 2))
+    deriving.run(made)
+    monkeypatch.setattr(Trust, "is_trusted", lambda *_: False)
+    (found,) = asked(deriving, runtime, made, (1, 1))
+    assert not found.exact and found.reason is not None and "odf trust" in found.reason
+    assert [runs for _, _, runs in found.feeds] == [[(2, 3)]]
+    assert asked(deriving, runtime, made, (2, 9)) == []
+
+
+def test_offsets_fold_into_runs() -> None:
+    folding = Folding()
+    folding.add(pa.array([5, 3, 4, 9, 3], pa.int64()))
+    folding.add_runs([(10, 12), (0, 1)])
+    folding.add(pa.array([2], pa.int64()))
+    assert folding.runs() == [(0, 5), (9, 12)] and not folding.scattered
