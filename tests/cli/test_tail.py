@@ -1,0 +1,67 @@
+"""``odf tail``: the newest rows, those of an earlier block or time, and states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Odf
+
+STATIONS = "port-haven.stations"
+
+
+def _blocks(odf: Odf) -> list[dict[str, Any]]:
+    """Those that brought rows, newest first."""
+    return [each for each in odf("log", STATIONS, "--json").json if each["event"].get("newData")]
+
+
+def test_rows_as_at_a_block_or_a_time(odf: Odf) -> None:
+    blocks = _blocks(odf)
+    newest = odf("tail", STATIONS, "-n", "100", "--json").json
+    for block in reversed(blocks):
+        known = block["event"]["newData"]["offsetInterval"]["end"] + 1
+        ran = odf("tail", STATIONS, "-n", "100", "--json", "--as-at", block["hash"])
+        assert ran.json == newest[:known]
+        assert f"block {block['sequence_number']} {block['hash']} · {known} row" in ran.err
+    at = odf("tail", STATIONS, "-n", "100", "--json", "--as-at", blocks[-1]["system_time"])
+    assert at.json == newest[:4]
+    few = odf("tail", STATIONS, "-n", "1", "--json", "--as-at", blocks[-1]["hash"][-8:])
+    assert few.json == newest[3:4]
+    begin = odf("log", STATIONS, "--json").json[-1]["hash"]
+    assert odf("tail", STATIONS, "--json", "--as-at", begin).json == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--as-at", "2001-02"), 2, "nothing was known of it at 2001-02-01T00:00:00Z"),
+        (("--as-at", "nope"), 1, "there is no block 'nope'"),
+        (("--as-at", "2024-02-31"), 2, "'2024-02-31' is no day or time"),
+        (("--as-of", "soon"), 2, "'soon' is not a time"),
+        (("--key", "nope"), 1, "there is no column 'nope'"),
+    ],
+)
+def test_what_nobody_can_see(odf: Odf, arguments: tuple[str, ...], code: int, words: str) -> None:
+    ran = odf("tail", STATIONS, *arguments)
+    assert (ran.code, ran.out) == (code, "")
+    assert words in ran.err
+
+
+def test_the_state_of_then_and_of_a_day(odf: Odf) -> None:
+    """The stations' fifth came on the third day; the fourth was taken away."""
+    now = odf("tail", STATIONS, "--current", "--json")
+    assert sorted(row["station"] for row in now.json) == ["ph-01", "ph-02", "ph-03", "ph-05"]
+    assert "by station · 4 rows" in now.err
+    first = _blocks(odf)[-1]
+    then = odf("tail", STATIONS, "--current", "--json", "--as-at", first["hash"])
+    assert sorted(row["station"] for row in then.json) == ["ph-01", "ph-02", "ph-03", "ph-04"]
+    named = odf("tail", STATIONS, "--key", "name", "--json", "--as-at", first["hash"])
+    assert "by name" in named.err and len(named.json) == 4
+    day = odf("tail", STATIONS, "--as-of", "2024-03-02", "--json")
+    assert "as of 2024-03-02T00:00:00Z · by station" in day.err
+    # The fourth was taken back with the time of its row: it never was.
+    names = {row["station"]: row["name"] for row in day.json}
+    assert names == {"ph-01": "Harbour Gate", "ph-02": "Mill Street", "ph-03": "Lighthouse"}
+    both = odf("tail", STATIONS, "--as-of", "2024-03-02", "--as-at", first["hash"], "--json")
+    assert len(both.json) == 4 and f"block {first['sequence_number']} " in both.err
