@@ -66,6 +66,9 @@ class TracingPart(Waiting, BlockReading):
     def _show_trace(self, inquiry: Inquiry) -> None:
         from odf_tui.screens.trace_screen import TraceScreen
 
+        if self.app.screen is not self:  # the key was pressed twice, or another one since
+            return
+
         screen = TraceScreen(
             inquiry,
             self.source,
@@ -97,13 +100,17 @@ class TracingPart(Waiting, BlockReading):
 
     def do_back(self) -> None:
         """Back to where a link was followed from; to the trace, if it was one of its lines."""
+        from odf_tui.screens.blocks import BlockReader
+
         left = self.left
         if left is None or len(self.trail) != left[1]:
             super().do_back()
             return
         self.left = None
         self.return_to_spot()
-        self._show_trace(left[0])
+        if isinstance(self.app.screen, BlockReader):
+            self.app.screen.dismiss(None)
+        self.call_later(self._show_trace, left[0])
 
     # --- Files ---
 

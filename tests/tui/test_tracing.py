@@ -149,7 +149,7 @@ async def test_to_the_block_and_the_row_and_back(source: FakeSource) -> None:
         assert drive.bench.pane == "blocks"
         assert drive.bench.blocks_pane.view.block is not None
         assert drive.bench.blocks_pane.view.block.sequence_number == 4  # the newest there is
-        await drive.press("backspace")
+        await drive.press("enter", "backspace")  # from the block as it is read
         assert "made by block 5" in drive.text()
         await drive.press("j", "j", "j", "j", "o")
         assert drive.bench.pane == "data"
