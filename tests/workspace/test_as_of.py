@@ -81,6 +81,13 @@ def test_late_rows_and_a_key_with_many_rows(story) -> None:
     assert [as_of(log, moment) for moment in (1, 2, 5, 8)] == [[], [1], [0], [0]]
 
 
+def test_corrections_of_what_is_not_there_and_of_another_key(story) -> None:
+    log = story([(C_FROM, "Quay", 5, "a"), (C_TO, "Quay", 2, "b"), (A, "Hill", 1, "a")])
+    assert [as_of(log, moment) for moment in (1, 2, LATE)] == [[2], [1, 2], [1, 2]]
+    log = story([(A, "Quay", 1, "a"), (C_FROM, "Quay", 1, "a"), (C_TO, "Hill", 3, "a")])
+    assert [as_of(log, moment) for moment in (1, 3)] == [[], [2]]
+
+
 def test_without_a_key_rows_that_were_not_taken_back(story) -> None:
     log = story(
         [(A, "Quay", 1, "a"), (A, "Quay", 1, "a"), (A, "Hill", 2, "b"), (A, "Hill", None, "b")],
@@ -137,7 +144,11 @@ def naive(rows: list[Row], moment: int, *, events: bool) -> list[int]:
 
 keys, values = st.sampled_from(["Quay", "Hill", "", None]), st.sampled_from("ab")
 times = st.one_of(st.none(), st.integers(0, 6))
-anything = st.lists(st.tuples(st.sampled_from(Op), keys, times, values), min_size=1, max_size=25)
+anything = st.lists(st.tuples(st.sampled_from(Op), keys, times, values), min_size=1, max_size=20)
+pairs = st.builds(lambda key, old, new: [(C_FROM, key, old, "a"), (C_TO, key, new, "b")], keys, times, times)
+corrections = st.builds(
+    lambda rows, two, rest: [*rows, *two, *rest], anything, pairs, st.one_of(st.just([]), anything, pairs)
+)
 
 
 @st.composite
@@ -159,7 +170,13 @@ def changelogs(draw: st.DrawFn) -> list[Row]:
     return rows
 
 
-@given(anything | changelogs(), st.integers(-1, 7), st.booleans(), st.sampled_from([300, 1 << 20]), st.data())
+@given(
+    corrections | pairs | changelogs(),
+    st.integers(-1, 7),
+    st.booleans(),
+    st.sampled_from([300, 1 << 20]),
+    st.data(),
+)
 @settings(max_examples=40, deadline=None)
 def test_any_changelog(rows: list[Row], moment: int, events: bool, share: int, data: st.DataObject) -> None:
     cut = data.draw(st.integers(0, len(rows)))
@@ -187,7 +204,7 @@ def test_late_enough_it_is_the_current_state(rows: list[Row], events: bool) -> N
 # --- State files -------------------------------------------------------------------------------------
 
 
-@given(anything, st.lists(st.integers(0, 25), max_size=5), st.booleans())
+@given(corrections, st.lists(st.integers(0, 25), max_size=5), st.booleans())
 @settings(max_examples=25, deadline=None)
 def test_a_state_that_grows_is_the_state_from_scratch(rows: list[Row], cuts: list[int], tidy: bool) -> None:
     edges = [0, *sorted(min(cut, len(rows)) for cut in cuts), len(rows)]

@@ -177,6 +177,19 @@ def test_it_goes_on_from_the_file_of_fewer_slices(
     assert not first.file.exists()
 
 
+def test_the_state_of_another_dataset_is_no_beginning(
+    workspace: Workspace, stations: Dataset, append: Append
+) -> None:
+    append(stations, changes(STORY))
+    project(workspace.odf, stations, [], Reporter())
+    text = MANIFEST.replace("name: stations", "name: others")
+    other = workspace.add(read_manifests(text, "others.yaml"))[0].dataset
+    append(other, changes([(A, ("Tower", 0), "king")]))
+    append(other, changes([(A, ("Tower", 1), "queen")]))
+    found = project(workspace.odf, other, [], Reporter())
+    assert shown(found) == [("Tower", 0, "king"), ("Tower", 1, "queen")]
+
+
 def test_as_of_an_event_time_with_and_without_a_key(
     workspace: Workspace, stations: Dataset, append: Append
 ) -> None:
