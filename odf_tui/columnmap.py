@@ -43,9 +43,9 @@ class ColumnMap:
             middle.append(Line(Place(dataset, ROWS)))
         self.side: Side = "middle"
         self.lines: dict[Side, list[Line]] = {
-            "left": self._side([graph.upstream(line.place) for line in middle]),
+            "left": self._side(graph.upstream(*(line.place for line in middle))),
             "middle": middle,
-            "right": self._side([graph.downstream(line.place) for line in middle]),
+            "right": self._side(graph.downstream(*(line.place for line in middle))),
         }
         names = [line.place.column for line in middle]
         begin = next((at for at, name in enumerate(names) if name.casefold() not in _SYSTEM), 0)
@@ -53,16 +53,16 @@ class ColumnMap:
         if column in names:
             self.cursor["middle"] = names.index(column)
         self.lit: dict[Side, dict[Place, Reach]] = {}
+        self._connected: dict[Side, list[int]] = {"left": [], "right": []}
         self._light()
 
-    def _side(self, found: list[dict[Place, Reach]]) -> list[Line]:
+    def _side(self, found: dict[Place, Reach]) -> list[Line]:
         """Datasets, nearest first, each with those columns that are connected with any in the middle."""
         steps: dict[str, int] = {}
         places: dict[str, set[str]] = {}
-        for reaches in found:
-            for place, reach in reaches.items():
-                steps[place.dataset] = min(steps.get(place.dataset, reach.steps), reach.steps)
-                places.setdefault(place.dataset, set()).add(place.column)
+        for place, reach in found.items():
+            steps[place.dataset] = min(steps.get(place.dataset, reach.steps), reach.steps)
+            places.setdefault(place.dataset, set()).add(place.column)
         lines: list[Line] = []
         for dataset in sorted(steps, key=steps.__getitem__):
             if dataset == self.dataset:  # a circle, which only a damaged chain can have
@@ -78,17 +78,17 @@ class ColumnMap:
             "left": self.graph.upstream(place) if place else {},
             "right": self.graph.downstream(place) if place else {},
         }
-        for side in ("left", "right"):
-            connected = self.connected(side)
-            self.cursor[side] = connected[0] if connected else self._first(side)
+        for side, lit in self.lit.items():
+            lines = enumerate(self.lines[side])
+            self._connected[side] = [at for at, line in lines if not line.heads and line.place in lit]
+            self.cursor[side] = self._connected[side][0] if self._connected[side] else self._first(side)
 
     def _first(self, side: Side) -> int:
         return next((at for at, line in enumerate(self.lines[side]) if not line.heads), 0)
 
     def connected(self, side: Side) -> list[int]:
         """The numbers of the lines of a side that are lit."""
-        lit = self.lit.get(side, {})
-        return [at for at, line in enumerate(self.lines[side]) if not line.heads and line.place in lit]
+        return self._connected[side]
 
     @property
     def place(self) -> Place | None:

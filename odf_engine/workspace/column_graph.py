@@ -102,17 +102,19 @@ class ColumnGraph:
         """Where a column goes at once."""
         return self._out_of.get(place, [])
 
-    def upstream(self, place: Place) -> dict[Place, Reach]:
-        """Everything that the values of a column can come from, nearest first."""
-        return self._reach(place, self._into, up=True)
+    def upstream(self, *places: Place) -> dict[Place, Reach]:
+        """Everything that the values of columns can come from, nearest first."""
+        return self._reach(places, self._into, up=True)
 
-    def downstream(self, place: Place) -> dict[Place, Reach]:
-        """Everything that the values of a column can go to, nearest first, and to which rows."""
-        return self._reach(place, self._out_of, up=False)
+    def downstream(self, *places: Place) -> dict[Place, Reach]:
+        """Everything that the values of columns can go to, nearest first, and to which rows."""
+        return self._reach(places, self._out_of, up=False)
 
-    def _reach(self, place: Place, links: Mapping[Place, list[Link]], *, up: bool) -> dict[Place, Reach]:
+    def _reach(
+        self, places: Sequence[Place], links: Mapping[Place, list[Link]], *, up: bool
+    ) -> dict[Place, Reach]:
         found: dict[Place, Reach] = {}
-        todo = [Reach(place, "identity", 0)]
+        todo = [Reach(place, "identity", 0) for place in places]
         while todo:
             here, todo = todo, []
             for reach in here:

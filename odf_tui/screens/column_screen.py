@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import ClassVar
 
@@ -84,7 +85,7 @@ class ColumnScreen(Dialog[str]):
     async def _show(self, dataset: str, column: str | None, before: list[Place] | None) -> None:
         try:
             graph = await self._read(dataset)
-            shown = ColumnMap(graph, dataset, column)
+            shown = await asyncio.to_thread(ColumnMap, graph, dataset, column)
         except Exception as error:  # whatever it is, it is shown, and the screen lives on
             self._about.set([[(f" {explained(error)}", "bad")]])
             return
