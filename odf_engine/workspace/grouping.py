@@ -39,6 +39,8 @@ Known = Mapping[str, list[str] | None]
 
 
 def _keys(query: Any, known: Known, exp: Any) -> list[str] | None:
+    if not isinstance(query, exp.Query):
+        return None
     known = dict(known)
     for part in query.ctes:
         known[part.alias.casefold()] = _keys(part.this, known, exp)

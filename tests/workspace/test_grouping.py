@@ -43,6 +43,8 @@ def transform(*queries: str) -> SetTransform:
         ([f"SELECT city, {COUNT} FROM t GROUP BY city", "SELECT s1.* FROM s1 JOIN u ON s1.n = u.n"], []),
         ([f"SELECT city, {COUNT} FROM t GROUP BY city UNION ALL SELECT * FROM u"], []),
         (["SELECT FROM WHERE ("], []),
+        (["SHOW TABLES"], []),
+        (["FROM t |> AGGREGATE count(*) GROUP BY city"], ["city"]),
     ],
 )  # fmt: skip
 def test_what_a_query_groups_by(queries: list[str], key: list[str]) -> None:
