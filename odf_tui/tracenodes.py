@@ -144,11 +144,17 @@ class Asked(Node):
         """A job looks for it; or checks what is known, and that stays."""
         self.job, self.failed, self.open = job, False, True
         self._note = Note(self, "check" if check else "job", text, "busy")
-        self.under = [*(self._answer() if check else ()), self._note]
+        self.under = self._answer() if check else []
+        self._put([self._note])
 
     def _answer(self) -> list[Node]:
         """What is under it, without what jobs said."""
         return [each for each in self.under if getattr(each, "label", "") not in _JOBS]
+
+    def _put(self, notes: Sequence[Note]) -> None:
+        """Puts remarks where they are seen: below what made the rows, above the many rows of inputs."""
+        made = sum(isinstance(each, Making) for each in self.under)
+        self.under[made:made] = notes
 
     def tell(self, text: str) -> bool:
         """What the job does; whether that is new."""
@@ -161,7 +167,8 @@ class Asked(Node):
         """It is not known where they come from."""
         self.job, self.failed = "", True
         self._note = None
-        self.under = [*self._answer(), Note(self, "stopped" if style == "warn" else "failed", text, style)]
+        self.under = self._answer()
+        self._put([Note(self, "stopped" if style == "warn" else "failed", text, style)])
 
     def take(self, step: Step, checked: Sequence[str] = ()) -> None:
         """Shows where they come from, and what came of checking it; what was opened under it stays."""
