@@ -146,10 +146,15 @@ def test_what_proves_an_answer(odf: Odf, tmp_path: Path) -> None:
         ("SELECT (SELECT max(a) FROM (SELECT 1 AS a ORDER BY a LIMIT 1))", "LIMIT within an expression"),
     ):
         assert message in odf("sql", wrong, "--proof", str(other)).err
-    # ORDER BY leaves no tie open, and the order it gives is part of what is proven.
-    sql = "SELECT id % 2 AS a, id FROM range(0, 9, 1, 3) ORDER BY a DESC LIMIT 3"
-    assert odf("sql", sql, "--csv", "--proof", str(file)).out.split() == ["a,id", "1,1", "1,3", "1,5"]
+    # ORDER BY leaves no tie open, and the order it gives is part of what is proven; without one none is.
+    sql = "SELECT id % 2 AS a, 9 - id AS b FROM range(0, 9, 1, 3) ORDER BY a DESC LIMIT 3"
+    assert odf("sql", sql, "--csv", "--proof", str(file)).out.split() == ["a,b", "1,2", "1,4", "1,6"]
     assert json.loads(file.read_text())["result"]["order"] == "query"
+    hashes: set[str] = set()
+    for values in ("(1), (3), (2)", "(2), (1), (3)"):
+        odf("sql", f"SELECT * FROM VALUES {values} AS t(a)", "--proof", str(file))
+        hashes.add(json.loads(file.read_text())["result"]["hash"])
+    assert len(hashes) == 1
 
 
 def _written(path: Path, text: str) -> Path:
