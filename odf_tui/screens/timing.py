@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from textual import on
-from textual.css.query import NoMatches
 from textual.timer import Timer
 from textual.worker import Worker
 
@@ -60,10 +59,8 @@ class Timing(JobsPart, DataPart, LookingPart):
     @property
     def time_panel(self) -> TimePanel | None:
         """The slider, while it is there."""
-        try:
-            return self.query_one("#time-panel")  # type: ignore[return-value]
-        except NoMatches:
-            return None
+        found = [panel for panel in self.query("#time-panel") if not getattr(panel, "closed", False)]
+        return found[0] if found else None  # type: ignore[return-value]
 
     def tell_time(self, text: str = "", style: str = "busy") -> None:
         """Says on the slider what is being done."""

@@ -30,6 +30,8 @@ from odf_tui.widgets.views import TIME, ViewsPane
 from odf_tui.windows import FirstRows, slices_of
 
 if TYPE_CHECKING:
+    from textual.await_remove import AwaitRemove
+
     from odf_tui.widgets.timeline import TimePanel, TimeTrack
 
 _FIRST_PROBES: Final = 32
@@ -39,6 +41,8 @@ _SPOOLED: Final = 1_000_000
 
 class TravellingPart(Timing):
     """The part of the workbench that goes back in time."""
+
+    _slider_leaving: AwaitRemove | None = None
 
     @cached_property
     def _time_keys(self) -> dict[str, tuple[str, ...] | None]:
@@ -94,8 +98,9 @@ class TravellingPart(Timing):
     async def _show_slider(self, dataset: str, line: Timeline, place: Place | None, *, wanted: bool) -> None:
         from odf_tui.widgets.timeline import TimePanel
 
-        if self.time_panel is not None:
-            await self.time_panel.remove()
+        self._close_slider()
+        if self._slider_leaving is not None:
+            await self._slider_leaving
         panel = TimePanel(dataset, BlockAxis(line), place)
         await self.data_pane.mount(panel)
         front = self.data_pane.front_view
@@ -116,7 +121,8 @@ class TravellingPart(Timing):
         panel = self.time_panel
         if panel is not None:
             had_keys = self.focused is not None and panel in self.focused.ancestors
-            panel.remove()
+            panel.closed = True
+            self._slider_leaving = panel.remove()
             if had_keys:
                 self.go_to(PANES[2])
 

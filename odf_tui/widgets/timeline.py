@@ -18,7 +18,7 @@ from textual.message import Message
 from textual.widgets import Input
 
 from odf_tui.humane import clip, count, plain, shorten
-from odf_tui.timeline import BARS, BlockAxis, EventAxis, Move, Place, Probe, probing_order
+from odf_tui.timeline import BARS, MOST_PROBED, BlockAxis, EventAxis, Move, Place, Probe, probing_order
 from odf_tui.widgets.lines import LineScroll, Span
 
 _MARKS: Final = {"c": "warn", "s": "name", "x": "warn"}
@@ -194,10 +194,12 @@ class TimeTrack(LineScroll, can_focus=True):
             head = f" as of: event time, in steps of {_step_words(axis.unit)} "
         spans: list[Span] = [("──", "rule"), (head, "head")]
         signs = set(self.axis.marks(self.track_width).values())
-        if signs:
+        if signs or self.blocks.stops > MOST_PROBED:
             spans.append(("── ", "rule"))
             for sign in sorted(signs):
                 spans += [(sign, _MARKS[sign]), (f" {_LEGEND[sign]} ", "muted")]
+        if self.blocks.stops > MOST_PROBED:
+            spans.append((f"as {count(MOST_PROBED)} files say ", "muted"))
         used = sum(cell_len(text) for text, _ in spans)
         return [*spans, ("─" * max(self.size.width - used, 0), "rule")]
 
@@ -254,6 +256,7 @@ class TimePanel(Vertical):
         self.track = TimeTrack(blocks, place)
         self.order = probing_order(blocks.stops)
         self.probed = 0
+        self.closed = False  # it is about to be gone
 
     def compose(self) -> ComposeResult:
         """Both."""

@@ -89,7 +89,8 @@ async def test_the_rows_follow_the_slider_along_the_blocks(source: FakeSource, d
         assert (pane.view.cursor, pane.view.slice) == (250, 10)
         await drive.press("home")
         assert "block 2 of 13 · 25 rows" in title(drive) and pane.view.cursor == 0
-        await drive.press("right", "l", "]", "j", "j")
+        await drive.press("right", "l", "]")
+        await drive.press("j", "j")
         assert "block 5 of 13 · 100 rows" in title(drive) and pane.view.cursor == 77
         await drive.press("pagedown", "h", "pageup", "[", "end")
         assert "block 13 of 13 · 300 rows" in title(drive)
@@ -251,6 +252,8 @@ async def test_what_has_no_other_times(source: FakeSource) -> None:
         assert title(drive).endswith("block 3 of 3 · 7 200 rows")
         await drive.press("at")
         assert "these rows have no event time" in drive.hint()
+        await drive.press("escape", "at")  # at once
+        assert "1 block that brought rows" in track(drive)
         await drive.press("escape", "1", "G", "3")
         row = next(row for row in source.rows_ if not row.records)
         drive.bench.select_dataset(row.id)
