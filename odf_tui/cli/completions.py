@@ -20,7 +20,7 @@ _WHERE: Final = {
     "zsh": "add to ~/.zshrc, after compinit:  source <(odf completions zsh)",
     "fish": "save as ~/.config/fish/completions/odf.fish",
 }
-_NAMES: Final = ("dataset", "datasets", "name", "names", "old")
+_NAMES: Final = ("dataset", "datasets", "name", "names", "old", "other")
 _REPOSITORIES: Final = ("repository", "repositories", "place")
 _ADDRESSES: Final = ("names", "source")
 """What may also name a dataset of a repository, in `odf pull`: that far only its repository is known here."""
