@@ -32,7 +32,7 @@ def main() -> int:
         runtime = SparkRuntime(SparkOptions(driver_memory="768m"), root / "spark.log", root / "cache")
         runtime.start()
         try:
-            for seed in range(seeds):
+            for seed in range(1, seeds + 1):
                 deriving = Deriving(Workspace.init(root / str(seed)), runtime)
                 shapes = Shapes(deriving, seed, chosen)
                 for name, entry in shapes.made.items():

@@ -12,7 +12,7 @@ from odf_engine.workspace.workspace import Workspace
 from tests.provenance.shapes import SHAPES, Shapes
 from tests.transform.deriving import Deriving
 
-SOME = [shape for shape in SHAPES if shape.name in ("map", "changes", "as-of-windows")]
+SOME = [shape for shape in SHAPES if shape.name in ("map", "changes")]
 
 
 @pytest.fixture(scope="module")
