@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -204,13 +204,23 @@ def _write(path: Path, rows: StoredRows, about: About, stays: Staying, reporter:
     reporter.phase("write")
     schema = rows.columns.with_metadata(about.metadata())
     done = 0
-    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
+    often: Any = _often_the_same(rows)  # the types of Parquet know only True and False
+    with pq.ParquetWriter(
+        path, schema, compression="zstd", compression_level=1, use_dictionary=often
+    ) as writer:
         for group in _groups(_staying(rows, stays)):
             writer.write_batch(group.replace_schema_metadata(schema.metadata), row_group_size=_GROUP_ROWS)
             done += group.num_rows
             reporter.amount(rows=done)
             reporter.check()
     return done
+
+
+def _often_the_same(rows: StoredRows) -> list[str]:
+    """Columns for which a dictionary pays; for numbers and times it takes half of the time to write."""
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_boolean)
+    texts = [field.name for field in rows.columns if any(is_kind(field.type) for is_kind in kinds)]
+    return [*texts, *(name for name in rows.system_columns[1:] if name in rows.columns.names)]
 
 
 def _staying(rows: StoredRows, stays: Staying) -> Iterator[pa.RecordBatch]:

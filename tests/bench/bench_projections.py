@@ -178,33 +178,38 @@ def as_at(workspace: Workspace) -> None:
     for what, ((part, opened), (whole, all_opened)) in found.items():
         text = f"{what} as at the block in the middle, vs of all; files opened"
         rows.append(
-            (text, f"{part:.2f} s, {opened}", f"{whole:.2f} s, {all_opened}", verdict(part / whole, 0.6))
+            (
+                text,
+                f"{part:.2f} s, {opened}",
+                f"{whole:.2f} s, {all_opened}",
+                verdict(part.clock / whole.clock, 0.6),
+            )
         )
     rows.append(("finding the block of a time", f"{resolved * 1000:.1f} ms", "", ""))
     table(f"As at a block, {SLICES:,} slices of {SLICE_ROWS:,} rows; best of {RUNS}", rows)
 
 
-def state_of(workspace: Workspace, entry: DatasetEntry, until: int | None) -> tuple[float, int]:
+def state_of(workspace: Workspace, entry: DatasetEntry, until: int | None) -> tuple[Cost, int]:
     """Best time of the state from the beginning, and how many slices were opened for it."""
-    times: list[float] = []
+    times: list[Cost] = []
     opened: set[Path] = set()
     for _ in range(RUNS):
         shutil.rmtree(workspace.odf / "cache" / "projections", ignore_errors=True)
-        times.append(timed(lambda: state(workspace, entry, until)))
+        times.append(cost(lambda: state(workspace, entry, until), os.getpid()))
     shutil.rmtree(workspace.odf / "cache" / "projections", ignore_errors=True)
     with watched(opened):
         state(workspace, entry, until)
     return min(times), len(opened)
 
 
-def read(entry: DatasetEntry, until: int | None) -> tuple[float, int]:
+def read(entry: DatasetEntry, until: int | None) -> tuple[Cost, int]:
     """Best time to read all rows, and how many slices were opened for it."""
 
     def all_rows() -> None:
         for _ in StoredRows.of_dataset(entry.dataset, until).batches():
             pass
 
-    times = [timed(all_rows) for _ in range(RUNS)]
+    times = [cost(all_rows, os.getpid()) for _ in range(RUNS)]
     opened: set[Path] = set()
     with watched(opened):
         all_rows()
