@@ -300,6 +300,8 @@ def feed_lines(node: FeedGroup) -> Text:
     for at, (name, how) in enumerate(feed.columns):
         words: list[Span] = [(plain(name), "lineage"), (f"  {_HOW.get(how, plain(how))}", "muted")]
         lines.append([_fact("" if at else "columns"), *words])
+    if len(feed.columns) > 1:
+        lines.append([_fact("from here"), ("whole rows are followed: several columns made the value", "")])
     return [*lines, [], _title("Offsets"), *_runs(feed.runs)]
 
 
