@@ -177,14 +177,8 @@ def as_at(workspace: Workspace) -> None:
     rows: list[tuple[str, str, str, str]] = []
     for what, ((part, opened), (whole, all_opened)) in found.items():
         text = f"{what} as at the block in the middle, vs of all; files opened"
-        rows.append(
-            (
-                text,
-                f"{part:.2f} s, {opened}",
-                f"{whole:.2f} s, {all_opened}",
-                verdict(part.clock / whole.clock, 0.6),
-            )
-        )
+        ours, base = f"{part}, {opened}", f"{whole}, {all_opened}"
+        rows.append((text, ours, base, verdict(part.clock / whole.clock, 0.6)))
     rows.append(("finding the block of a time", f"{resolved * 1000:.1f} ms", "", ""))
     table(f"As at a block, {SLICES:,} slices of {SLICE_ROWS:,} rows; best of {RUNS}", rows)
 
