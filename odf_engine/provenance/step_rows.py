@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 _INPUT_BITS: Final = 56
 LOST: Final = (
-    "run again, the query does not make some of these rows: the engine or its functions have changed"
+    "some of these rows were not found when the query was followed: rows that came late can be so, and those "
+    "of another version of the engine"
 )
 ALIKE: Final = "several rows are the same in all columns, and it cannot be said which came from which"
 SCATTERED: Final = "the rows are too many and too scattered to be named one by one"
