@@ -196,8 +196,6 @@ def pin_at(entry: DatasetEntry, as_at: str | None) -> Pin:
     time = moment(as_at)
     if time is None:
         try:
-            if as_at.isdecimal() and len(as_at) < 8:
-                as_at = str(entry.dataset.block(int(as_at)).hash)
             return pin(entry, as_at)
         except NotFound as error:
             hint = error.hint or f"a time or a block is meant; odf log {entry.alias} shows both"

@@ -17,10 +17,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Final, Literal
 
-from odf_engine.errors import InvalidQuery
+from odf_engine.errors import InvalidQuery, UsageError
+from odf_engine.metadata.moments import moment_of
 from odf_engine.metadata.sql_text import Token, chain_end, is_call, name_of, place_of, tokens
 from odf_engine.metadata.timestamp import Timestamp
 
@@ -59,15 +59,9 @@ class TableCall:
 
 def moment(text: str) -> Timestamp | None:
     """A time as people and SQL write it, in UTC where it has no zone; None when it is none."""
-    text = text.strip()
     try:
-        return Timestamp.parse(text)
-    except ValueError:
-        if re.match(r"\d{4}-\d\d-\d\d", text) is None:  # Python takes more for a day than people do
-            return None
-    try:
-        return Timestamp.from_datetime(datetime.fromisoformat(text))
-    except ValueError:
+        return moment_of(text)
+    except UsageError:
         return None
 
 

@@ -18,7 +18,7 @@ from odf_engine.progress import Reporter
 from odf_engine.provenance.step_folding import Folding
 from odf_engine.spark.frames import arrow_batches
 from odf_engine.spark.lineage_match import FOUND, THERE, Wanted, matched
-from odf_engine.spark.origins import OPERATION, POSITION, Followed, follow
+from odf_engine.spark.origins import INPUT_BITS, OPERATION, POSITION, Followed, follow
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import slices_frame
 from odf_engine.transform.spark_engine import define_system_time
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from odf_engine.spark.frames import DataFrame
     from odf_engine.spark.session import SparkRuntime, SparkSession
 
-_INPUT_BITS: Final = 56
 LOST: Final = (
     "some of these rows were not found when the query was followed: rows that came late can be so, and those "
     "of another version of the engine"
@@ -141,8 +140,8 @@ def _take(batch: pa.RecordBatch, traced: Traced) -> None:
         0,
     )
     places = pa.concat_arrays([places, pc.add(places, pc.cast(partner, pa.int64()))])
-    inputs = pc.shift_right(places, _INPUT_BITS)
-    offsets = pc.bit_wise_and(places, (1 << _INPUT_BITS) - 1)
+    inputs = pc.shift_right(places, INPUT_BITS)
+    offsets = pc.bit_wise_and(places, (1 << INPUT_BITS) - 1)
     for at, folding in enumerate(traced.feeds):
         folding.add(offsets.filter(pc.equal(inputs, at)))
 

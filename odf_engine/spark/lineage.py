@@ -23,7 +23,7 @@ from odf_engine.spark.lineage_words import (
     is_session,
     joined_words,
 )
-from odf_engine.spark.origins import OPERATION, POSITION, NeedsState, Part
+from odf_engine.spark.origins import INPUT_BITS, OPERATION, POSITION, NeedsState, Part
 from odf_engine.spark.plans import unsorted
 from odf_engine.spark.stateful import ROWS, Maker, place_of
 from odf_engine.spark.undo import Aggregates
@@ -41,7 +41,6 @@ KEY: Final = "odf_key_"
 """Begins the names of columns that tell groups apart."""
 NEVER: Final = (1 << 31) - 1
 """The batch of rows that have not come out."""
-_INPUT_BITS: Final = 56
 _PASSED: Final = ("Project", "Filter", "SubqueryAlias", "View", "ResolvedHint")
 _JOINS: Final = ("INNER", "CROSS", "LEFT OUTER", "RIGHT OUTER", "FULL OUTER")
 
@@ -141,7 +140,7 @@ class Lineage(Maker):
             for each, old in zip(items(table.output()), items(view.output()), strict=False)
         ]
         place = self.expressions.BitwiseOr(
-            new[vocab.offset_column], self.expressions.Literal(at << _INPUT_BITS, self.types.LongType)
+            new[vocab.offset_column], self.expressions.Literal(at << INPUT_BITS, self.types.LongType)
         ) if at else new[vocab.offset_column]  # fmt: skip
         operation = new[vocab.operation_type_column]
         if self._names[name] not in self._changing:

@@ -14,13 +14,12 @@ from odf_engine.spark.as_of import AsOfQuery, joined_schema
 from odf_engine.spark.catalyst import items, name_of
 from odf_engine.spark.errors import translated
 from odf_engine.spark.lineage import BATCH, MARK, NEVER, PLACES
-from odf_engine.spark.origins import OPERATION, POSITION, NeedsState
+from odf_engine.spark.origins import INPUT_BITS, OPERATION, POSITION, NeedsState
 from odf_engine.spark.versions import ALIVE, DUE, TIME, as_versions, chosen, looked_up, with_due
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-_INPUT_BITS: Final = 56
 _VERSION: Final = ("v_place", "v_time", "v_batch")
 
 
@@ -104,7 +103,7 @@ class AsOfTables:
         """The rows with their places, and the batch in which each comes out."""
         parts = [
             each.frame.selectExpr(
-                f"offset | shiftleft(CAST({each.at} AS BIGINT), {_INPUT_BITS}) AS b_place",
+                f"offset | shiftleft(CAST({each.at} AS BIGINT), {INPUT_BITS}) AS b_place",
                 PLACES,
                 BATCH,
             )
@@ -152,7 +151,7 @@ class AsOfTables:
         mine = [name for name in found.columns if name[0] == "l" and name[1:].isdigit()]
         theirs = [name for name in found.columns if name[0] == "r" and name[1:].isdigit()]
         columns = [f"{name} AS c{place}" for place, name in enumerate([*mine, *theirs][:width])]
-        mask = (1 << _INPUT_BITS) - 1
+        mask = (1 << INPUT_BITS) - 1
         version = f"array(struct({at} AS at, v_place AS offset))"
         return found.selectExpr(
             *columns,

@@ -13,9 +13,11 @@ import msgspec
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.rows import BlockRow
 from odf_engine.errors import NotFound, UsageError
+from odf_engine.metadata.moments import looks_like_a_time, moment_of
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import DatasetEntry
 
+_DIGITS: Final = 7  # of a number: the beginning of a hash may be digits too
 _FIRST_PAGE: Final = 8
 _PAGE: Final = 1000
 
@@ -47,11 +49,12 @@ def pin(entry: DatasetEntry, as_at: str | None = None) -> Pin:
 
     Args:
         entry: the dataset.
-        as_at: a system time (RFC 3339), which means the newest block of then; or a block, as
-            :meth:`odf_engine.chain.chain.Dataset.find_block` takes it. None: the newest block.
+        as_at: a system time as people write it, which means the newest block of then; or a block: its
+            number, or its hash as :meth:`odf_engine.chain.chain.Dataset.find_block` takes it. None: the
+            newest block.
 
     Raises:
-        UsageError: the time is before the first block.
+        UsageError: the time is none, or before the first block.
         NotFound: there is no such block in its chain, or none at all.
     """
     dataset = entry.dataset
@@ -72,18 +75,19 @@ def pin(entry: DatasetEntry, as_at: str | None = None) -> Pin:
 
 
 def _named(entry: DatasetEntry, newest: BlockRow, as_at: str) -> BlockRow:
-    try:
-        moment = Timestamp.parse(as_at)
-    except ValueError:
+    if looks_like_a_time(as_at):
+        return _at(entry, newest, moment_of(as_at))
+    if as_at.isdecimal() and len(as_at) <= _DIGITS:
+        stored = entry.dataset.block(int(as_at))
+    else:
         stored = entry.dataset.block(entry.dataset.find_block(as_at))
-        found = _block_before(entry.dataset, stored.block.sequence_number + 1)
-        if found is None or found.hash != stored.hash:  # it is there, from before a reset or another history
-            raise NotFound(
-                f"block {stored.hash} is not part of {entry.alias} as it is now",
-                hint="odf log shows all blocks that are",
-            ) from None
-        return found
-    return _at(entry, newest, moment)
+    found = _block_before(entry.dataset, stored.block.sequence_number + 1)
+    if found is None or found.hash != stored.hash:  # it is there, from before a reset or another history
+        raise NotFound(
+            f"block {stored.hash} is not part of {entry.alias} as it is now",
+            hint="odf log shows all blocks that are",
+        )
+    return found
 
 
 def _at(entry: DatasetEntry, newest: BlockRow, moment: Timestamp) -> BlockRow:

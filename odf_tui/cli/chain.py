@@ -155,19 +155,11 @@ def tail_verb(
     dataset, unless --key names its columns.
     """
     entry = open_workspace().resolve(name)
-    as_at = _system_time(as_at)
     if as_of is not None or current or key:
         table = _projected(entry, rows, as_at, as_of, key)
     else:
         table = _newest(entry, rows, as_at)
     _print_rows(entry, table, empty=as_at is None and as_of is None)
-
-
-def _system_time(text: str | None) -> str | None:
-    """A time in full; a block as it is."""
-    from odf_tui.times import looks_like_a_time, moment_of
-
-    return str(moment_of(text)) if text is not None and looks_like_a_time(text) else text
 
 
 def _newest(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
@@ -191,10 +183,10 @@ def _projected(
     from pathlib import Path
 
     from odf_engine.coordinator.protocol import JobState, Project
+    from odf_engine.metadata.moments import moment_of
     from odf_engine.workspace.results import ResultRows
     from odf_tui.cli.data import exit_code
     from odf_tui.cli.follow import follow
-    from odf_tui.times import moment_of
 
     moment = None if as_of is None else str(moment_of(as_of))
     request = Project(str(entry.id), list(key), as_at=as_at, as_of=moment)

@@ -16,7 +16,7 @@ from odf_engine.coordinator.protocol import Diff, JobState
 from odf_engine.errors import UsageError
 from odf_engine.workspace.differing import Difference
 from odf_engine.workspace.results import GROUP_ROWS, ResultRows
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.data import exit_code, say_failure
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import console, open_workspace, options_of, say, verb
@@ -31,7 +31,6 @@ _ENDINGS: Final[dict[str, Format]] = {
 _ON_TERMINAL: Final = 100
 _WIDEST: Final = 48
 _STYLES: Final = {"good": "green", "bad": "red", "warn": "yellow", "strong": "bold", "muted": "dim"}
-_DIGITS: Final = 7  # a block's hash may begin with digits
 
 
 @verb("diff", example="odf diff port-haven.stations --from 2026-01-01", json=True)
@@ -81,8 +80,8 @@ def diff_verb(
     request = Diff(
         dataset=str(entry.id),
         other="" if against.id == entry.id else str(against.id),
-        as_at=_place("--from", entry, since),
-        other_as_at=_place("--to", against, until),
+        as_at=since,
+        other_as_at=until,
         key=list(key),
     )
     found = _compared(workspace, request, str(entry.alias))
@@ -94,22 +93,6 @@ def diff_verb(
         _write_json(found, _Some(found, limit), sys.stdout)
     else:
         _show(found, limit)
-
-
-def _place(option: str, entry: DatasetEntry, text: str | None) -> str | None:
-    """A time in full, a block's number as its hash, and all else as it is."""
-    from odf_tui.times import looks_like_a_time, moment_of
-
-    if text is None:
-        return None
-    if text.isdigit() and len(text) <= _DIGITS:
-        return str(entry.dataset.block(int(text)).hash)
-    if not looks_like_a_time(text):
-        return text
-    try:
-        return str(moment_of(text))
-    except UsageError as error:
-        raise UsageError(f"{option}: {error.message}", hint=error.hint) from None
 
 
 def _compared(workspace: Workspace, request: Diff, target: str) -> Difference:

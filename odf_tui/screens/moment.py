@@ -11,9 +11,9 @@ from textual.content import Content
 from textual.widgets import Input
 
 from odf_engine.errors import UsageError
+from odf_engine.metadata.moments import moment_of
 from odf_tui.humane import explained, plain
 from odf_tui.screens.dialogs import Dialog, Lines
-from odf_tui.times import moment_of
 from odf_tui.widgets.lines import Span
 
 _WAYS = (("2026-03-01", "a day, at its beginning"), ("2026-03-01 14:00", "a time of day, in UTC"))

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from textual import on
 
 from odf_engine.errors import OdfError
+from odf_engine.metadata.moments import looks_like_a_time, moment_of
 from odf_tui.actions import PANES
 from odf_tui.actions.keymap import Hint
 from odf_tui.humane import count
@@ -24,7 +25,6 @@ from odf_tui.screens.timing import Timing
 from odf_tui.state import DatasetRow, Target
 from odf_tui.time_messages import BlockLocated, Probed, TimelineRead
 from odf_tui.timeline import MOST_PROBED, BlockAxis, EventAxis, Place, Timeline
-from odf_tui.times import looks_like_a_time, moment_of
 from odf_tui.widgets.status import HintLine
 from odf_tui.widgets.views import TIME, ViewsPane
 from odf_tui.windows import FirstRows, slices_of

@@ -171,13 +171,11 @@ JOINED: list[Step] = [
 BOUND = "ON l.city = r.city AND r.event_time BETWEEN l.event_time AND l.event_time + INTERVAL 12 HOURS"
 
 
-@pytest.mark.parametrize("kind", ["JOIN", "LEFT JOIN"])
-def test_joins_in_a_bound_of_time(deriving: Deriving, kind: str) -> None:
-    query = f"SELECT l.event_time, l.city, l.x, r.x AS y FROM l {kind} r {BOUND}"
+def test_joins_in_a_bound_of_time(deriving: Deriving) -> None:
+    query = f"SELECT l.event_time, l.city, l.x, r.x AS y FROM l LEFT JOIN r {BOUND}"
     made = fed(deriving, query, JOINED, "l", "r")
-    missing = [("b", 2, None)] if kind == "LEFT JOIN" else []
     found = deriving.result(made[0], "city", "x", "y")
-    assert found == [("a", 1, 10), *missing, ("c", 3, 12), ("a", 4, 13)]
+    assert found == [("a", 1, 10), ("b", 2, None), ("c", 3, 12), ("a", 4, 13)]
     assert len({hashed(deriving, each) for each in made}) == 1
 
 

@@ -16,12 +16,9 @@ SMALLEST, LARGEST = (20, 5), (300, 100)
 OPENS = {
     "nothing": (),
     "help": ("question_mark",),
-    "palette": ("colon", "=pull"),
     "row": ("3", "enter"),
     "block": ("2", "enter"),
     "log": ("4", "enter"),
-    "details": ("1", "enter"),
-    "filter": ("slash", "=air"),
     "adding": ("A",),
     "zoomed": ("3", "z", "G"),
 }

@@ -13,10 +13,10 @@ from odf_engine.chain.chain import Dataset
 from odf_engine.errors import NotFound, UsageError
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
+from odf_engine.metadata.moments import moment_of
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.timeline import BlockAxis, EventAxis, Place, Probe, probing_order
-from odf_tui.times import moment_of
 from odf_tui.widgets.rows import open_window
 from odf_tui.windows import FirstRows
 from tests.tui.fake_looks import FakeTimeline

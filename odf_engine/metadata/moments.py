@@ -28,7 +28,7 @@ def moment_of(text: str) -> Timestamp:
     """
     text = text.strip()
     try:
-        return Timestamp.parse(text)
+        return Timestamp.parse(text.replace(" ", "T", 1))
     except ValueError:
         found = _MOMENT.fullmatch(text)
     if found is None:
