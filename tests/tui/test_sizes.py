@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -92,7 +93,11 @@ async def test_with_ascii_alone(source: FakeSource, size: tuple[int, int]) -> No
 
 
 @pytest.mark.parametrize("size", [(80, 24), (160, 50)], ids=lambda size: f"{size[0]}x{size[1]}")
-async def test_a_damaged_dataset(source: FakeSource, size: tuple[int, int]) -> None:
+async def test_a_damaged_dataset(tmp_path: Path, size: tuple[int, int]) -> None:
+    folder = tmp_path / ("long" * 30) / "haven"  # there is no room for it, wherever the tests run
+    folder.mkdir(parents=True)
+    source = FakeSource(folder)
+    source.story()
     problem = (
         "the block is missing – bring it back from a copy of the dataset; odf verify shows what else is"
         " wrong (block f1620" + "0a" * 32 + ")"
