@@ -171,43 +171,43 @@ def as_at(workspace: Workspace) -> None:
     middle = entry.dataset.slices()[SLICES // 2 - 1]
     at = pin(entry, str(entry.dataset.block(middle.sequence_number).hash))
     assert at.last_offset == middle.end
-    found = {"state": (state_of(workspace, entry, middle.end), state_of(workspace, entry, None))}
-    found["rows"] = (read(entry, middle.end), read(entry, None))
+    found = {
+        "rows": in_turn(lambda until: read(entry, until), middle.end),
+        "state (keys are as many)": in_turn(lambda until: state_anew(workspace, entry, until), middle.end),
+    }
     resolved = median(lambda: pin(entry, str(middle.system_time)), 20)
     rows: list[tuple[str, str, str, str]] = []
     for what, ((part, opened), (whole, all_opened)) in found.items():
-        text = f"{what} as at the block in the middle, vs of all; files opened"
+        text = f"{what} as at the middle, vs of all; files opened"
         ours, base = f"{part}, {opened}", f"{whole}, {all_opened}"
         rows.append((text, ours, base, verdict(part.clock / whole.clock, 0.6)))
     rows.append(("finding the block of a time", f"{resolved * 1000:.1f} ms", "", ""))
     table(f"As at a block, {SLICES:,} slices of {SLICE_ROWS:,} rows; best of {RUNS}", rows)
 
 
-def state_of(workspace: Workspace, entry: DatasetEntry, until: int | None) -> tuple[Cost, int]:
-    """Best time of the state from the beginning, and how many slices were opened for it."""
-    times: list[Cost] = []
-    opened: set[Path] = set()
+def in_turn(work: Callable[[int | None], None], until: int) -> tuple[tuple[Cost, int], tuple[Cost, int]]:
+    """Best time of both, up to an offset and of all, one after the other; and how many slices each opens."""
+    times: dict[int | None, list[Cost]] = {until: [], None: []}
+    opened: dict[int | None, set[Path]] = {until: set(), None: set()}
     for _ in range(RUNS):
-        shutil.rmtree(workspace.odf / "cache" / "projections", ignore_errors=True)
-        times.append(cost(lambda: state(workspace, entry, until), os.getpid()))
+        for end, costs in times.items():
+            costs.append(cost(lambda end=end: work(end), os.getpid()))
+    for end, files in opened.items():
+        with watched(files):
+            work(end)
+    return (min(times[until]), len(opened[until])), (min(times[None]), len(opened[None]))
+
+
+def state_anew(workspace: Workspace, entry: DatasetEntry, until: int | None) -> None:
+    """The state from the beginning."""
     shutil.rmtree(workspace.odf / "cache" / "projections", ignore_errors=True)
-    with watched(opened):
-        state(workspace, entry, until)
-    return min(times), len(opened)
+    state(workspace, entry, until)
 
 
-def read(entry: DatasetEntry, until: int | None) -> tuple[Cost, int]:
-    """Best time to read all rows, and how many slices were opened for it."""
-
-    def all_rows() -> None:
-        for _ in StoredRows.of_dataset(entry.dataset, until).batches():
-            pass
-
-    times = [cost(all_rows, os.getpid()) for _ in range(RUNS)]
-    opened: set[Path] = set()
-    with watched(opened):
-        all_rows()
-    return min(times), len(opened)
+def read(entry: DatasetEntry, until: int | None) -> None:
+    """All rows."""
+    for _ in StoredRows.of_dataset(entry.dataset, until).batches():
+        pass
 
 
 def watched(opened: set[Path]) -> mock._patch:  # type: ignore[type-arg]
