@@ -231,7 +231,7 @@ def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[Run]) -> l
     """
     last = state.last_offset
     if last is None:
-        raise UsageError(f"{entry.alias} has no rows yet", hint=f"odf pull {entry.alias}")
+        raise UsageError(f"{entry.alias} has no rows yet", hint="odf pull or odf ingest brings some in")
     if not runs:
         raise UsageError("which rows?", hint="an offset, or a range of them such as 10..20")
     for first, end in runs:

@@ -170,11 +170,6 @@ def operations(counts: Sequence[tuple[int, int]]) -> list[str]:
     ]
 
 
-def engine_of(transform: model.Sql) -> str:
-    """An engine by its name and version."""
-    return f"{transform.engine} {transform.version or ''}".strip()
-
-
 def listed(values: Sequence[str]) -> str:
     """Texts as in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(values[:-1]), *values[-1:]]))

@@ -188,7 +188,7 @@ def _columns(rows: StoredRows, key: Sequence[str], *, optional: bool) -> list[st
         raise UsageError("the dataset has no primary key", hint="choose the columns that tell rows apart")
     available = rows.columns.names
     if not available:
-        raise NotFound("the dataset has no rows yet", hint="odf pull brings some in")
+        raise NotFound("the dataset has no rows yet", hint="odf pull or odf ingest brings some in")
     names: list[str] = []
     for name, place in zip(key, find_columns(available, list(key)), strict=True):
         if place is None:

@@ -204,7 +204,9 @@ def say_failure(job: Job) -> None:
         sys.stderr.write(f"{job.target}: {job.state.value}\n")
         return
     where = f"{error.where}: " if error.where and error.where != job.target else ""
-    sys.stderr.write(f"error: {job.target}: {where}{error.message}\n")
+    said = f"{where}{error.message}"
+    target = "" if said.startswith(f"{job.target} ") else f"{job.target}: "  # a message may name it by itself
+    sys.stderr.write(f"error: {target}{said}\n")
     for line in error.excerpt:
         sys.stderr.write(f"  {line}\n")
     if error.hint:

@@ -15,7 +15,7 @@ from odf_engine.workspace.column_graph import ColumnGraph, Place, is_source
 from odf_tui.columnmap import ColumnMap, words
 from odf_tui.columnwords import title_of
 from odf_tui.humane import explained, plain
-from odf_tui.screens.dialogs import Dialog
+from odf_tui.screens.dialogs import MOVE_KEYS, Dialog
 from odf_tui.widgets.column_map import ColumnMapView
 from odf_tui.widgets.lines import Paragraphs
 
@@ -41,12 +41,7 @@ class ColumnScreen(Dialog[str]):
         Binding("K", "scroll('above')", "scroll it back", show=False),
         Binding("escape,backspace", "back", "back", show=False),
         Binding("q,number_sign", "dismiss(None)", "close", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
+        *MOVE_KEYS,
     ]
 
     def __init__(

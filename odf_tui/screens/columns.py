@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from odf_tui.humane import clip
-from odf_tui.screens.dialogs import Dialog
+from odf_tui.screens.dialogs import MOVE_KEYS, Dialog
 from odf_tui.widgets.arrangement import Arrangement
 from odf_tui.widgets.lines import LineView, Span
 
@@ -62,12 +62,7 @@ class ColumnsScreen(Dialog[int]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q", "dismiss(None)", "close", show=False),
         Binding("enter", "go", "go to this column", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
+        *MOVE_KEYS,
         Binding("space,H", "flip", "show or hide the column", show=False),
         Binding("J,greater_than_sign", "shift(1)", "move the column on", show=False),
         Binding("K,less_than_sign", "shift(-1)", "move the column back", show=False),

@@ -27,6 +27,16 @@ __all__ = ["Choice", "Choices", "Confirm", "Decision", "Dialog", "Lines", "Oath"
 
 Result = TypeVar("Result")
 
+MOVE_KEYS: Final[tuple[BindingType, ...]] = (
+    Binding("j,down", "move('down')", show=False),
+    Binding("k,up", "move('above')", show=False),
+    Binding("g,home", "move('first')", show=False),
+    Binding("G,end", "move('last')", show=False),
+    Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
+    Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
+)
+"""Moving up and down in a list, for screens with an ``action_move``."""
+
 LIST_MOVES: Final = {
     "j": "down", "k": "above", "g": "first", "home": "first", "G": "last", "end": "last",
     "ctrl+d": "page_down", "ctrl+f": "page_down", "ctrl+u": "page_up", "ctrl+b": "page_up",

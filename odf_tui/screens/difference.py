@@ -15,7 +15,7 @@ from textual.content import Content
 from odf_engine.workspace.differing import Difference
 from odf_tui import diffwords
 from odf_tui.humane import clip, explained, plain
-from odf_tui.screens.dialogs import Dialog, Lines, Reader
+from odf_tui.screens.dialogs import MOVE_KEYS, Dialog, Lines, Reader
 from odf_tui.widgets.lines import Span
 from odf_tui.windows import NULL
 
@@ -45,14 +45,9 @@ class DifferenceScreen(Dialog[str]):
         Binding("d", "dismiss('again')", "compare something else", show=False),
         Binding("E", "dismiss('export')", "write the rows to a file", show=False),
         Binding("y", "copy", "copy the row", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
         Binding("h,left", "move('left')", show=False),
         Binding("l,right", "move('right')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
+        *MOVE_KEYS,
     ]
 
     def __init__(

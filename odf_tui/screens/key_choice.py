@@ -11,7 +11,7 @@ from textual.containers import Vertical
 from textual.content import Content
 
 from odf_tui.humane import clip, plain
-from odf_tui.screens.dialogs import Dialog, Lines
+from odf_tui.screens.dialogs import MOVE_KEYS, Dialog, Lines
 from odf_tui.widgets.lines import LineView, Span
 
 
@@ -65,12 +65,7 @@ class KeyChoice(Dialog[list[str]]):
         Binding("escape,q", "dismiss(None)", "close", show=False),
         Binding("enter", "take", "take the columns that are chosen", show=False),
         Binding("space,x", "choose", "choose this one too, or not", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
+        *MOVE_KEYS,
     ]
 
     def __init__(self, title: str, columns: Sequence[tuple[str, str]], key: Sequence[str]) -> None:

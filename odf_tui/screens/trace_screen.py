@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 
 from odf_tui.humane import count, explained, plain
 from odf_tui.inquiry import making_of, place_of
-from odf_tui.screens.dialogs import Choice, Picker, Reader
+from odf_tui.screens.dialogs import MOVE_KEYS, Choice, Picker, Reader
 from odf_tui.screens.trace_base import TraceBase, asked_at
 from odf_tui.state import Target
 from odf_tui.tracefiles import text_of
@@ -49,12 +49,7 @@ class TraceScreen(TraceBase):
         Binding("J", "scroll('down')", "scroll what is at the right", show=False),
         Binding("K", "scroll('above')", "scroll it back", show=False),
         Binding("escape", "leave", "back", show=False),
-        Binding("j,down", "move('down')", show=False),
-        Binding("k,up", "move('above')", show=False),
-        Binding("g,home", "move('first')", show=False),
-        Binding("G,end", "move('last')", show=False),
-        Binding("pagedown,ctrl+d,ctrl+f", "move('page_down')", show=False),
-        Binding("pageup,ctrl+u,ctrl+b", "move('page_up')", show=False),
+        *MOVE_KEYS,
     ]
 
     def key_list(self) -> list[Choice]:
