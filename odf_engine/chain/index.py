@@ -37,6 +37,7 @@ CREATE INDEX slices_by_offset ON slices(chain, last);
 CREATE TABLE snapshots(chain INTEGER, sequence INTEGER, state BLOB, PRIMARY KEY(chain, sequence));
 CREATE TABLE sound(key BLOB PRIMARY KEY) WITHOUT ROWID;
 """
+_OF_CHAINS: Final = ("blocks", "slices", "snapshots")
 BLOCK_COLUMNS: Final = "sequence, hash, system_time, kind, rows, summary, size"
 _SLICE: Final = "sequence, first, last, physical, logical, size, system_time"
 
@@ -202,40 +203,34 @@ class ChainIndex:
         """
 
         def change(db: sqlite3.Connection) -> bool:
-            db.execute("BEGIN IMMEDIATE")
             try:
-                chain = _own_chain(db, base, state)
-                if chain is None:
-                    db.execute("ROLLBACK")
-                    return False
-                for table in ("blocks", "slices", "snapshots"):
-                    db.execute(f"DELETE FROM {table} WHERE chain = ? AND sequence > ?", (chain, keep))
-                _insert(db, chain, blocks)
-                db.execute(
-                    "UPDATE chains SET head = ?, sequence = ?, state = ? WHERE id = ?",
-                    (bytes(state.head), state.sequence_number, encode_state(state), chain),
-                )
-                db.execute("COMMIT")
-                return True
+                with _transaction(db):
+                    chain = _own_chain(db, base, state)
+                    if chain is None:
+                        return False
+                    for table in _OF_CHAINS:
+                        db.execute(f"DELETE FROM {table} WHERE chain = ? AND sequence > ?", (chain, keep))
+                    _insert(db, chain, blocks)
+                    db.execute(
+                        "UPDATE chains SET head = ?, sequence = ?, state = ? WHERE id = ?",
+                        (bytes(state.head), state.sequence_number, encode_state(state), chain),
+                    )
+                    return True
             except sqlite3.IntegrityError:  # somebody else indexed the same blocks meanwhile
-                db.execute("ROLLBACK")
                 return False
-            except BaseException:
-                if db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
 
         return self._run(change)
 
     def forget(self, head: Multihash) -> None:
-        """Drops the chain with this head, if it is indexed."""
+        """Removes the chain with this head, if it is indexed, in one transaction."""
 
         def change(db: sqlite3.Connection) -> None:
-            row = db.execute("SELECT id FROM chains WHERE head = ?", (bytes(head),)).fetchone()
-            for table in ("blocks", "slices", "snapshots") if row else ():
-                db.execute(f"DELETE FROM {table} WHERE chain = ?", row)
-            if row:
-                db.execute("DELETE FROM chains WHERE id = ?", row)
+            with _transaction(db):
+                row = db.execute("SELECT id FROM chains WHERE head = ?", (bytes(head),)).fetchone()
+                if row:
+                    for table in _OF_CHAINS:
+                        db.execute(f"DELETE FROM {table} WHERE chain = ?", row)
+                    db.execute("DELETE FROM chains WHERE id = ?", row)
 
         self._run(change)
 
@@ -322,15 +317,28 @@ def _open(name: str) -> sqlite3.Connection:
     return db
 
 
-def _make_tables(db: sqlite3.Connection) -> None:
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Commits what the block changes, or nothing if it raises."""
     db.execute("BEGIN IMMEDIATE")
-    if db.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:  # another process may have been quicker
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    with _transaction(db):
+        if db.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+            return  # another process was faster
         for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
             db.execute(f'DROP TABLE "{table}"')
         for statement in _TABLES.split(";"):
             db.execute(statement)
         db.execute(f"PRAGMA user_version = {_FORMAT}")
-    db.execute("COMMIT")
 
 
 def _own_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState) -> int | None:
