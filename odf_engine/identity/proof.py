@@ -172,11 +172,18 @@ def read_proof(folder: Path, head: Multihash) -> Proof | None:
 
 
 def proof_names(folder: Path) -> Iterator[str]:
-    """The names of the files in ``proofs/`` of a dataset's folder, sorted; those in the making left out."""
+    """The names of the files in ``proofs/`` of a dataset's folder, sorted; those in the making left out.
+
+    Raises:
+        BadData: the folder cannot be read.
+    """
+    home = folder / PROOFS
     try:
-        names = os.listdir(folder / PROOFS)  # noqa: PTH208 (names are all that is asked for)
-    except OSError:
+        names = os.listdir(home)  # noqa: PTH208 (names are all that is asked for)
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as error:
+        raise BadData(f"the proofs cannot be read: {error.strerror or error}", where=str(home)) from None
     yield from sorted(name for name in names if not name.startswith("."))
 
 

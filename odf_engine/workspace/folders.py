@@ -10,7 +10,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from odf_engine.errors import InvalidIdentity, OdfError
 from odf_engine.identity.did import DID_PREFIX, DatasetId
@@ -21,6 +21,18 @@ from odf_engine.workspace.small_files import not_writable, write_text
 ALIAS_FILE: Final = "info/alias"
 ORIGIN_FILE: Final = "info/origin"
 """In a dataset's folder: where its definition came from, if not from here."""
+
+
+class NamedDataset(NamedTuple):
+    """A dataset and its name.
+
+    Attributes:
+        problem: why the name cannot be read; ``alias`` is then made of the id.
+    """
+
+    id: DatasetId
+    alias: DatasetAlias
+    problem: OdfError | None = None
 
 
 class DatasetFolders:
@@ -34,8 +46,10 @@ class DatasetFolders:
         """The folder of a dataset, whether or not it is there."""
         return self.home / dataset_id.multibase
 
-    def aliases(self) -> Iterator[tuple[DatasetId, DatasetAlias]]:
+    def aliases(self) -> Iterator[NamedDataset]:
         """The datasets that are there, and how they are called.
+
+        A name that cannot be read does not stop the others: the dataset has a ``problem``.
 
         Raises:
             OdfError: their folder cannot be read.
@@ -58,7 +72,7 @@ class DatasetFolders:
             except InvalidIdentity:
                 continue
             self._ids[name] = dataset_id
-            yield dataset_id, _read_alias(self.home, name)
+            yield _read_name(self.home, name, dataset_id)
 
     def name(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
         """Calls a dataset something else."""
@@ -123,11 +137,20 @@ class DatasetFolders:
         return self.home / f".new-{dataset_id.multibase}"
 
 
-def _read_alias(home: Path, name: str) -> DatasetAlias:
+def _read_name(home: Path, name: str, dataset_id: DatasetId) -> NamedDataset:
     # Every listing does this for every dataset: joining texts is a tenth of the work of joining paths.
+    path = f"{home}/{name}/{ALIAS_FILE}"
+    by_id = DatasetAlias(None, name)
     try:
-        with open(f"{home}/{name}/{ALIAS_FILE}", encoding="utf-8") as file:  # noqa: PTH123
-            return DatasetAlias.parse(file.read(1024).strip())
-    except (OSError, UnicodeDecodeError, InvalidIdentity):
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            return NamedDataset(dataset_id, DatasetAlias.parse(file.read(1024).strip()))
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
         # A lost name must not hide a dataset: until it is renamed it goes by its id.
-        return DatasetAlias(None, name)
+        return NamedDataset(dataset_id, by_id)
+    except OSError as error:
+        problem = OdfError(
+            f"the name of a dataset cannot be read: {error.strerror or error}",
+            hint="check the disk and the permissions of the file, then try again",
+            where=path,
+        )
+        return NamedDataset(dataset_id, by_id, problem)

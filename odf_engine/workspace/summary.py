@@ -20,11 +20,16 @@ from odf_engine.metadata.timestamp import Timestamp
 
 
 class DatasetEntry(msgspec.Struct, frozen=True):
-    """A dataset of a workspace, by id and by name."""
+    """A dataset of a workspace, by id and by name.
+
+    Attributes:
+        problem: why the name cannot be read; ``alias`` is then made of the id.
+    """
 
     id: DatasetId
     alias: DatasetAlias
     dataset: Dataset
+    problem: OdfError | None = None
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,7 +37,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
     ``last_pulled`` is when the newest data block was made; ``size`` is in bytes of data;
     ``polls`` says whether it has a polling source, ``push_sources`` names those that take what is pushed;
-    ``problem`` says why a damaged dataset cannot be read (the rest is then empty, its kind Root);
+    ``problem`` says why a damaged dataset cannot be read (where that is its chain, the rest is empty and its
+    kind Root);
     ``last_offset`` is that of the newest record, ``consumed`` those up to which the inputs were taken in,
     and ``taken`` their blocks; ``diverged`` are inputs whose chains no longer hold these blocks: they were
     reset or replaced, and the dataset has to be made anew (see :mod:`odf_engine.workspace.resetting`).
@@ -147,7 +153,7 @@ def _serves(old: Summary | None, entry: DatasetEntry, head: object) -> bool:
 def _summary(
     entry: DatasetEntry, head: Multihash | OdfError | None, states: dict[Multihash, ChainState]
 ) -> Summary:
-    state, problem = None, None
+    state, problem = None, entry.problem.in_full if entry.problem else None
     try:
         if isinstance(head, OdfError):
             raise head

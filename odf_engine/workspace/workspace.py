@@ -7,7 +7,7 @@ On disk: ``.odf/datasets/<id>/`` holds each dataset in repository layout, its al
 from __future__ import annotations
 
 import fcntl
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +24,7 @@ from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace import config as settings
-from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders
+from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders, NamedDataset
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.small_files import not_writable
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
@@ -113,7 +113,7 @@ class Workspace:
 
     def datasets(self) -> list[DatasetEntry]:
         """Every dataset, by name."""
-        entries = [self._entry(dataset_id, alias) for dataset_id, alias in self._folders.aliases()]
+        entries = [self._entry(*named) for named in self._folders.aliases()]
         return sorted(entries, key=lambda entry: str(entry.alias).lower())
 
     def resolve(self, text: str) -> DatasetEntry:
@@ -122,12 +122,15 @@ class Workspace:
         Raises:
             InvalidIdentity: neither an id nor an alias.
             NotFound: not in this workspace; the hint suggests a name that is close.
+            OdfError: no dataset has it, and the name of one cannot be read.
         """
         ref = parse_ref(text)
-        for dataset_id, alias in self._folders.aliases():
-            if ref in (dataset_id, alias):
-                return self._entry(dataset_id, alias)
-        raise self._not_found(text)
+        named = list(self._folders.aliases())
+        for each in named:
+            if ref in (each.id, each.alias):
+                return self._entry(*each)
+        problem = None if isinstance(ref, DatasetId) else _unreadable(named)
+        raise problem or self._not_found(text)
 
     def match(self, texts: Sequence[str]) -> list[DatasetEntry]:
         """The datasets that ids, aliases and patterns with ``%`` mean, each once, in their order.
@@ -135,6 +138,7 @@ class Workspace:
         Raises:
             InvalidIdentity: a malformed text.
             NotFound: a text that means no dataset.
+            OdfError: a text that means no dataset, and the name of one cannot be read.
         """
         found: dict[DatasetId, DatasetEntry] = {}
         everything = self.datasets()
@@ -142,7 +146,8 @@ class Workspace:
             pattern = DatasetPattern.parse(text)
             matches = [entry for entry in everything if pattern.matches(entry.alias, entry.id)]
             if not matches:
-                raise self._not_found(text)
+                problem = None if isinstance(pattern.ref, DatasetId) else _unreadable(everything)
+                raise problem or self._not_found(text)
             found.update((entry.id, entry) for entry in matches)
         return list(found.values())
 
@@ -175,7 +180,7 @@ class Workspace:
 
         with self._lock():
             self._sweep()
-            existing = {alias: dataset_id for dataset_id, alias in self._folders.aliases()}
+            existing = {each.alias: each.id for each in self._readable_names()}
             return self._make(plan_datasets(existing, snapshots, self.keys.generate), origins)
 
     def update(
@@ -213,7 +218,7 @@ class Workspace:
 
         with self._lock():
             if dry_run:
-                return plan_updates(self.datasets(), snapshots, None).updates
+                return plan_updates(self._readable_datasets(), snapshots, None).updates
             self._sweep()
             ids: list[DatasetId] = []
 
@@ -222,7 +227,7 @@ class Workspace:
                 return ids[-1]
 
             try:
-                planned = plan_updates(self.datasets(), snapshots, new_id)
+                planned = plan_updates(self._readable_datasets(), snapshots, new_id)
                 for each in planned.updates:
                     check_no_state(each)
                 if shown is not None and [each.changes for each in shown] != [
@@ -274,10 +279,10 @@ class Workspace:
             AlreadyExists: the name is taken, or the dataset is here under another one.
         """
         self._check_free(alias)
-        for known, name in self._folders.aliases():
-            if known == dataset_id:
-                hint = f"bring that one up to date: odf pull {name}"
-                raise AlreadyExists(f"the dataset is here already, as {name}", hint=hint)
+        for each in self._folders.aliases():
+            if each.id == dataset_id:
+                hint = f"bring that one up to date: odf pull {each.alias}"
+                raise AlreadyExists(f"the dataset is here already, as {each.alias}", hint=hint)
 
     def take_in(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
         """Lets others see a whole dataset that somebody else made; ``folder`` moves to its place.
@@ -333,24 +338,42 @@ class Workspace:
 
     # --- Inside -------------------------------------------------------------------------------
 
-    def _entry(self, dataset_id: DatasetId, alias: DatasetAlias) -> DatasetEntry:
+    def _entry(
+        self, dataset_id: DatasetId, alias: DatasetAlias, problem: OdfError | None = None
+    ) -> DatasetEntry:
         dataset = self._opened.get(dataset_id)
         if dataset is None:
             dataset = self._opened[dataset_id] = Dataset(self._folders.path(dataset_id), self.index)
-        return DatasetEntry(dataset_id, alias, dataset)
+        return DatasetEntry(dataset_id, alias, dataset, problem)
 
     def _not_found(self, text: str) -> NotFound:
         from difflib import get_close_matches
 
-        names = {str(alias).lower(): str(alias) for _, alias in self._folders.aliases()}
+        names = {str(each.alias).lower(): str(each.alias) for each in self._folders.aliases()}
         close = get_close_matches(text.lower(), names, n=1)
         hint = f"did you mean '{names[close[0]]}'?" if close else "see what is here with: odf list"
         return NotFound(f"there is no dataset '{text}' in {self.folder}", hint=hint)
 
+    def _readable_names(self, but: DatasetId | None = None) -> list[NamedDataset]:
+        """The names of all datasets but one, to compare with a name that is about to be given.
+
+        Raises:
+            OdfError: one of them cannot be read, and may be the same.
+        """
+        named = [each for each in self._folders.aliases() if each.id != but]
+        if problem := _unreadable(named):
+            raise problem
+        return named
+
+    def _readable_datasets(self) -> list[DatasetEntry]:
+        return [self._entry(*each) for each in self._readable_names()]
+
     def _check_free(self, alias: DatasetAlias, but: DatasetId | None = None) -> None:
-        for dataset_id, taken in self._folders.aliases():
-            if taken == alias and dataset_id != but:
-                raise AlreadyExists(f"a dataset named {taken} exists already", hint="choose another name")
+        for each in self._readable_names(but):
+            if each.alias == alias:
+                raise AlreadyExists(
+                    f"a dataset named {each.alias} exists already", hint="choose another name"
+                )
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
@@ -391,6 +414,11 @@ class Workspace:
     def _sweep(self) -> None:
         for dataset_id in self._folders.sweep():
             self.keys.forget(dataset_id)
+
+
+def _unreadable(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
+    """Why the name of one of these datasets cannot be read; None if all can."""
+    return next((each.problem for each in named if each.problem is not None), None)
 
 
 def _by_alias(origins: Mapping[str, str] | None) -> dict[DatasetAlias, str]:

@@ -1,0 +1,116 @@
+"""Programs for the jail: reads fail with an error of the disk, and the workspace is checked.
+
+``python -m tests.faults.failing NAME`` runs the program NAME in the current folder. It exits with 0 if all
+checks hold.
+"""
+
+from __future__ import annotations
+
+import builtins
+import errno
+import os
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from odf_engine.workspace.workspace import Workspace
+from tests.cli.conftest import Ran, call_odf
+from tests.sync.builders import make_root
+
+MANIFEST = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetInfo
+      description: {text}
+"""
+
+
+class _Reads:
+    """Opens files; those of ``path`` fail with EIO.
+
+    Attributes:
+        failing: the numbers of the reads that fail, from 0 on; None: all of them.
+        seen: how many reads of the file there were.
+    """
+
+    def __init__(self, path: Path, failing: Collection[int] | None) -> None:
+        self._path, self._open = str(path), builtins.open
+        self.failing, self.seen = failing, 0
+
+    def __call__(self, file: Any, mode: str = "r", *arguments: Any, **more: Any) -> Any:
+        if str(file) == self._path and "r" in mode:
+            self.seen += 1
+            if self.failing is None or self.seen - 1 in self.failing:
+                raise OSError(errno.EIO, os.strerror(errno.EIO), self._path)
+        return self._open(file, mode, *arguments, **more)
+
+
+@contextmanager
+def _reads(path: Path, failing: Collection[int] | None) -> Iterator[_Reads]:
+    reads = _Reads(path, failing)
+    with mock.patch("builtins.open", reads):
+        yield reads
+
+
+def _odf(*arguments: str, text: str | None = None) -> Ran:
+    return call_odf(*arguments, cwd=Path.cwd(), input=text)
+
+
+def _names() -> list[str]:
+    return [str(entry.alias) for entry in Workspace(Path.cwd()).datasets()]
+
+
+def alias() -> None:
+    """``info/alias`` of one of two datasets cannot be read: once, or always."""
+    workspace = Workspace.init(Path.cwd())
+    for name in ("boats", "cars"):
+        make_root(workspace, name)
+    boats = workspace.resolve("boats")
+    path = boats.dataset.folder / "info" / "alias"
+    updates = [
+        ("add", "-", "--update"),
+        ("add", "-", "--update", "--dry-run"),
+        ("add", "-"),
+    ]
+    for command in updates:
+        number = 0
+        for number in count():
+            text = f"{number} {len(command)}"
+            with _reads(path, {number}) as reads:
+                ran = _odf(*command, text=MANIFEST.format(name="boats", text=text))
+            assert _names() == ["boats", "cars"], f"{command}, read {number}: {_names()}"
+            if reads.seen <= number:
+                break
+            assert ran.code == 1 and "info/alias" in ran.err, f"{command}, read {number}: {ran.err}"
+            assert "Input/output error" in ran.err and "hint:" in ran.err, ran.err
+        assert number > 0, f"{command} does not read the name"
+
+    with _reads(path, None):
+        for command in (["add", "-"], ["rename", "cars", "boats"], ["rename", "cars", "lorries"]):
+            ran = _odf(*command, text=MANIFEST.format(name="planes", text="x"))
+            assert ran.code == 1 and "info/alias" in ran.err, f"{command}: {ran.err}"
+        ran = _odf("log", "boats")
+        assert ran.code == 1 and "info/alias" in ran.err, ran.err
+        # All else works: the other dataset, and this one by its id.
+        for name in ("cars", str(boats.id)):
+            for command in ("log", "show", "schema", "path"):
+                assert (ran := _odf(command, name)).code == 0, f"{command} {name}: {ran.err}"
+        listed = {each["name"]: each["status"] for each in _odf("list", "--json").json}
+        assert listed == {"cars": "new", boats.id.multibase: "failed"}, listed
+        missing = _odf("log", str(boats.id)[:-1] + ("0" if str(boats.id)[-1] != "0" else "1"))
+        assert missing.code == 1 and "there is no dataset" in missing.err, missing.err
+        # A new name for the dataset itself replaces the file.
+        assert (ran := _odf("rename", str(boats.id), "ships")).code == 0, ran.err
+    assert sorted(_names()) == ["cars", "ships"]
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]]()
