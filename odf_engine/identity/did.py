@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
 from odf_engine.errors import InvalidIdentity, NotFound
+from odf_engine.files import sync_folder
 from odf_engine.identity.multiformats import (
     ED25519_PUB,
     multibase_decode,
@@ -17,6 +20,7 @@ from odf_engine.identity.multiformats import (
 )
 
 DID_PREFIX: Final = "did:odf:"
+_STAGING: Final = ".new-"  # odf fsck finds what a killed process left under such a name
 
 
 class DatasetId:
@@ -90,6 +94,14 @@ class DatasetId:
         return (DatasetId, (self.public_key,))
 
 
+def new_key() -> tuple[DatasetId, str]:
+    """Makes an ed25519 key pair: the identity, and the private key as PKCS#8 PEM. Nothing is stored."""
+    from Crypto.PublicKey import ECC  # costs 50 ms, and only new datasets need it
+
+    key = ECC.generate(curve="ed25519")
+    return DatasetId(key.public_key().export_key(format="raw")), key.export_key(format="PEM")
+
+
 class KeyStore:
     """The private keys of a workspace, one file a dataset, readable by their owner alone."""
 
@@ -97,16 +109,13 @@ class KeyStore:
         self.folder = folder
 
     def generate(self) -> DatasetId:
-        """Makes a fresh ed25519 key pair, keeps its private half, and returns the identity."""
-        from Crypto.PublicKey import ECC  # costs 50 ms, and only new datasets need it
-
-        key = ECC.generate(curve="ed25519")
-        dataset_id = DatasetId(key.public_key().export_key(format="raw"))
-        self.keep(dataset_id, key.export_key(format="PEM"))
+        """Makes a new ed25519 key pair, stores its private half, and returns the identity."""
+        dataset_id, pem = new_key()
+        self.keep(dataset_id, pem)
         return dataset_id
 
     def keep(self, dataset_id: DatasetId, pem: str) -> None:
-        """Keeps a private key, durably.
+        """Stores a private key, durably and in one step.
 
         Args:
             dataset_id: whose it is.
@@ -114,16 +123,26 @@ class KeyStore:
 
         Raises:
             FileExistsError: it is here already.
-            OSError: it cannot be written; nothing is kept.
+            OSError: it cannot be written; nothing is stored.
         """
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self._path(dataset_id)
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        if not self.folder.is_dir():
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            sync_folder(self.folder.parent)
+        staged = self.folder / f"{_STAGING}{secrets.token_hex(8)}"
         try:
+            descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 file.write(pem.rstrip("\n") + "\n")
                 file.flush()
                 os.fsync(file.fileno())
+            staged.rename(path)
+        finally:
+            staged.unlink(missing_ok=True)
+        try:
+            sync_folder(self.folder)
         except OSError:
             path.unlink(missing_ok=True)
             raise

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 
 from odf_engine.errors import BadData, InvalidIdentity, NotFound
+from odf_engine.files import sync_folder
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 
@@ -147,7 +148,7 @@ def store_proof(folder: Path, proof: Proof) -> Path:
     finally:
         staged.unlink(missing_ok=True)
     for each in (home, folder):
-        _sync(each)
+        sync_folder(each)
     return target
 
 
@@ -249,11 +250,3 @@ def prove(folder: Path, dataset_id: DatasetId, private_key_pem: str, head: Multi
         raise NotFound(f"the private key of {dataset_id} is not here: its file holds another key")
     store_proof(folder, proof)
     return proof
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

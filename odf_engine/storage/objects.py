@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
 from odf_engine.errors import NotFound
+from odf_engine.files import sync_file, sync_folder
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 
 STAGING_PREFIX: Final = ".pending-"
@@ -182,21 +183,3 @@ def make_folder(path: Path) -> None:
     except FileExistsError:
         return
     sync_folder(path.parent)
-
-
-def sync_file(path: Path) -> None:
-    """Makes a file's content durable."""
-    _sync(path, os.O_RDONLY)
-
-
-def sync_folder(path: Path) -> None:
-    """Makes the names in a folder durable."""
-    _sync(path, os.O_RDONLY | os.O_DIRECTORY)
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

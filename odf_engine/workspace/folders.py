@@ -1,21 +1,26 @@
 """Where the datasets of a workspace lie: one folder each, named after the identity.
 
-A dataset that is being made or deleted stands in a folder whose name starts with a dot, and moves by
-one rename: others see it whole or not at all.
+A dataset that is being made or deleted is in a folder whose name starts with a dot, and moves by one
+rename: others see it completely or not at all. Before several datasets are published, the file
+``.publishing`` is written with their ids and heads. While it exists, they are not published: a process
+that opens the workspace takes back those of a killed process.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from odf_engine.errors import InvalidIdentity, OdfError
 from odf_engine.identity.did import DID_PREFIX, DatasetId
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.storage.objects import sync_folder
+from odf_engine.storage.refs import HEAD, LocalRefs
 from odf_engine.workspace.small_files import not_writable, write_text
 
 ALIAS_FILE: Final = "info/alias"
@@ -40,6 +45,7 @@ class DatasetFolders:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self._journal = home / ".publishing"
         self._ids: dict[str, DatasetId] = {}
 
     def path(self, dataset_id: DatasetId) -> Path:
@@ -87,10 +93,64 @@ class DatasetFolders:
             write_text(folder / ORIGIN_FILE, origin)
         return folder
 
-    def publish(self, dataset_id: DatasetId) -> None:
-        """Lets others see a dataset that was made."""
-        self._staging(dataset_id).rename(self.path(dataset_id))
+    def publish(self, heads: Mapping[DatasetId, Multihash]) -> None:
+        """Lets others see datasets that were made: all of them, also if the process dies meanwhile, or none.
+
+        Args:
+            heads: their newest blocks.
+        """
+        if not heads:
+            return
+        if len(heads) > 1:
+            write_text(self._journal, "".join(f"{each.multibase} {head}\n" for each, head in heads.items()))
+        for dataset_id in heads:
+            self._staging(dataset_id).rename(self.path(dataset_id))
         sync_folder(self.home)
+        self._end_publishing()
+
+    def is_publishing(self) -> bool:
+        """Whether several datasets are being published, or a killed process has not finished that."""
+        return self._journal.exists()
+
+    def recover(self) -> None:
+        """Takes back datasets of which a killed process has published only some.
+
+        Where one of them has changed since, it publishes the others instead: no data is removed.
+        """
+        try:
+            lines = self._journal.read_text(encoding="ascii", errors="replace").splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OdfError(
+                f"the journal of an interrupted command cannot be read: {error.strerror or error}",
+                hint="check the disk and the permissions of the file, then try again",
+                where=str(self._journal),
+            ) from error
+        published: list[DatasetId] = []
+        staged: list[DatasetId] = []
+        is_changed = False
+        for line in lines:
+            name, _, head = line.partition(" ")
+            dataset_id = DatasetId.parse(DID_PREFIX + name)
+            if self._staging(dataset_id).is_dir():
+                staged.append(dataset_id)
+            elif self.path(dataset_id).is_dir():
+                published.append(dataset_id)
+                is_changed |= LocalRefs(self.path(dataset_id) / "refs").text(HEAD) != head
+        if is_changed:
+            for each in staged:
+                self._staging(each).rename(self.path(each))
+        else:
+            for each in published:
+                self.path(each).rename(self._staging(each))
+        sync_folder(self.home)
+        self._end_publishing()
+
+    def _end_publishing(self) -> None:
+        if self._journal.exists():
+            self._journal.unlink()
+            sync_folder(self.home)
 
     def take_in(self, folder: Path, dataset_id: DatasetId, alias: DatasetAlias, origin: str) -> None:
         """Moves a dataset that was made elsewhere to its place, with its name and where it came from.
@@ -107,31 +167,52 @@ class DatasetFolders:
             raise not_writable(self.path(dataset_id), error) from error
         sync_folder(self.home)
 
-    def discard(self, dataset_id: DatasetId) -> None:
-        """Removes a dataset that was not made after all."""
-        for folder in (self._staging(dataset_id), self.path(dataset_id)):
-            shutil.rmtree(folder, ignore_errors=True)
+    def discard(self, dataset_ids: Sequence[DatasetId]) -> None:
+        """Removes datasets that were not made after all."""
+        for each in dataset_ids:
+            with suppress(OSError):
+                self.path(each).rename(self._staging(each))
+            shutil.rmtree(self._staging(each), ignore_errors=True)
+        self._end_publishing()
 
-    def remove(self, dataset_id: DatasetId) -> None:
+    def remove(self, dataset_id: DatasetId, forget: Callable[[DatasetId], None]) -> None:
         """Removes a dataset.
+
+        Args:
+            dataset_id: the dataset.
+            forget: removes its private key, once nobody sees the dataset any more.
 
         Raises:
             FileNotFoundError: it is not there.
         """
         doomed = self.home / f".gone-{dataset_id.multibase}"
+        shutil.rmtree(doomed, ignore_errors=True)  # of an earlier deletion that was killed
         self.path(dataset_id).rename(doomed)
+        forget(dataset_id)
         shutil.rmtree(doomed, ignore_errors=True)
 
-    def sweep(self) -> list[DatasetId]:
-        """Removes what a killed process left half made or half deleted; which datasets that were."""
-        swept: list[DatasetId] = []
-        for folder in self.home.glob(".*-*"):
-            shutil.rmtree(folder, ignore_errors=True)
-            try:
-                swept.append(DatasetId.parse(DID_PREFIX + folder.name.partition("-")[2]))
-            except InvalidIdentity:
-                continue
-        return swept
+    def unfinished(self) -> list[Path]:
+        """What a killed process left half made or half deleted."""
+        return [path for pattern in (".new-*", ".gone-*") for path in self.home.glob(pattern)]
+
+    def unfinished_ids(self) -> list[DatasetId]:
+        """The datasets that a killed process left half made or half deleted."""
+        found: list[DatasetId] = []
+        for path in self.unfinished():
+            with suppress(InvalidIdentity):
+                dataset_id = DatasetId.parse(DID_PREFIX + path.name.partition("-")[2])
+                if not self.path(dataset_id).exists():
+                    found.append(dataset_id)
+        return found
+
+    def sweep(self) -> None:
+        """Removes what a killed process left half made or half deleted."""
+        for path in self.unfinished():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    path.unlink()
 
     def _staging(self, dataset_id: DatasetId) -> Path:
         return self.home / f".new-{dataset_id.multibase}"

@@ -6,7 +6,6 @@ On disk: ``.odf/datasets/<id>/`` holds each dataset in repository layout, its al
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -19,14 +18,15 @@ from msgspec.structs import replace
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
 from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError
-from odf_engine.identity.did import DatasetId, KeyStore
+from odf_engine.identity.did import DatasetId, KeyStore, new_key
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace import config as settings
 from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders, NamedDataset
 from odf_engine.workspace.remotes import Remotes
-from odf_engine.workspace.small_files import not_writable
+from odf_engine.workspace.small_files import held
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 from odf_engine.workspace.version import check_version, write_version
 from odf_engine.workspace.where import ODF_FOLDER, make_workspace_folder, workspace_folder
@@ -63,7 +63,12 @@ class Workspace:
         """
         folder = workspace_folder(start, explicit)
         check_version(folder / ODF_FOLDER)
-        return cls(folder)
+        workspace = cls(folder)
+        if workspace._folders.is_publishing():
+            # Where nothing can be written, reading goes on.
+            with suppress(OdfError, OSError), workspace._lock():
+                pass
+        return workspace
 
     @classmethod
     def init(cls, folder: Path) -> Self:
@@ -181,7 +186,8 @@ class Workspace:
         with self._lock():
             self._sweep()
             existing = {each.alias: each.id for each in self._readable_names()}
-            return self._make(plan_datasets(existing, snapshots, self.keys.generate), origins)
+            keys = _NewKeys()
+            return self._make(plan_datasets(existing, snapshots, keys.new), keys, origins)
 
     def update(
         self,
@@ -220,27 +226,17 @@ class Workspace:
             if dry_run:
                 return plan_updates(self._readable_datasets(), snapshots, None).updates
             self._sweep()
-            ids: list[DatasetId] = []
-
-            def new_id() -> DatasetId:
-                ids.append(self.keys.generate())
-                return ids[-1]
-
-            try:
-                planned = plan_updates(self._readable_datasets(), snapshots, new_id)
-                for each in planned.updates:
-                    check_no_state(each)
-                if shown is not None and [each.changes for each in shown] != [
-                    each.changes for each in planned.updates
-                ]:
-                    raise Conflict(
-                        "the datasets changed meanwhile", hint="look at what changes now, and try again"
-                    )
-            except BaseException:
-                for dataset_id in ids:
-                    self.keys.forget(dataset_id)
-                raise
-            made = {entry.alias: entry for entry in self._make(planned.plans, origins)}
+            keys = _NewKeys()
+            planned = plan_updates(self._readable_datasets(), snapshots, keys.new)
+            for each in planned.updates:
+                check_no_state(each)
+            if shown is not None and [each.changes for each in shown] != [
+                each.changes for each in planned.updates
+            ]:
+                raise Conflict(
+                    "the datasets changed meanwhile", hint="look at what changes now, and try again"
+                )
+            made = {entry.alias: entry for entry in self._make(planned.plans, keys, origins)}
             foreign = _by_alias(origins)
             for update in planned.updates:
                 if update.entry is not None and update.events:
@@ -268,9 +264,10 @@ class Workspace:
 
         with self._lock():
             self._check_free(alias)
-            dataset_id = self.keys.generate()
+            keys = _NewKeys()
+            dataset_id = keys.new()
             plan = Plan(dataset_id, alias, [Seed(dataset_id, kind), *events])
-            return self._make([plan], system_time=system_time)[0]
+            return self._make([plan], keys, system_time=system_time)[0]
 
     def check_arrival(self, alias: DatasetAlias, dataset_id: DatasetId | None = None) -> None:
         """Whether a dataset of others may get this name here.
@@ -328,10 +325,9 @@ class Workspace:
                 if head := entry.dataset.head():
                     self.index.forget(head)
             try:
-                self._folders.remove(entry.id)
+                self._folders.remove(entry.id, self.keys.forget)
             except FileNotFoundError:
                 raise self._not_found(str(entry.alias)) from None
-            self.keys.forget(entry.id)
             Remotes(self.odf).forget(entry.id)
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
@@ -378,42 +374,60 @@ class Workspace:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Keeps other processes from making, renaming or deleting datasets."""
-        path = self.odf / "lock"
-        try:
-            file = path.open("w")
-        except OSError as error:
-            raise not_writable(path, error) from error
-        with file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with held(self.odf / "lock"):
+            if self._folders.is_publishing():
+                self._folders.recover()
+                self._sweep()
             yield
 
     def _make(
         self,
         plans: Sequence[Plan],
+        keys: Mapping[DatasetId, str],
         origins: Mapping[str, str] | None = None,
         system_time: Timestamp | None = None,
     ) -> list[DatasetEntry]:
-        """Makes all of these datasets, or none; only under the lock."""
+        """Makes all of these datasets, or none; only under the lock.
+
+        Args:
+            plans: the datasets.
+            keys: their private keys.
+            origins: as for :meth:`add`.
+            system_time: of their blocks; by default now.
+        """
         now = system_time or Timestamp.now()
         foreign = _by_alias(origins)
         version = self.config.block_version
+        ids = [plan.id for plan in plans]
+        heads: dict[DatasetId, Multihash] = {}
         try:
             for plan in plans:
                 folder = self._folders.stage(plan.id, plan.alias, foreign.get(plan.alias))
-                made = Dataset(folder, self.index)
-                made.commit(plan.events, system_time=now, expected_head=None, block_version=version)
-            for plan in plans:
-                self._folders.publish(plan.id)
+                self.keys.keep(plan.id, keys[plan.id])  # after its folder, which tells a sweep of the key
+                heads[plan.id] = Dataset(folder, self.index).commit(
+                    plan.events, system_time=now, expected_head=None, block_version=version
+                )
+            self._folders.publish(heads)
         except BaseException:
-            for plan in plans:
-                self._folders.discard(plan.id)
-                self.keys.forget(plan.id)
+            for dataset_id in ids:
+                self.keys.forget(dataset_id)
+            self._folders.discard(ids)
             raise
         return [self._entry(plan.id, plan.alias) for plan in plans]
 
     def _sweep(self) -> None:
-        for dataset_id in self._folders.sweep():
-            self.keys.forget(dataset_id)
+        for dataset_id in self._folders.unfinished_ids():
+            self.keys.forget(dataset_id)  # before the folders go: a sweep that is killed is done again
+        self._folders.sweep()
+
+
+class _NewKeys(dict["DatasetId", str]):
+    """Private keys of datasets that are about to be made."""
+
+    def new(self) -> DatasetId:
+        """Makes a key pair; the identity of the dataset."""
+        dataset_id, self[dataset_id] = new_key()
+        return dataset_id
 
 
 def _unreadable(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:

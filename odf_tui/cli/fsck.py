@@ -35,9 +35,9 @@ class _Telling(Reporter):
 def fsck_verb(repair: bool, now: bool) -> None:
     """Looks for orphans, half-written files and broken caches; repairs without touching history.
 
-    What the head of a dataset or a kept reference needs is never removed, nor a private key, nor anything
-    of a dataset that a job works on. The exit code is 3 while there is something. Whether datasets are
-    right, `odf verify` tells.
+    What the head of a dataset or a kept reference needs is never removed, nor the private key of a
+    dataset, nor anything of a dataset that a job works on. A damaged key of a dataset that is not here is
+    moved aside. The exit code is 3 while there is something. Whether datasets are right, `odf verify` tells.
     """
     if now and not repair:
         raise UsageError("--now goes with --repair")

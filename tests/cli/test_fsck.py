@@ -273,8 +273,25 @@ def test_keys_never_go(workspace: Workspace, fsck: Fsck) -> None:
     (remark,) = fsck("--repair").json["remarks"]
     assert remark["kind"] == "key-alone" and path.exists()
     path.write_text("damaged")
+    assert kinds(fsck()) == ["key-damaged"] and path.exists()
     damaged = fsck("--repair", "--now")
-    assert kinds(damaged) == ["key-damaged"] and damaged.code == 3 and path.exists()
+    assert kinds(damaged) == ["key-damaged"] and damaged.code == 0 and not path.exists()
+    assert path.with_name(f"{path.name}.damaged").read_text() == "damaged"
+    assert kinds(fsck()) == []
+
+
+def test_the_damaged_key_of_a_dataset_stays_a_finding(workspace: Workspace, fsck: Fsck) -> None:
+    path = workspace.keys.folder / f"{workspace.resolve('numbers').id.multibase}.pem"
+    path.write_text("damaged")
+    damaged = fsck("--repair", "--now")
+    assert kinds(damaged) == ["key-damaged"] and damaged.code == 3 and path.read_text() == "damaged"
+
+
+def test_the_key_of_a_dataset_that_was_never_published_goes_with_it(workspace: Workspace, fsck: Fsck) -> None:
+    lost = workspace.keys.generate()
+    left = write(workspace.odf / "datasets" / f".new-{lost.multibase}" / "info" / "alias")
+    assert kinds(fsck("--repair")) == ["unfinished-dataset"] and not left.exists()
+    assert not workspace.keys.holds(lost) and fsck().json["remarks"] == []
 
 
 def test_belongings_stay_while_the_datasets_are_away(workspace: Workspace, fsck: Fsck) -> None:

@@ -16,10 +16,33 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
+from odf_engine.identity.did import new_key
+from odf_engine.identity.proof import private_key, public_id
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import make_derivative, make_root
 
+_MANIFEST: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetInfo
+      description: made for a test
+"""
+_DERIVATIVE: Final = """\
+kind: DatasetSnapshot
+version: 1
+content:
+  name: c
+  kind: Derivative
+  metadata:
+    - kind: SetTransform
+      inputs: [{datasetRef: a, alias: a}, {datasetRef: b, alias: b}]
+      transform: {kind: Sql, engine: spark, query: "SELECT * FROM a UNION ALL SELECT * FROM b"}
+"""
 _KILLED: Final = 77
 _CALLS: Final = frozenset(
     {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link", "os.truncate", "sqlite3.connect"}
@@ -39,10 +62,7 @@ class _Steps:
 
 
 def _count_file_calls(folder: Path, steps: _Steps) -> None:
-    """Counts the calls that read or change names and files in ``folder``, and every sync.
-
-    Files are not synced: the process dies, not the machine.
-    """
+    """Counts the calls that read or change names and files in ``folder``, and every sync."""
     inside = f"{folder}/"
 
     def hear(event: str, arguments: tuple[Any, ...]) -> None:
@@ -131,5 +151,95 @@ def delete() -> None:
     assert kills >= 5, f"only {kills} statements were counted"
 
 
+def add() -> None:
+    """``odf add a b c``, killed at each of its calls: it adds all or nothing, and can be run again."""
+    folder = Path("made").resolve()
+    Workspace.init(folder)
+    names = ["a", "b", "c"]
+    for name in names:
+        (folder / f"{name}.yaml").write_text(_MANIFEST.format(name=name))
+    (folder / "c.yaml").write_text(_DERIVATIVE)
+
+    def work(at: Path) -> None:
+        _odf(at, "add", "c.yaml", "b.yaml", "a.yaml")
+
+    states: set[int] = set()
+    kills = 0
+    for kills, at in _each_kill(folder, work, _count_file_calls):
+        datasets = at / ".odf" / "datasets"
+        if (datasets / ".publishing").exists():
+            published = len(list(datasets.glob("[!.]*")))
+            if published == 1 and published not in states:
+                _check_recovery(at)
+            states.add(published)
+        found = _names(at)
+        assert found in ([], names), f"killed at call {kills}: {found}"
+        if not found:
+            work(at)
+            assert _names(at) == names
+        _check_keys(at)
+        if kills % 10 == 0:
+            _check_clean(at)
+    assert kills > 100 and states == {0, 1, 2, 3}, f"{kills} calls, published before a kill: {states}"
+
+
+def _check_recovery(killed: Path) -> None:
+    """The command that takes back what a killed one has published, killed at each of its own calls."""
+    held = killed.with_name("recovering")
+    shutil.copytree(killed, held)
+    for last, folder in _each_kill(held, _names, _count_file_calls):
+        found = _names(folder)
+        assert found in ([], ["a", "b", "c"]), f"recovery killed at call {last}: {found}"
+    shutil.rmtree(held)
+
+
+def _names(folder: Path) -> list[str]:
+    return [str(entry.alias) for entry in Workspace.find(explicit=folder).datasets()]
+
+
+def _check_keys(folder: Path) -> None:
+    """Every dataset has its key, and no other key is here."""
+    workspace = Workspace.find(explicit=folder)
+    assert set(workspace.keys.ids()) == {entry.id for entry in workspace.datasets()}
+
+
+def _check_clean(folder: Path) -> None:
+    """``odf fsck`` finds nothing that it cannot repair."""
+    assert _odf(folder, "fsck", "--repair", "--now", "--json").json["remarks"] == []
+
+
+def delete_files() -> None:
+    """``odf delete``, killed at each of its calls: the dataset is there with its key, or neither is."""
+    workspace = Workspace.init(Path("made").resolve())
+    make_root(workspace, slices=1)
+    workspace.index.close()
+    for _, at in _each_kill(
+        workspace.folder, lambda at: _odf(at, "delete", "numbers", "--yes"), _count_file_calls
+    ):
+        _check_clean(at)
+        _check_keys(at)
+
+
+def keys() -> None:
+    """``odf keys import``, killed at each of its calls."""
+    folder = Path("made").resolve()
+    workspace = Workspace.init(folder)
+    dataset_id, pem = new_key()
+    (folder / "key.pem").write_text(pem)
+
+    def work(at: Path) -> None:
+        _odf(at, "keys", "import", "key.pem")
+
+    kills = 0
+    for kills, at in _each_kill(workspace.folder, work, _count_file_calls):  # noqa: B007
+        _odf(at, "fsck", "--repair", "--now")
+        assert not list((at / ".odf" / "keys").glob(".*"))
+        work(at)
+        assert public_id(private_key(Workspace(at).keys.private_key_pem(dataset_id))) == dataset_id
+        _odf(at, "fsck")
+    assert kills >= 6, f"only {kills} calls"
+
+
 if __name__ == "__main__":
+    os.fsync = lambda _: None  # processes die here, and not the machine
     globals()[sys.argv[1]]()
