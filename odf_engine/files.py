@@ -1,9 +1,48 @@
-"""Files and folders of the local file system: durable names and contents."""
+"""Files and folders of the local file system: opened without following links, and made durable."""
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from pathlib import Path
+from typing import BinaryIO, cast
+
+
+def open_no_follow(path: str | Path, flags: int, mode: int = 0o666) -> int:
+    """Opens a regular file and never what a symbolic link leads to; also as the opener of :func:`open`.
+
+    Args:
+        path: of the file. Links among its folders are followed.
+        flags: as for :func:`os.open`.
+        mode: the permissions of a new file, as far as the umask allows them.
+
+    Returns:
+        A file descriptor that programs started later do not inherit.
+
+    Raises:
+        OSError: the path is a symbolic link or no regular file, or cannot be opened.
+    """
+    try:
+        # Without O_NONBLOCK a named pipe would block until its other end is opened.
+        descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+    return descriptor
+
+
+def open_file(path: Path, mode: str) -> BinaryIO:
+    """Opens a regular file in a binary mode such as ``wb``, and never what a symbolic link leads to.
+
+    Raises:
+        OSError: as :func:`open_no_follow`.
+    """
+    return cast("BinaryIO", open(path, mode, opener=open_no_follow))
 
 
 def sync_file(path: Path) -> None:

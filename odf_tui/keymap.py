@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from textual.keys import _character_to_key
 
+from odf_engine.workspace.config import user_folder
 from odf_tui.actions import ANYWHERE, USUAL, KeyMap, key_name
 
 Wanted = Mapping[str, str | Sequence[str]]
@@ -46,9 +47,7 @@ _SWALLOWED: Final = {
 
 def own_file() -> Path:
     """Where a person's keys for all workspaces are, if they have changed any."""
-    import platformdirs  # not at the top: what only this needs
-
-    return platformdirs.user_config_path("odf") / "keys.yaml"
+    return user_folder() / "keys.yaml"
 
 
 def load(wanted: Wanted, file: Path | None = None) -> tuple[KeyMap, list[str]]:

@@ -17,14 +17,16 @@ import msgspec
 
 from odf_engine.coordinator.protocol import PROTOCOL_VERSION, Job
 from odf_engine.errors import OdfError
-from odf_engine.workspace.config import UiConfig
+from odf_engine.files import open_file
+from odf_engine.workspace.config import UiConfig, user_file, user_file_of
+from odf_engine.workspace.where import CONFIG_FILE
 from odf_tui import state
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow
 
 _FILES: Final = (
     "version",
-    "config.yaml",
+    CONFIG_FILE,
     "jobs.sqlite",
     "jobs.sqlite-wal",
     "trust",
@@ -50,6 +52,7 @@ def stamp(folder: Path) -> str:
     """What says whether anything has changed in a workspace that the first screen shows."""
     odf = f"{folder}/.odf"
     paths = [f"{odf}/{name}" for name in _FILES]
+    paths += [str(user_file()), str(user_file_of(Path(odf)))]
     paths += [f"{path}/{part}" for path in _within(f"{odf}/datasets") for part in _IN_DATASETS]
     paths += [*_within(f"{odf}/trust"), *_within(f"{odf}/remotes")]
     found = blake2b(digest_size=16)
@@ -97,7 +100,8 @@ def save(folder: Path, source: Source) -> None:
             path = _path(folder)
             path.parent.mkdir(exist_ok=True)
             new = path.with_name(f"{path.name}.{os.getpid()}")
-            new.write_bytes(msgspec.msgpack.encode(found))
+            with open_file(new, "wb") as file:
+                file.write(msgspec.msgpack.encode(found))
             new.replace(path)
 
 

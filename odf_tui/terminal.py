@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import UsageError
+from odf_engine.files import open_file
 
 _OSC52_LIMIT: Final = 70_000  # of base64; more is dropped by terminals and multiplexers
 _TMUX_SECONDS: Final = 0.5  # the screen waits for it
@@ -135,7 +136,8 @@ def _into_file(text: str, folder: Path, why: str) -> str:
     path = folder / "clipboard.txt"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with open_file(path, "wb") as file:
+            file.write(text.encode())
     except OSError as error:
         return f"not copied: {why}, and {path} cannot be written: {error.strerror}"
     return f"{why}: written to {path}"

@@ -20,6 +20,7 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from odf_engine.errors import InvalidManifest, NotFound, OdfError
+from odf_engine.workspace.config import user_folder
 
 COLOURS: Final = (
     "background", "foreground", "muted", "rule", "primary", "accent", "success", "warning", "error",
@@ -43,9 +44,7 @@ def folder() -> Path:
 
 def own_folder() -> Path:
     """Where a person's own theme files are, if there are any."""
-    import platformdirs  # not at the top: what only this needs
-
-    return platformdirs.user_config_path("odf") / "themes"
+    return user_folder() / "themes"
 
 
 def names() -> list[str]:

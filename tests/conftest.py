@@ -53,6 +53,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=ranks.__getitem__)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_user_configuration(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests neither read nor write the configuration of the person who runs them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("user-configuration")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """Golden vectors and real files that lie beside the project; the test skips where they are absent."""

@@ -24,6 +24,7 @@ from odf_engine.chain.rules import check_append
 from odf_engine.chain.staged import told_of_the_disk
 from odf_engine.chain.state import ChainState, count, fold
 from odf_engine.errors import Conflict, NotFound
+from odf_engine.files import open_no_follow
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.storage.durability import sync_files
 from odf_engine.storage.objects import make_folder, sync_folder
@@ -71,7 +72,7 @@ class Adoption:
         """
         with told_of_the_disk(self.dataset.folder):
             self.arriving.parent.mkdir(exist_ok=True)
-            lock = os.open(self.dataset.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            lock = open_no_follow(self.dataset.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -112,7 +113,7 @@ class Adoption:
         """Keeps the bytes of a block, which are those of its hash, in any order of blocks."""
         with (
             told_of_the_disk(self.dataset.folder),
-            open(f"{self._waiting}/{block_hash}", "wb", buffering=0) as file,  # noqa: PTH123
+            open(f"{self._waiting}/{block_hash}", "wb", 0, opener=open_no_follow) as file,
         ):
             file.write(data)
 

@@ -18,6 +18,7 @@ from odf_engine.chain.rows import BlockRow, SliceRow, StoredBlock, block_row, sl
 from odf_engine.chain.state import ChainState, decode_state, encode_state
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.databases import connect
 
 SNAPSHOT_EVERY: Final = 512
 """How far apart the states are that are kept for chains that are set back."""
@@ -269,7 +270,7 @@ class ChainIndex:
 
     def _connection(self) -> sqlite3.Connection:
         if self._db is None:
-            self._db = _open(":memory:" if self._path is None else str(self._path))
+            self._db = _open(self._path)
         return self._db
 
     def _remake(self, error: sqlite3.Error) -> None:
@@ -286,15 +287,14 @@ class ChainIndex:
     def _use_memory(self, error: sqlite3.Error) -> None:
         """Goes on in memory, with what can still be read of the file."""
         self.close()
-        memory = _open(":memory:")
+        memory = _open(None)
         if self._path is not None:
             try:
-                uri = self._path.absolute().as_uri() + "?immutable=1"
-                with closing(sqlite3.connect(uri, uri=True)) as file:
+                with closing(connect(self._path, "immutable=1")) as file:
                     if file.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
                         file.backup(memory)
             except sqlite3.Error:
-                memory = _open(":memory:")
+                memory = _open(None)
         self._path, self._db = None, memory
 
 
@@ -303,9 +303,10 @@ def _remove(path: Path) -> None:
         Path(f"{path}{ending}").unlink(missing_ok=True)
 
 
-def _open(name: str) -> sqlite3.Connection:
+def _open(path: Path | None) -> sqlite3.Connection:
     # Several threads share the connection under the index's lock; transactions are written out.
-    db = sqlite3.connect(name, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+    options: Any = {"timeout": _BUSY_SECONDS, "isolation_level": None, "check_same_thread": False}
+    db = sqlite3.connect(":memory:", **options) if path is None else connect(path, **options)
     try:
         if db.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
             db.execute("PRAGMA journal_mode = WAL")

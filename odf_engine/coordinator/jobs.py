@@ -29,6 +29,7 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import NotFound
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.databases import connect
 
 KEEP_JOBS: Final = 1000
 KEEP_EVENTS: Final = 200_000
@@ -232,7 +233,7 @@ class Journal(JournalReader):
 
 
 def _open_for_writing(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    database = connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):

@@ -12,6 +12,7 @@ import msgspec
 
 from odf_engine.coordinator.protocol import Committed, Failure, Job, JobState, JournalEvent, Request
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.storage.databases import connect
 
 INTERRUPTED: Final = Failure(
     message="the worker ended before this job did",
@@ -135,10 +136,9 @@ def _open_for_reading(path: Path) -> sqlite3.Connection | None:
     """None when there is no journal yet."""
     if not path.exists() or path.stat().st_size == 0:
         return None
-    uri = path.absolute().as_uri()
-    for mode in ("?mode=rw", "?mode=ro", "?immutable=1"):  # the later ones where nothing may be written
+    for mode in ("mode=rw", "mode=ro", "immutable=1"):  # the later ones where nothing may be written
         try:
-            database = sqlite3.connect(uri + mode, uri=True, timeout=10, isolation_level=None)
+            database = connect(path, mode, timeout=10, isolation_level=None)
         except sqlite3.OperationalError:
             continue
         try:

@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 
 from odf_engine.errors import NotFound, OdfError
+from odf_engine.files import open_file, open_no_follow
+from odf_engine.workspace.where import check_odf_folder, user_name
 
 
 @cache
@@ -61,16 +63,18 @@ class Rendezvous:
         """
         Raises:
             NotFound: the folder is not a workspace.
+            OdfError: it is another user's, or holds symbolic links.
         """
         if not self.odf.is_dir():
             raise NotFound(f"'{self.workspace}' is not a workspace", hint="'odf init' makes one there")
+        check_odf_folder(self.odf)
 
     # --- both sides ---
 
     def worker_alive(self) -> bool:
         """Whether a worker runs for this workspace; takes no lock that a starting worker could miss."""
         try:
-            file = os.open(self._pid, os.O_RDONLY | os.O_CLOEXEC)
+            file = open_no_follow(self._pid, os.O_RDONLY)
         except FileNotFoundError:
             return False
         except PermissionError:  # another user's; then it is not ours to judge what its jobs are
@@ -107,7 +111,7 @@ class Rendezvous:
             with contextlib.suppress(FileNotFoundError):
                 if (owner := path.stat().st_uid) != os.getuid():
                     raise OdfError(
-                        f"the worker of this workspace belongs to another user ({_user(owner)})",
+                        f"the worker of this workspace belongs to another user ({user_name(owner)})",
                         where=str(path),
                         hint="use a workspace of your own, or run as that user",
                     )
@@ -127,7 +131,7 @@ class Rendezvous:
     @contextmanager
     def locked(self) -> Iterator[bool]:
         """Holds the workspace's worker lock; yields False when another worker has it."""
-        file = os.open(self._pid, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = open_no_follow(self._pid, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             mine = _lock(file)
             if mine:
@@ -161,18 +165,10 @@ class Rendezvous:
         path = _runtime_folder() / f"{name}.sock"
         server = _bind(path)
         temporary = self._pointer.with_suffix(".new")
-        temporary.write_bytes(os.fsencode(path))
+        with open_file(temporary, "wb") as file:
+            file.write(os.fsencode(path))
         temporary.replace(self._pointer)
         return server, path
-
-
-def _user(number: int) -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:
-        return f"number {number}"
 
 
 def _lock(file: int) -> bool:

@@ -15,6 +15,7 @@ from typing import Final
 
 from odf_engine.coordinator.rendezvous import Rendezvous
 from odf_engine.errors import OdfError
+from odf_engine.files import open_file
 
 _ALREADY_RUNNING: Final = 75
 _WAIT: Final = 0.02
@@ -65,7 +66,7 @@ class Starter:
             str(self._files.workspace),
         ]
         try:
-            log = self._files.log.open("ab")
+            log = open_file(self._files.log, "ab")
         except OSError as error:
             raise OdfError(
                 f"no worker can be started here: {(error.strerror or str(error)).lower()}",

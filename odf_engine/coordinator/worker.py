@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import io
 import logging
 import logging.handlers
 import os
@@ -42,6 +43,7 @@ from odf_engine.coordinator.sampling import Sampler
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
 from odf_engine.coordinator.spark_service import Runtime, SparkService
 from odf_engine.errors import OdfError
+from odf_engine.files import open_file
 from odf_engine.progress import Reporter
 from odf_engine.workspace.spool import sweep_spools
 
@@ -310,12 +312,19 @@ def start_spark(workspace: Path) -> Runtime:
     return runtime
 
 
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """A log file of limited size, and never what a symbolic link leads to."""
+
+    def _open(self) -> io.TextIOWrapper:
+        return io.TextIOWrapper(
+            open_file(Path(self.baseFilename), "ab"), encoding=self.encoding, errors=self.errors
+        )
+
+
 def settle(log: Path, foreground: bool) -> None:
     """Makes this process a background one: own session, lower priority, a log file of limited size."""
     os.nice(_NICE)  # so that screens stay quick while jobs use every core
-    handlers: list[logging.Handler] = [
-        logging.handlers.RotatingFileHandler(log, maxBytes=1_000_000, backupCount=1, encoding="utf-8")
-    ]
+    handlers: list[logging.Handler] = [_LogFile(log, maxBytes=1_000_000, backupCount=1, encoding="utf-8")]
     if foreground:
         handlers.append(logging.StreamHandler())
     else:
@@ -339,9 +348,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         files.check()
         settle(files.log, given.foreground)
-        from odf_engine.workspace.config import load
+        from odf_engine.workspace.config import load_workspace
 
-        config = load(files.odf / "config.yaml").worker
+        config = load_workspace(files.odf).worker
         worker = Worker(
             files.workspace,
             start_spark=lambda: start_spark(files.workspace),

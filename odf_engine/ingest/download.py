@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
 from odf_engine.errors import Cancelled
+from odf_engine.files import open_file, open_no_follow
 from odf_engine.ingest.retries import Failed, Retries
 from odf_engine.progress import Reporter
 from odf_engine.workspace.config import FetchConfig
@@ -119,7 +120,8 @@ class Partial:
         self._file.flush()
         os.fsync(self._file.fileno())
         temporary = self._facts_path.with_suffix(".new")
-        temporary.write_text(json.dumps({"size": self.size, "facts": self.facts}))
+        with open_file(temporary, "wb") as file:
+            file.write(json.dumps({"size": self.size, "facts": self.facts}).encode())
         temporary.replace(self._facts_path)
         self._synced = self.size
 
@@ -194,7 +196,7 @@ def is_of_disk(error: BaseException) -> bool:
 def _claim(path: Path) -> BinaryIO | None:
     """Opens a file for this process alone; None when another one has it."""
     while True:
-        file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        file = os.fdopen(open_no_follow(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Whoever had it may have moved it away between the two calls.

@@ -22,6 +22,7 @@ from odf_engine.chain.chain import Dataset
 from odf_engine.chain.places import folder_of
 from odf_engine.ingest.fetch import ETAG, SOURCE_NAME
 from odf_engine.metadata.model import AddData, FilesGlob, SetPollingSource
+from odf_engine.storage.databases import connect
 
 _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS taken (
@@ -103,7 +104,7 @@ class TakenFiles:
             self._db.execute("REPLACE INTO hashes VALUES (?, ?, ?, ?)", (name, *stamp, digest))
 
     def _open(self, path: Path) -> None:
-        self._db = sqlite3.connect(path, timeout=30)
+        self._db = connect(path, timeout=30)
         self._db.execute("PRAGMA synchronous = OFF")  # a cache: rebuilt when damaged
         self._db.executescript(_TABLES)
         facts = dict(self._db.execute("SELECT name, value FROM facts"))

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import OdfError, UsageError
+from odf_engine.files import open_file
 from odf_engine.spark.java import Java
 
 START_SECONDS: Final = 120.0
@@ -189,7 +190,7 @@ def launch(
         "pyspark-shell",
     ]
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
+    with open_file(log, "ab") as output:
         _started[:] = [
             subprocess.Popen(
                 command,

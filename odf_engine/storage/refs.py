@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock, NotFound
+from odf_engine.files import open_no_follow
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.storage.objects import STAGING_PREFIX, make_folder, sync_folder
 
@@ -115,7 +116,7 @@ class LocalRefs:
 
     def _acquire(self) -> int:
         self._lock_path.parent.mkdir(exist_ok=True)
-        descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_no_follow(self._lock_path, os.O_RDWR | os.O_CREAT, 0o644)
         deadline, pause = time.monotonic() + _LOCK_SECONDS, 0.001
         try:
             while True:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from odf_engine.errors import BadData, NotFound, OdfError
+from odf_engine.files import open_no_follow
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256
 from odf_engine.progress import Reporter
 from odf_engine.storage.durability import sync_files
@@ -174,7 +175,7 @@ class Intake:
 
     def _fetch(self, file: ObjectFile) -> None:
         path = str(self._arriving / file.kind / str(file.hash))
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = open_no_follow(path, os.O_RDWR | os.O_CREAT, 0o644)
         try:
             had = os.fstat(descriptor).st_size
             if had > file.size:

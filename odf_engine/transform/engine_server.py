@@ -228,9 +228,9 @@ def main() -> int:
         signal.signal(name, lambda *_: stopped.set())
     try:
         if given.socket is None:
-            config, address = _configured(given.config), f"{given.host}:{given.port}"
-            if given.config is not None:  # the executors of a cluster see the workspace, not /tmp
-                given.scratch = given.config.parent / "cache"
+            config, address = _configured(given.settings_of), f"{given.host}:{given.port}"
+            if given.settings_of is not None:  # the executors of a cluster see the workspace, not /tmp
+                given.scratch = given.settings_of / "cache"
                 given.scratch.mkdir(exist_ok=True)
         else:
             config = SparkOptions(given.master, driver_memory=given.memory)
@@ -249,7 +249,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="odf engine serve")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=5544)
-    parser.add_argument("--config", type=Path, help="settings of a workspace")
+    parser.add_argument("--settings-of", type=Path, help="folder .odf of a workspace")
     sandbox = parser.add_argument_group("in a sandbox, until standard input is closed")
     sandbox.add_argument("--socket", type=Path, help="listen there instead")
     sandbox.add_argument("--scratch", type=Path, help="folder for temporary files")
@@ -259,10 +259,10 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _configured(path: Path | None) -> SparkConfig:
-    from odf_engine.workspace.config import Config, load
+def _configured(odf: Path | None) -> SparkConfig:
+    from odf_engine.workspace.config import load, load_workspace, user_file
 
-    return (load(path) if path else Config()).spark
+    return (load_workspace(odf) if odf else load(user_file())).spark
 
 
 def _until_closed(stopped: threading.Event) -> None:

@@ -19,6 +19,7 @@ import pyarrow as pa
 
 import odf_engine
 from odf_engine.errors import NotTrusted, OdfError, SourceUnavailable
+from odf_engine.files import open_file
 from odf_engine.ingest.folders import job_folder
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
@@ -194,7 +195,7 @@ class _Process:
         ]  # fmt: skip
         if is_local(config.spark.master):
             command.append(f"--master={config.spark.master}")
-        with log.open("ab") as output:
+        with open_file(log, "ab") as output:
             self._begin = output.tell()
             # It ends by itself when its standard input closes, which it does with this process.
             self._process = subprocess.Popen(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import Conflict
+from odf_engine.files import open_no_follow
 from odf_engine.workspace.small_files import not_writable
 
 _KEPT_SECONDS: Final = 14 * 86_400.0
@@ -56,7 +57,7 @@ def arriving(odf: Path, source: str) -> Iterator[Path]:
 
 
 def _held(lock: Path) -> int | None:
-    descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    descriptor = open_no_follow(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.fstat(descriptor).st_nlink:

@@ -7,6 +7,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from odf_engine.files import open_file
+
 MOST: Final = 500
 _FILE: Final = Path("cache", "sql-history.jsonl")
 
@@ -41,5 +43,6 @@ def note(odf: Path, sql: str) -> None:
     path = odf / _FILE
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(".part")
-    part.write_text("".join(json.dumps({"sql": each}) + "\n" for each in kept), encoding="utf-8")
+    with open_file(part, "wb") as file:
+        file.write("".join(json.dumps({"sql": each}) + "\n" for each in kept).encode())
     part.replace(path)

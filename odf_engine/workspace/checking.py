@@ -21,9 +21,11 @@ import msgspec
 
 from odf_engine import processes
 from odf_engine.errors import OdfError
+from odf_engine.files import open_file, open_no_follow
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.proof import private_key, public_id
 from odf_engine.progress import Reporter
+from odf_engine.storage.databases import connect
 from odf_engine.workspace.checking_dataset import check_dataset
 from odf_engine.workspace.checkup import Checkup
 from odf_engine.workspace.folders import DatasetFolders
@@ -130,11 +132,11 @@ class _WorkspaceCheck:
         where = str(folder.relative_to(self._odf))
         message = "an interrupted pull of a dataset left it; the next one would go on from there"
         if self._checkup.repair:
-            lock.touch(0o600)
+            os.close(open_no_follow(lock, os.O_RDONLY | os.O_CREAT, 0o600))
         elif not lock.exists():
             self._checkup.files("arriving", where, message, [folder])
             return
-        with lock.open("rb") as file:
+        with open_file(lock, "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -241,7 +243,7 @@ def _database_problem(path: Path) -> str:
     if not path.exists() or not path.stat().st_size:
         return ""
     try:
-        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=5)) as database:
+        with closing(connect(path, "mode=rw", timeout=5)) as database:
             (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
             return "" if said == "ok" else str(said).splitlines()[0]
     except sqlite3.OperationalError as error:

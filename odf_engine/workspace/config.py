@@ -1,19 +1,30 @@
-"""Settings of a workspace: ``.odf/config.yaml``, every key optional, documented where it is declared.
+"""Settings, in files of one form: every key is optional, and documented where it is declared.
 
-The file is written from these declarations: settings at their default stand there as comments.
+- ``config.yaml`` in the user's configuration folder is for all workspaces of the user.
+- ``.odf/config.yaml`` is for one workspace, and overrides it.
+- ``workspaces/NAME.yaml`` in the user's configuration folder is for one workspace, and overrides both. It has
+  the settings that are never read from ``.odf``; see ``IN_WORKSPACE`` in
+  :mod:`odf_engine.workspace.setting_groups`.
+
+Files are written from the declarations: settings that a file does not have are comments with the default.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from odf_engine.errors import InvalidManifest, UsageError
+from odf_engine.errors import InvalidManifest, OdfError, UsageError
 from odf_engine.workspace.setting_groups import (
     ENGINE_ADDRESS,
+    IN_WORKSPACE,
     Config,
     FetchConfig,
     PrepareConfig,
@@ -26,7 +37,8 @@ from odf_engine.workspace.setting_groups import (
     UiConfig,
     WorkerConfig,
 )
-from odf_engine.workspace.small_files import write_text
+from odf_engine.workspace.small_files import not_writable, write_text
+from odf_engine.workspace.where import CONFIG_FILE
 
 __all__ = [
     "ENGINE_ADDRESS",
@@ -48,6 +60,15 @@ _HEAD: Final = (
     "# Settings of this workspace; a line behind '#' shows the default.\n"
     "# `odf config set KEY VALUE` writes this file anew: remarks of your own are lost then.\n"
 )
+_USER_HEAD: Final = (
+    "# Settings of all workspaces of this user; a line behind '#' shows the default.\n"
+    "# `odf config set --user KEY VALUE` overwrites this file: comments of your own are lost.\n"
+)
+_USER_WORKSPACE_HEAD: Final = (
+    "# Settings of one workspace that are only read from here; a line behind '#' shows the default.\n"
+    "# `odf config set KEY VALUE` overwrites this file: comments of your own are lost.\n"
+    "# Workspace: {}\n"
+)
 
 
 class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -59,40 +80,143 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
     description: str
 
 
+def user_folder() -> Path:
+    """The folder of the user's own configuration; it need not exist."""
+    import platformdirs  # not at the top: most starts do not need it
+
+    return platformdirs.user_config_path("odf")
+
+
+def user_file() -> Path:
+    """The file of settings for all workspaces of the user."""
+    return user_folder() / CONFIG_FILE
+
+
+def user_file_of(odf: Path) -> Path:
+    """The user's file of settings for one workspace.
+
+    Args:
+        odf: the workspace's ``.odf`` folder.
+    """
+    folder = odf.parent.resolve()
+    name = re.sub(r"[^\w.-]+", "-", folder.name)[:40].strip("-.") or "workspace"
+    mark = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return user_folder() / "workspaces" / f"{name}-{mark}.yaml"
+
+
 def load(path: Path) -> Config:
-    """Reads the settings; a missing file means all defaults.
+    """Reads the settings of one file; a missing file means all defaults.
 
     Raises:
         InvalidManifest: not YAML, an unknown key (the hint says which one may be meant) or a wrong value.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        return Config()
-    except UnicodeDecodeError:
-        raise InvalidManifest("the settings are not UTF-8 text", where=str(path)) from None
-    if all(map(_says_nothing, text.splitlines())):
-        return Config()  # spares the import of the YAML reader, which every start would pay for
-    return _convert(_parse(text, path), path)
+    return msgspec.convert(read(path), Config)
+
+
+def load_workspace(odf: Path) -> Config:
+    """The settings that hold in a workspace, of all files.
+
+    Args:
+        odf: the workspace's ``.odf`` folder.
+
+    Raises:
+        InvalidManifest: as :func:`load`, or the workspace's own file has a setting that is only read from
+            the user's configuration.
+    """
+    path = odf / CONFIG_FILE
+    own = read(path)
+    _check_harmless(own, path)
+    files = (read(user_file()), own, read(user_file_of(odf)))
+    return msgspec.convert(_merged(files), Config)
+
+
+def is_user_setting(key: str) -> bool:
+    """Whether a setting is kept in the user's configuration, and not in the file of the workspace.
+
+    Raises:
+        UsageError: there is no such key; the hint says which one may be meant.
+    """
+    return _field_of(_resolve(key)).in_workspace is not None
 
 
 def save(config: Config, path: Path) -> None:
-    """Writes the settings, defaults as comments, replacing the file in one step."""
+    """Writes the settings of a workspace, defaults as comments, replacing the file in one step."""
     write_text(path, render(config))
 
 
+def changed(path: Path, key: str, text: str | None) -> dict[str, Any]:
+    """The settings of a file after one of them was set, to be written by :func:`write`.
+
+    Args:
+        path: of the file, which need not exist.
+        key: the setting.
+        text: its value; None removes it from the file.
+
+    Raises:
+        UsageError: there is no such key, or the value does not fit.
+        InvalidManifest: the file cannot be read.
+    """
+    plain = read(path)
+    config = set_value(msgspec.convert(plain, Config), key, text)
+    *groups, name = _resolve(key)
+    members = plain
+    for group in groups:
+        members = members.setdefault(group, {})
+    if text is None:
+        members.pop(name, None)
+    else:
+        members[name] = _at(msgspec.to_builtins(config), (*groups, name))
+    return plain
+
+
+def write(plain: Mapping[str, Any], path: Path, odf: Path | None = None) -> None:
+    """Writes a file of settings in one step; its folder is made if it is missing.
+
+    Args:
+        plain: the settings, of :func:`changed`.
+        path: of the file.
+        odf: the ``.odf`` folder of the workspace that the settings are for; None: they are for all.
+
+    Raises:
+        OdfError: the file cannot be written.
+    """
+    if odf is None:
+        head = _USER_HEAD
+    else:
+        head = _HEAD if path.parent == odf else _USER_WORKSPACE_HEAD.format(odf.parent.resolve())
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise not_writable(path, error) from error
+    write_text(path, _render(plain, head))
+
+
 def render(config: Config) -> str:
-    """The text of ``config.yaml``."""
-    lines: list[str] = []
+    """The text of the file of a workspace."""
     plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
+    changed: dict[str, Any] = {}
+    for path, _ in _leaves():
+        if (value := _at(plain, path)) != _at(defaults, path):
+            *groups, name = path
+            members = changed
+            for group in groups:
+                members = members.setdefault(group, {})
+            members[name] = value
+    return _render(changed, _HEAD)
+
+
+def _render(plain: Mapping[str, Any], head: str) -> str:
+    """The text of a file that gives these settings, and has the others as comments."""
+    lines: list[str] = []
+    defaults = msgspec.to_builtins(Config())
     for field in _fields(Config):
-        value, default = plain[field.name], defaults[field.name]
         if _is_group(field.type):
             lines += [f"\n# {field.type.__doc__}", f"{field.name}:"]
-            lines += [_line(member, value, default, "  ") for member in _fields(field.type)]
+            members = plain.get(field.name) or {}
+            lines += [_line(each, members, defaults[field.name], "  ") for each in _fields(field.type)]
         else:
             lines.append(_line(field, plain, defaults))
-    return _HEAD + "\n".join(lines) + "\n"
+    return head + "\n".join(lines) + "\n"
 
 
 def list_values(config: Config) -> list[Setting]:
@@ -140,7 +264,7 @@ def set_value(config: Config, key: str, text: str | None) -> Config:
     elif isinstance(old, dict):
         raise UsageError(f"'{key}' is a mapping", hint=f"set one of its members: {key}.NAME")
     else:
-        group[path[-1]] = _items(text) if path[0] == "allowedEnv" else text
+        group[path[-1]] = _items(text) if path[0] in _LISTS else text
     try:
         return msgspec.convert(plain, Config, strict=False)
     except msgspec.ValidationError as error:
@@ -157,19 +281,24 @@ def _items(text: str) -> Any:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
+_LISTS: Final = ("allowedEnv", "safeDirectories")
+
+
 class _Field(NamedTuple):
     name: str
     type: Any
     description: str
+    in_workspace: str | None  # see IN_WORKSPACE; None: all values
 
 
 def _fields(group: type[Settings]) -> Iterator[_Field]:
     for field in msgspec.structs.fields(group):
-        kind, description = field.type, ""
+        kind, description, in_workspace = field.type, "", None
         if get_origin(kind) is Annotated:
             kind, meta = get_args(kind)[:2]
             description = meta.description
-        yield _Field(field.encode_name, kind, description)
+            in_workspace = (meta.extra or {}).get(IN_WORKSPACE)
+        yield _Field(field.encode_name, kind, description, in_workspace)
 
 
 def _is_group(kind: Any) -> bool:
@@ -182,6 +311,11 @@ def _leaves() -> Iterator[tuple[tuple[str, ...], _Field]]:
             yield from (((field.name, member.name), member) for member in _fields(field.type))
         else:
             yield (field.name,), field
+
+
+def _field_of(keys: tuple[str, ...]) -> _Field:
+    """The setting of a resolved key, which may be one of its members."""
+    return next(field for path, field in _leaves() if keys[: len(path)] == path)
 
 
 def _at(plain: Any, path: tuple[str, ...]) -> Any:
@@ -207,9 +341,9 @@ def _resolve(key: str) -> tuple[str, ...]:
 _GROUPS: Final = frozenset(field.name for field in _fields(Config) if _is_group(field.type))
 
 
-def _line(field: _Field, group: dict[str, Any], defaults: dict[str, Any], indent: str = "") -> str:
-    value = group[field.name]
-    mark = "# " if value == defaults[field.name] else ""
+def _line(field: _Field, group: Mapping[str, Any], defaults: dict[str, Any], indent: str = "") -> str:
+    value = group.get(field.name)
+    mark, value = ("# ", defaults[field.name]) if value in (None, {}) else ("", value)
     # JSON is YAML, and always fits on one line.
     return f"{indent}{mark}{field.name}: {msgspec.json.encode(value).decode()}  # {field.description}"
 
@@ -232,7 +366,26 @@ def _parse(text: str, path: Path) -> Any:
         raise InvalidManifest(f"the settings are not valid YAML: {error}", where=str(path)) from None
 
 
-def _convert(plain: Any, path: Path) -> Config:
+def read(path: Path) -> dict[str, Any]:
+    """The settings that a file gives, checked; none where there is no file.
+
+    Raises:
+        InvalidManifest: as :func:`load`.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError:
+        raise InvalidManifest("the settings are not UTF-8 text", where=str(path)) from None
+    except OSError as error:
+        raise OdfError(f"the settings cannot be read: {error.strerror or error}", where=str(path)) from None
+    if all(map(_says_nothing, text.splitlines())):
+        return {}  # spares the import of the YAML reader, which every start would pay for
+    return _checked(_parse(text, path), path)
+
+
+def _checked(plain: Any, path: Path) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise InvalidManifest("the settings are not a mapping", where=str(path))
     # A group whose members are all comments reads as null.
@@ -247,9 +400,62 @@ def _convert(plain: Any, path: Path) -> Config:
             except UsageError as error:
                 raise InvalidManifest(error.message, where=str(path), hint=error.hint) from None
     try:
-        return msgspec.convert(plain, Config)
+        msgspec.convert(plain, Config)
     except msgspec.ValidationError as error:
         raise InvalidManifest(_tidy(error), where=str(path)) from None
+    return plain
+
+
+def _merged(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings of several files; later files override earlier ones, and mappings are joined."""
+    found: dict[str, Any] = {}
+    for plain in files:
+        for key, value in plain.items():
+            before = found.get(key)
+            if isinstance(value, dict) and isinstance(before, dict):
+                value = _merged((before, value))
+            found[key] = value
+    return found
+
+
+def _check_harmless(plain: Mapping[str, Any], path: Path) -> None:
+    """
+    Raises:
+        InvalidManifest: the file of a workspace has a setting that is only read from the user's own.
+    """
+    for keys, field in _leaves():
+        try:
+            value = _at(plain, keys)
+        except KeyError:
+            continue
+        if field.in_workspace is None or not value:
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if re.fullmatch(field.in_workspace, text) is None:
+            if isinstance(value, dict):
+                keys = (*keys, next(iter(value)))
+            key = shlex.quote(".".join(keys))
+            raise InvalidManifest(
+                f"{key} is not read from the file of a workspace, which may come from others",
+                where=f"{path}:{_line_of(path, keys)}",
+                # Without the value: whoever sets it should have looked at it.
+                hint=f"if it is yours, set it in your own configuration: odf config set {key} VALUE; "
+                f"else remove it: odf config set {key}",
+            )
+
+
+def _line_of(path: Path, keys: tuple[str, ...]) -> int:
+    """The line in which a file has a setting."""
+    import yaml
+
+    node = yaml.compose(path.read_text(encoding="utf-8"))
+    line = 1
+    for key in keys:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        for name, value in pairs:
+            if name.value == key:
+                line, node = name.start_mark.line + 1, value
+    return line
 
 
 def _tidy(error: msgspec.ValidationError) -> str:

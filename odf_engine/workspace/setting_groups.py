@@ -7,6 +7,15 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
+IN_WORKSPACE: Final = "in-workspace"
+"""In the ``extra`` of a setting: which values the file of a workspace may give it, a regular expression.
+
+A workspace may have come from others, for instance in an archive. A setting that starts programs, loads
+code, sends data elsewhere to be computed or weakens the sandbox is therefore read from the user's own
+configuration. Values that can do none of this are harmless.
+"""
+_NEVER: Final = {IN_WORKSPACE: ""}
+
 
 class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """A group of settings."""
@@ -18,14 +27,17 @@ class SparkConfig(Settings, frozen=True):
     master: Annotated[
         str,
         Meta(
-            min_length=1, description="where Spark runs: local[N], local[*], spark://HOST:7077, yarn, k8s://…"
+            min_length=1,
+            description="where Spark runs: local[N], local[*], spark://HOST:7077, yarn, k8s://…",
+            extra={IN_WORKSPACE: r"local(\[[0-9*, ]+\])?"},
         ),
     ] = "local[*]"
     driver_memory: Annotated[
         str, Meta(pattern=r"^[1-9][0-9]*[kKmMgGtT]$", description="memory of the Java process, such as 2g")
     ] = "1500m"
     conf: Annotated[
-        dict[str, str], Meta(description="any other setting of Spark, as its documentation names them")
+        dict[str, str],
+        Meta(description="any other setting of Spark, as its documentation names them", extra=_NEVER),
     ] = {}
 
 
@@ -65,7 +77,12 @@ class FetchConfig(Settings, frozen=True):
         False
     )
     container_runtime: Annotated[
-        str, Meta(min_length=1, description="what runs containers: auto, podman, docker, or a program's path")
+        str,
+        Meta(
+            min_length=1,
+            description="what runs containers: auto, podman, docker, or a program's path",
+            extra={IN_WORKSPACE: "auto|podman|docker"},
+        ),
     ] = "auto"
     container_memory: Annotated[
         str,
@@ -142,7 +159,11 @@ class SandboxConfig(Settings, frozen=True):
         Meta(description="what shuts the engine in: bwrap, unshare, or auto for whichever works here"),
     ] = "auto"
     allow_without: Annotated[
-        bool, Meta(description="run such queries like one's own where no sandbox can be had")
+        bool,
+        Meta(
+            description="run such queries like one's own where no sandbox can be had",
+            extra={IN_WORKSPACE: "false"},
+        ),
     ] = False
     memory: Annotated[
         str,
@@ -180,7 +201,7 @@ EngineAddress = Annotated[str, Meta(pattern=ENGINE_ADDRESS)]
 
 
 class Config(Settings, frozen=True):
-    """All settings of a workspace."""
+    """All settings."""
 
     block_version: Annotated[
         int,
@@ -200,8 +221,18 @@ class Config(Settings, frozen=True):
     ] = {}
     engines: Annotated[
         dict[str, EngineAddress],
-        Meta(description="engines elsewhere, by the name that queries give, such as flink: grpc://HOST:2884"),
+        Meta(
+            description="engines elsewhere, by the name that queries give, such as flink: grpc://HOST:2884",
+            extra=_NEVER,
+        ),
     ] = {}
+    safe_directories: Annotated[
+        list[str],
+        Meta(
+            description="workspaces of other users to open, and folders that links in .odf may lead to",
+            extra=_NEVER,
+        ),
+    ] = []
     ui: UiConfig = UiConfig()
 
     def allowed_for(self, *names: str) -> list[str]:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odf_engine.errors import OdfError
+from odf_engine.files import open_file
 from odf_engine.storage.objects import sync_folder
 
 
@@ -33,7 +34,7 @@ def held(lock: Path) -> Iterator[None]:
         OdfError: it cannot be written.
     """
     try:
-        file = lock.open("w")
+        file = open_file(lock, "wb")
     except OSError as error:
         raise not_writable(lock, error) from error
     with file:

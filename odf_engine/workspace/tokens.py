@@ -20,6 +20,7 @@ from typing import Final
 import msgspec
 
 from odf_engine.errors import AlreadyExists, BadData, NotFound, OdfError, UsageError
+from odf_engine.files import open_no_follow
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, is_name
 from odf_engine.workspace.small_files import not_writable, write_text
@@ -181,7 +182,7 @@ class Tokens:
         folder = self._path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(folder / ".push-tokens.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            descriptor = open_no_follow(folder / ".push-tokens.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
             raise not_writable(self._path, error) from error
         try:

@@ -29,7 +29,7 @@ from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.small_files import held
 from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
 from odf_engine.workspace.version import check_version, write_version
-from odf_engine.workspace.where import ODF_FOLDER, make_workspace_folder, workspace_folder
+from odf_engine.workspace.where import CONFIG_FILE, ODF_FOLDER, make_workspace_folder, workspace_folder
 
 if TYPE_CHECKING:
     from odf_engine.workspace.adding import Plan
@@ -87,12 +87,12 @@ class Workspace:
     @property
     def config_path(self) -> Path:
         """The file of settings."""
-        return self.odf / "config.yaml"
+        return self.odf / CONFIG_FILE
 
     @cached_property
     def config(self) -> settings.Config:
-        """The settings, as they were when first asked for."""
-        return settings.load(self.config_path)
+        """The settings that hold here, as they were when first asked for."""
+        return settings.load_workspace(self.odf)
 
     @cached_property
     def index(self) -> ChainIndex:

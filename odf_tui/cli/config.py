@@ -2,32 +2,46 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
 import click
 
 from odf_engine.errors import UsageError
+from odf_engine.workspace.where import CONFIG_FILE
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
 
 _KEYS: Final = "ui.keys."
+_SAFE: Final = "safeDirectories"
 
 
 @verb("config", example="odf config set spark.master spark://cluster:7077", json=True)
 @click.argument("what", type=click.Choice(["get", "set", "list", "keys"]))
 @click.argument("key", required=False)
 @click.argument("value", required=False)
-def config_verb(what: str, key: str | None, value: str | None) -> None:
-    """Reads and changes the workspace's settings; `set KEY` without a value takes the default again.
+@click.option("--user", is_flag=True, help="In your own configuration, for all workspaces.")
+def config_verb(what: str, key: str | None, value: str | None, user: bool) -> None:
+    """Reads and changes settings; `set KEY` without a value removes the setting.
+
+    Settings of the workspace override those of `--user`. Settings that start programs or load code, such
+    as `spark.conf` and `engines`, are never read from the workspace's folder: `set` writes them to your
+    own configuration, for this workspace.
 
     `keys` lists the actions of the workstation with their keys: `odf config set ui.keys.ACTION KEY,KEY`
     gives one other keys, and `none` takes them away.
     """
     from odf_engine.workspace import config
 
-    path = open_workspace().config_path
-    settings = config.load(path)
+    odf = None if user else open_workspace().odf
+    if what == "set":
+        if key is None:
+            raise _no_key()
+        _set(key, value, odf)
+        return
+    settings = config.load(config.user_file()) if odf is None else config.load_workspace(odf)
     if what == "list":
         listed = config.list_values(settings)
         if options_of().json:
@@ -42,19 +56,39 @@ def config_verb(what: str, key: str | None, value: str | None) -> None:
         _list_keys(settings.ui.keys)
         return
     if key is None:
-        raise UsageError("which setting?", hint="odf config list shows them all")
-    if what == "get":
-        found = config.get_value(settings, key)
-        if options_of().json:
-            print_json(found)
-        else:
-            sys.stdout.write(_shown(found) + "\n")
-        return
-    changed = config.set_value(settings, key, value)
-    if key.startswith(_KEYS) and value is not None:
-        _check_key(key.removeprefix(_KEYS), changed.ui.keys)
-    config.save(changed, path)
-    say(f"{key} has its default again" if value is None else f"{key} is now {value}")
+        raise _no_key()
+    found = config.get_value(settings, key)
+    if options_of().json:
+        print_json(found)
+    else:
+        sys.stdout.write(_shown(found) + "\n")
+
+
+def _no_key() -> UsageError:
+    return UsageError("which setting?", hint="odf config list shows them all")
+
+
+def _set(key: str, value: str | None, odf: Path | None) -> None:
+    """Changes a setting for the workspace of an ``.odf`` folder; None: for all workspaces of the user."""
+    from odf_engine.workspace import config
+
+    is_own = config.is_user_setting(key)
+    if key == _SAFE and odf is not None and value is not None:
+        raise UsageError(
+            f"{_SAFE} is for all workspaces", hint=f"odf config set --user {_SAFE} {shlex.quote(value)}"
+        )
+    path = config.user_file() if odf is None else config.user_file_of(odf) if is_own else odf / CONFIG_FILE
+    if value is not None or path.exists():
+        plain = config.changed(path, key, value)
+        if key.startswith(_KEYS) and value is not None:
+            _check_key(key.removeprefix(_KEYS), plain["ui"]["keys"])
+        config.write(plain, path, odf)
+    if odf is not None and is_own and (odf / CONFIG_FILE).exists():
+        # Where it is not read any more, and would be an error.
+        config.write(config.changed(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
+    say(f"{key} is not set any more" if value is None else f"{key} is now {value}")
+    if odf is None or is_own:
+        say(f"written to your own configuration: {path}")
     if key.startswith(("spark.", "worker.")):
         say("a running worker keeps its old settings: odf worker stop")
 

@@ -28,7 +28,7 @@ def engine_verb(what: str, host: str, port: int) -> None:
     """
     command = [sys.executable, "-m", _SERVER, "--host", host, "--port", str(port)]
     try:
-        command += ["--config", str(open_workspace().odf / "config.yaml")]
+        command += ["--settings-of", str(open_workspace().odf)]
     except NotFound:
         pass  # it needs no workspace
     # The server replaces this process: Spark is never imported here, and ^C and signals go to it.

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Job, JobState, Query
 from odf_engine.errors import OdfError, UsageError
+from odf_engine.files import open_file
 from odf_engine.metadata.sql_text import headline
 from odf_tui import humane
 from odf_tui.cli.data import exit_code
@@ -230,7 +231,8 @@ def _into(path: Path, text: str) -> None:
     """Makes a file that is there whole or not at all."""
     partly = path.with_name(f".{path.name}.part")
     try:
-        partly.write_text(text, encoding="utf-8")
+        with open_file(partly, "wb") as file:
+            file.write(text.encode())
         partly.replace(path)
     except OSError as error:
         raise OdfError(f"{path} cannot be written: {error.strerror}") from None

@@ -1,0 +1,27 @@
+"""Connections to SQLite files that are not symbolic links."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+
+_ENDINGS: Final = ("", "-wal", "-shm", "-journal")
+
+
+def connect(path: Path, query: str = "", **options: Any) -> sqlite3.Connection:
+    """Connects to the database in a file. SQLite itself would follow a symbolic link.
+
+    Args:
+        path: of the file.
+        query: parameters of SQLite's URI, such as ``mode=ro``.
+        options: as for :func:`sqlite3.connect`.
+
+    Raises:
+        sqlite3.OperationalError: one of the database's files is a symbolic link, or it cannot be opened.
+    """
+    for ending in _ENDINGS:
+        if os.path.islink(f"{path}{ending}"):  # noqa: PTH114 (for every command)
+            raise sqlite3.OperationalError(f"{path.name}{ending} is a symbolic link")
+    return sqlite3.connect(f"{path.absolute().as_uri()}?{query}", uri=True, **options)

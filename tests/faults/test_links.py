@@ -1,0 +1,13 @@
+"""Symbolic links in a workspace never lead to a file that is changed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.faults.jail import run_jailed
+
+
+def test_files_that_are_links_lead_nowhere(tmp_path: Path) -> None:
+    done = run_jailed([sys.executable, "-m", "tests.faults.linking"], tmp_path / "scratch", timeout=600)
+    assert done.returncode == 0, done.stderr[-5000:]
