@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha3_256
-from io import RawIOBase
 from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
@@ -33,6 +32,7 @@ from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.storage.objects import write_all
 
 # Level 1 costs the time of snappy (the smaller file is hashed sooner) and saves a quarter of its size.
 _COMPRESSION: Final = "zstd"
@@ -193,7 +193,7 @@ class _Sink:
 
     def write(self, data: bytes) -> int:
         with self._errors():
-            _write_all(self._file, data)
+            write_all(self._file.fileno(), data)
         self.hasher.update(data)
         self.size += len(data)
         return len(data)
@@ -211,12 +211,6 @@ class _Sink:
 
     def close(self) -> None:
         self.closed = True
-
-
-def _write_all(file: RawIOBase, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) or 0 :]
 
 
 @contextmanager

@@ -6,6 +6,7 @@ temporary name, made durable, and renamed: an object that has its name is whole.
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import time
@@ -122,9 +123,13 @@ class LocalObjects:
         self.put_all({name: data})
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
-        """Stores several objects in their order, durably, and waits for the disk as little as it can."""
+        """Stores several objects in their order, durably, and waits for the disk as little as it can.
+
+        An object that is there stays as it is. A file of another size under its name is a damaged one,
+        and is replaced.
+        """
         for name, data in objects.items():
-            if self.exists(name):
+            if self._has_size(name, len(data)):
                 continue
             staged = self.staging_path()
             try:
@@ -141,11 +146,12 @@ class LocalObjects:
     def put_file(self, name: str, staged: Path) -> None:
         """Moves a finished file of this file system to its name, durably.
 
-        When the object is there already, the staged file is removed instead.
+        When the object is there already, the staged file is removed instead. A file of another size
+        under its name is a damaged one, and is replaced.
         """
         target = self.path(name)
         make_folder(self.folder)
-        if target.is_file():
+        if self._has_size(name, staged.stat().st_size):
             staged.unlink()
         else:
             sync_file(staged)
@@ -156,6 +162,12 @@ class LocalObjects:
         """A fresh name in the same folder for a file in the making; nothing is created but the folder."""
         make_folder(self.folder)
         return self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
+
+    def _has_size(self, name: str, size: int) -> bool:
+        try:
+            return self.size(name) == size
+        except NotFound:
+            return False
 
     def _missing(self, name: str) -> NotFound:
         return NotFound(f"object {name} is not in {self.folder}")
@@ -182,6 +194,28 @@ def make_folder(path: Path) -> None:
     except FileExistsError:
         return
     sync_folder(path.parent)
+
+
+def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) -> None:
+    """Writes all of ``data`` to an open file, however little one system call takes.
+
+    An unbuffered file may take only a part, for example when the disk is full: this repeats the call.
+
+    Args:
+        descriptor: of the file.
+        data: the bytes.
+        at: the position of the first byte; by default the current one of the file, which then moves.
+
+    Raises:
+        OSError: the file does not take all bytes.
+    """
+    rest = memoryview(data).cast("B")
+    while rest:
+        written = os.write(descriptor, rest) if at is None else os.pwrite(descriptor, rest, at)
+        if written == 0:
+            raise OSError(errno.EIO, "the file takes no more bytes")
+        rest = rest[written:]
+        at = None if at is None else at + written
 
 
 def sync_file(path: Path) -> None:

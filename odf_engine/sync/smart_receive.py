@@ -13,6 +13,7 @@ from typing import Final
 
 from odf_engine.chain.adopting import Adoption
 from odf_engine.chain.chain import Dataset
+from odf_engine.chain.staged import told_of_the_disk
 from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -130,7 +131,8 @@ class Receiving:
             here = self._has_arrived(file) or find(dataset, file) is not None
             if not (here if file in self._asked else self._is_whole(file)):
                 raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes did not come")
-        self._place(dataset)
+        with told_of_the_disk(dataset.folder):
+            self._place(dataset)
         before = self._before
         keep = f"{_KEEP}{before.short}" if before is not None and self._leaves else None
         adoption.commit(before, keep=keep, first=self._note_origin)

@@ -118,6 +118,23 @@ def diverged(fresh: Odf, there: Odf, theirs: Any, mine: Any) -> None:
     assert ran.out == "numbers: up to date (1 block ahead of shop/numbers)\n"
 
 
+def test_a_damaged_copy_is_fetched_again(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+    assert fresh("pull", str(shop / "numbers")).code == 0
+    folder = Workspace(tmp_path).resolve("numbers").dataset.folder
+    block = folder / "blocks" / (folder / "refs" / "head").read_text()
+    whole = block.read_bytes()
+    block.write_bytes(whole[:-1])
+    assert fresh("verify", "numbers").code == 3
+    ran = fresh("pull", "numbers")
+    assert (ran.code, ran.out) == (1, "")
+    assert "the block is damaged" in ran.err
+    assert "add --force to the pull" in ran.err
+    ran = fresh("pull", "numbers", "--force")
+    assert (ran.code, block.read_bytes()) == (0, whole), ran.err
+    assert ran.out.startswith("numbers: 0 records in 1 block, from ")
+    assert fresh("verify", "numbers").code == 0
+
+
 def test_names_of_what_is_new(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
     url = f"file://{shop}/numbers/"
     assert fresh("pull", url, "--as", "lab/mine").out.startswith("lab/mine: new, 3 records in 3 blocks, ")
