@@ -23,6 +23,7 @@ from odf_engine.chain.rows import StoredBlock
 from odf_engine.chain.rules import check_append
 from odf_engine.chain.staged import told_of_the_disk
 from odf_engine.chain.state import ChainState, count, fold
+from odf_engine.chain.violations import CONTENT_ERRORS, unexpected
 from odf_engine.errors import Conflict, NotFound, OdfError
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.storage.durability import sync_files
@@ -135,10 +136,15 @@ class Adoption:
 
         Raises:
             ChainRuleViolated: it may not follow.
+            MalformedBlock: it has content that this program cannot process.
         """
         assert stored.hash.code == SHA3_256, "no other hash names a block"
-        check_append(self.state, stored.block)
-        before, self.state = self.state, fold(self.state, stored.block, stored.hash)
+        before = self.state
+        try:
+            check_append(before, stored.block)
+            self.state = fold(before, stored.block, stored.hash)
+        except CONTENT_ERRORS as error:
+            raise unexpected(stored.hash, error) from error
         event: Any = stored.block.event
         self.blocks += 1
         self.records += count(getattr(event, "new_data", None))

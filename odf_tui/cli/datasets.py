@@ -249,6 +249,9 @@ def list_verb() -> None:
         ],
         right=["blocks", "records", "size"],
     )
+    for summary in summaries:
+        if summary.problem is not None:
+            say(humane.plain(f"{summary.name}: {summary.problem}"))
 
 
 def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:
