@@ -24,7 +24,7 @@ from odf_engine.chain.rules import check_append
 from odf_engine.chain.staged import told_of_the_disk
 from odf_engine.chain.state import ChainState, count, fold
 from odf_engine.chain.violations import CONTENT_ERRORS, unexpected
-from odf_engine.errors import Conflict, NotFound, OdfError
+from odf_engine.errors import Conflict, NotFound, NotSynced, OdfError
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.storage.durability import sync_files
 from odf_engine.storage.objects import make_folder, sync_folder, write_all
@@ -171,13 +171,18 @@ class Adoption:
 
         Raises:
             Conflict: the head is another one; nothing is changed.
+            NotSynced: the head has moved; a power failure may undo it.
         """
         assert self.state is not None, "nothing to follow"
         with told_of_the_disk(self.dataset.folder):
             self._settle()
-        self.dataset.adopt(
-            self.state, self._fork, self._folded, expected_head=expected_head, keep=keep, first=first
-        )
+        try:
+            self.dataset.adopt(
+                self.state, self._fork, self._folded, expected_head=expected_head, keep=keep, first=first
+            )
+        except NotSynced:
+            self.discard()
+            raise
         self.discard()
         return self.state
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from odf_engine.errors import NotFound
+from odf_engine.errors import NotFound, NotSynced
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 
 STAGING_PREFIX: Final = ".pending-"
@@ -226,6 +226,22 @@ def sync_file(path: Path) -> None:
 def sync_folder(path: Path) -> None:
     """Makes the names in a folder durable."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def sync_change(folder: Path, change: str) -> None:
+    """Makes the names in a folder durable, after the last step of a change.
+
+    Args:
+        folder: the folder.
+        change: what was done, such as ``committed``.
+
+    Raises:
+        NotSynced: the change is made, and may not survive a power failure.
+    """
+    try:
+        sync_folder(folder)
+    except OSError as error:
+        raise NotSynced(change, error.strerror or str(error), str(folder)) from error
 
 
 def _sync(path: Path, flags: int) -> None:

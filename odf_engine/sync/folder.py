@@ -124,7 +124,11 @@ class FolderRemote:
                 self._refs.compare_and_set(name, None, block)
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Moves the head, under the lock that programs beside this one use."""
+        """Moves the head, under the lock that programs beside this one use.
+
+        Raises:
+            NotSynced: the head has moved; a power failure may undo it.
+        """
         with self._writing():
             self._refs.compare_and_set(HEAD, expected, new)
         with suppress(OSError):  # what was killed some time ago left its files

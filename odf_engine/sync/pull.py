@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from odf_engine.chain.chain import Dataset
-from odf_engine.errors import AlreadyExists, Conflict, MalformedBlock, NotFound
+from odf_engine.errors import AlreadyExists, Conflict, MalformedBlock, NotFound, NotSynced
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
@@ -71,6 +71,7 @@ def pull_into(
         Conflict: it is another dataset, whatever is given; or somebody committed here meanwhile.
         BadData, ChainRuleViolated: the source is damaged.
         NotFound, SourceUnavailable, Cancelled: nothing is changed; what came whole is kept for the next time.
+        NotSynced: the dataset is updated; a power failure may undo it.
     """
     reporter.phase("compare")
     dataset, theirs = entry.dataset, _head_of(remote)
@@ -163,6 +164,8 @@ def _pull_new(
     else:
         try:
             taken = take(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+        except NotSynced as error:  # nobody sees the dataset yet
+            raise error.as_failure() from error
         except Conflict:
             if dataset.head() is None:
                 raise

@@ -132,7 +132,8 @@ def _keep_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
     if not entry.dataset.holds(head):
         raise NotFound("the dataset has no such block")
     check(proof, entry.id, head)
-    store_proof(entry.dataset.folder, proof)
+    with told_of_the_disk(entry.dataset.folder):
+        store_proof(entry.dataset.folder, proof)
 
 
 async def _go_on(request: web.BaseRequest) -> None:

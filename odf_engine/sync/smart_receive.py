@@ -14,7 +14,7 @@ from typing import Final
 from odf_engine.chain.adopting import Adoption
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.staged import told_of_the_disk
-from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, OdfError
+from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, NotSynced, OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Seed
@@ -124,6 +124,7 @@ class Receiving:
         Raises:
             NotFound: an object did not come.
             Conflict: somebody else committed meanwhile, or took the name.
+            NotSynced: the head has moved, or the dataset was added; a power failure may undo it.
         """
         adoption, dataset = self._adopting, self._target_dataset
         for file in self.files:
@@ -135,7 +136,12 @@ class Receiving:
             self._place(dataset)
         before = self._before
         keep = f"{_KEEP}{before.short}" if before is not None and self._leaves else None
-        adoption.commit(before, keep=keep, first=self._note_origin)
+        try:
+            adoption.commit(before, keep=keep, first=self._note_origin)
+        except NotSynced as error:
+            if self._entry is None:  # nobody sees the dataset yet
+                raise error.as_failure() from error
+            raise
         if self._entry is None:
             assert self._folder is not None
             workspace = self._target.serving.workspace

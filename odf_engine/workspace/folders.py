@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from odf_engine.errors import InvalidIdentity, OdfError
+from odf_engine.errors import InvalidIdentity, NotSynced, OdfError
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.refs import DatasetAlias
-from odf_engine.storage.objects import sync_folder
+from odf_engine.storage.objects import sync_change, sync_folder
 from odf_engine.workspace.small_files import not_writable, write_text
 
 ALIAS_FILE: Final = "info/alias"
@@ -82,16 +82,20 @@ class DatasetFolders:
         """Moves a dataset that was made elsewhere to its place, with its name and where it came from.
 
         Raises:
+            NotSynced: it is there; a power failure may undo it.
             OdfError: the file system does not take it.
         """
-        (folder / ALIAS_FILE).parent.mkdir(exist_ok=True)
-        write_text(folder / ALIAS_FILE, str(alias))
-        write_text(folder / ORIGIN_FILE, origin)
         try:
+            (folder / ALIAS_FILE).parent.mkdir(exist_ok=True)
+            write_text(folder / ALIAS_FILE, str(alias))
+            write_text(folder / ORIGIN_FILE, origin)
+            sync_folder(folder / "refs")  # an earlier try may have failed at just that
             folder.rename(self.path(dataset_id))
+        except NotSynced as error:
+            raise error.as_failure() from error
         except OSError as error:
             raise not_writable(self.path(dataset_id), error) from error
-        sync_folder(self.home)
+        sync_change(self.home, "the dataset was added")
 
     def discard(self, dataset_id: DatasetId) -> None:
         """Removes a dataset that was not made after all."""

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
-from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError
+from odf_engine.errors import AlreadyExists, Conflict, NotFound, NotSynced, OdfError
 from odf_engine.identity.did import DatasetId, KeyStore
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
@@ -381,10 +381,12 @@ class Workspace:
                 made.commit(plan.events, system_time=now, expected_head=None, block_version=version)
             for plan in plans:
                 self._folders.publish(plan.id)
-        except BaseException:
+        except BaseException as error:
             for plan in plans:
                 self._folders.discard(plan.id)
                 self.keys.forget(plan.id)
+            if isinstance(error, NotSynced):
+                raise error.as_failure() from error  # what was committed is discarded again
             raise
         return [self._entry(plan.id, plan.alias) for plan in plans]
 
