@@ -61,6 +61,31 @@ class NotFound(OdfError):
     """A dataset, block, object, file or workspace that is not there."""
 
 
+class NotSynced(OdfError):
+    """A change that is made and visible, and that a power failure may undo: the disk did not confirm it.
+
+    Attributes:
+        reason: what the system reported.
+    """
+
+    def __init__(self, change: str, reason: str, where: str) -> None:
+        """``change`` is what was done, such as ``committed``."""
+        super().__init__(
+            f"{change}, but could not be synced to disk: {reason}",
+            hint="check the disk: a power failure may undo it; it need not be repeated",
+            where=where,
+        )
+        self.reason = reason
+
+    def as_failure(self) -> OdfError:
+        """The error of a larger change of which this one was a part, and which is not made."""
+        return OdfError(
+            f"the disk could not be synced: {self.reason}",
+            hint="nothing was changed; check the disk, then try again",
+            where=self.where,
+        )
+
+
 class Conflict(OdfError):
     """Somebody else moved the head, or two histories diverged."""
 

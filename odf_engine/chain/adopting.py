@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -23,11 +23,12 @@ from odf_engine.chain.rows import StoredBlock
 from odf_engine.chain.rules import check_append
 from odf_engine.chain.staged import told_of_the_disk
 from odf_engine.chain.state import ChainState, count, fold
-from odf_engine.errors import Conflict, NotFound
-from odf_engine.files import open_no_follow
+from odf_engine.chain.violations import CONTENT_ERRORS, unexpected
+from odf_engine.errors import Conflict, NotFound, NotSynced, OdfError
+from odf_engine.files import open_no_follow, sync_folder, write_all
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.storage.durability import sync_files
-from odf_engine.storage.objects import make_folder, sync_folder
+from odf_engine.storage.objects import make_folder
 
 ARRIVING: Final = "info/arriving"
 _LOCK: Final = "info/arriving.lock"
@@ -110,12 +111,16 @@ class Adoption:
         return None
 
     def store(self, block_hash: Multihash, data: bytes) -> None:
-        """Keeps the bytes of a block, which are those of its hash, in any order of blocks."""
+        """Stores the bytes of a block, which are those of its hash, in any order of blocks.
+
+        Raises:
+            OdfError: the disk does not take all of them.
+        """
         with (
             told_of_the_disk(self.dataset.folder),
             open(f"{self._waiting}/{block_hash}", "wb", 0, opener=open_no_follow) as file,
         ):
-            file.write(data)
+            write_all(file.fileno(), data)
 
     # --- The chain ---
 
@@ -132,10 +137,15 @@ class Adoption:
 
         Raises:
             ChainRuleViolated: it may not follow.
+            MalformedBlock: it has content that this program cannot process.
         """
         assert stored.hash.code == SHA3_256, "no other hash names a block"
-        check_append(self.state, stored.block)
-        before, self.state = self.state, fold(self.state, stored.block, stored.hash)
+        before = self.state
+        try:
+            check_append(before, stored.block)
+            self.state = fold(before, stored.block, stored.hash)
+        except CONTENT_ERRORS as error:
+            raise unexpected(stored.hash, error) from error
         event: Any = stored.block.event
         self.blocks += 1
         self.records += count(getattr(event, "new_data", None))
@@ -162,15 +172,36 @@ class Adoption:
 
         Raises:
             Conflict: the head is another one; nothing is changed.
+            NotSynced: the head has moved; a power failure may undo it.
         """
         assert self.state is not None, "nothing to follow"
         with told_of_the_disk(self.dataset.folder):
             self._settle()
-        self.dataset.adopt(
-            self.state, self._fork, self._folded, expected_head=expected_head, keep=keep, first=first
-        )
+        try:
+            self.dataset.adopt(
+                self.state, self._fork, self._folded, expected_head=expected_head, keep=keep, first=first
+            )
+        except NotSynced:
+            self.discard()
+            raise
         self.discard()
         return self.state
+
+    def restore(self, blocks: Sequence[Multihash]) -> int:
+        """Moves blocks that the chain has already to their names, in place of damaged or missing files.
+
+        Args:
+            blocks: blocks of the chain. Those that were not stored here stay as they are.
+
+        Returns:
+            How many files were replaced.
+
+        Raises:
+            OdfError: a block is damaged, or the disk does not take it.
+        """
+        self._digests = bytearray().join(block.digest for block in blocks)
+        with told_of_the_disk(self.dataset.folder):
+            return self._settle()
 
     def discard(self) -> None:
         """Removes what has arrived and was not committed."""
@@ -192,18 +223,38 @@ class Adoption:
             raise NotFound(f"there is no block {block} in this dataset")
         return state
 
-    def _settle(self) -> None:
-        """Moves the blocks to their names, durably; they mean nothing before the head moves."""
+    def _settle(self) -> int:
+        """Moves the blocks to their names, durably; they mean nothing before the head moves.
+
+        Returns:
+            How many were moved.
+
+        Raises:
+            OdfError: the disk does not hold the bytes that were received.
+        """
         make_folder(Path(self._final))
+        moved = 0
         for start in range(0, len(self._digests), _BATCH * _DIGEST):
             part = bytes(self._digests[start : start + _BATCH * _DIGEST])
-            names = [str(Multihash(SHA3_256, part[at : at + _DIGEST])) for at in range(0, len(part), _DIGEST)]
+            hashes = [Multihash(SHA3_256, part[at : at + _DIGEST]) for at in range(0, len(part), _DIGEST)]
+            names = {str(each): each for each in hashes}
             waiting = [name for name in names if os.path.exists(f"{self._waiting}/{name}")]  # noqa: PTH110
             if waiting:
                 sync_files([f"{self._waiting}/{name}" for name in waiting])
+            # The hash of what was received says nothing of what the disk holds. Blocks are small.
+            for name, block_hash in names.items():
+                data = self.stored(block_hash)
+                if data is None or Multihash.sha3_256(data) != block_hash:
+                    raise OdfError(
+                        f"block {name} was not stored completely",
+                        where=str(self.dataset.folder),
+                        hint="nothing was committed; check the disk and its free space, then try again",
+                    )
             for name in waiting:
                 os.rename(f"{self._waiting}/{name}", f"{self._final}/{name}")  # noqa: PTH104
+            moved += len(waiting)
         sync_folder(Path(self._final))
+        return moved
 
     def _sweep(self) -> None:
         try:

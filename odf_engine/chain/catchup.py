@@ -9,6 +9,7 @@ from typing import Final
 from odf_engine.chain.index import ChainIndex, Folded, Position
 from odf_engine.chain.rows import StoredBlock
 from odf_engine.chain.state import ChainState, fold
+from odf_engine.chain.violations import CONTENT_ERRORS, unexpected
 from odf_engine.errors import ChainRuleViolated, Conflict
 from odf_engine.identity.multiformats import Multihash
 
@@ -92,4 +93,7 @@ def _folded(state: ChainState | None, stored: StoredBlock) -> ChainState:
             f"number {expected} comes next, not {stored.block.sequence_number}",
             block=str(stored.hash),
         )
-    return fold(state, stored.block, stored.hash)
+    try:
+        return fold(state, stored.block, stored.hash)
+    except CONTENT_ERRORS as error:
+        raise unexpected(stored.hash, error) from error

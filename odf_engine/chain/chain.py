@@ -202,6 +202,7 @@ class Dataset:
             ChainRuleViolated: an event may not follow what is there.
             NothingChanged: an event would say nothing new.
             BadData: a staged file is not what its event says.
+            NotSynced: the head has moved; a power failure may undo it.
         """
         if not events:
             raise UsageError("a commit needs at least one event")

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
 from odf_engine.chain.rows import BlockRow, SliceRow, StoredBlock, block_row, slice_row
-from odf_engine.chain.state import ChainState, decode_state, encode_state
+from odf_engine.chain.state import LARGEST_NUMBER, ChainState, decode_state, encode_state
+from odf_engine.chain.violations import CONTENT_ERRORS, unexpected
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect
@@ -23,9 +24,8 @@ from odf_engine.storage.databases import connect
 SNAPSHOT_EVERY: Final = 512
 """How far apart the states are that are kept for chains that are set back."""
 
-_FORMAT: Final = 4  # raise it whenever tables, ChainState or what is folded into it change
+_FORMAT: Final = 5  # raise it whenever tables, ChainState or what is folded into it change
 _BUSY_SECONDS: Final = 5.0
-_LARGEST: Final = 2**63 - 1  # SQLite's; only a nonsensical chain has larger numbers
 _TABLES: Final = """
 CREATE TABLE chains(id INTEGER PRIMARY KEY, head BLOB NOT NULL UNIQUE, sequence INTEGER NOT NULL,
   state BLOB NOT NULL);
@@ -145,8 +145,8 @@ class ChainIndex:
             f"SELECT {_SLICE} FROM slices WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ?"
             " ORDER BY sequence",
             at.chain,
-            first or 0,
-            _LARGEST if last is None else last,
+            _fit(first or 0),
+            LARGEST_NUMBER if last is None else _fit(last),
             at.sequence,
         )
         return [_slice_row(row) for row in rows]
@@ -356,7 +356,7 @@ def _own_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState
 def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[Folded]) -> None:
     db.executemany(
         f"INSERT INTO blocks(chain, {BLOCK_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [_block_values(chain, block_row(item.stored, item.before)) for item in blocks],
+        [_block_values(chain, _block_row(item)) for item in blocks],
     )
     db.executemany(
         f"INSERT INTO slices(chain, {_SLICE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -372,6 +372,13 @@ def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[Folded]) -> Non
     )
 
 
+def _block_row(item: Folded) -> BlockRow:
+    try:
+        return block_row(item.stored, item.before)
+    except CONTENT_ERRORS as error:
+        raise unexpected(item.stored.hash, error) from error
+
+
 def _block_values(chain: int, row: BlockRow) -> tuple[Any, ...]:
     named = (chain, row.sequence_number, bytes(row.hash), str(row.system_time))
     return (*named, row.kind, _fit(row.rows), row.summary, row.size)
@@ -384,7 +391,7 @@ def _slice_values(chain: int, row: SliceRow) -> tuple[Any, ...]:
 
 
 def _fit(number: int) -> int:
-    return min(number, _LARGEST)
+    return min(number, LARGEST_NUMBER)
 
 
 def _state(data: bytes) -> ChainState | None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from odf_engine.chain import data_rules as data
 from odf_engine.chain import setting_rules as setting
 from odf_engine.chain.snapshots import check_snapshot, normalise_event, normalise_transform
-from odf_engine.chain.state import ChainState, fold
+from odf_engine.chain.state import ChainState, find_unstorable, fold
 from odf_engine.chain.violations import broken
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.identity.multiformats import Multihash
@@ -109,6 +109,12 @@ def first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None
         )
 
 
+def number_range(state: ChainState | None, block: MetadataBlock, event: Any) -> None:
+    """Numbers are within the limits of what stores them."""
+    if (problem := find_unstorable(state, block)) is not None:
+        raise broken(block, "number-range", problem)
+
+
 # --- Every other block -------------------------------------------------------------------------
 
 
@@ -159,8 +165,15 @@ def event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None
 
 
 # The order is that in which a person wants to hear of them: position first, then meaning.
-_FIRST: Final[tuple[Rule, ...]] = (seed_first, first_sequence_number)
-_ALWAYS: Final[tuple[Rule, ...]] = (seed_once, prev_block, sequence_number, system_time, event_fits_kind)
+_FIRST: Final[tuple[Rule, ...]] = (seed_first, first_sequence_number, number_range)
+_ALWAYS: Final[tuple[Rule, ...]] = (
+    seed_once,
+    prev_block,
+    sequence_number,
+    system_time,
+    event_fits_kind,
+    number_range,
+)
 _DATA: Final[tuple[Rule, ...]] = (
     data.not_empty,
     data.watermark,

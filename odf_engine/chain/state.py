@@ -126,6 +126,8 @@ def _as_id(text: str) -> DatasetId | None:
         return None
 
 
+LARGEST_NUMBER: Final = 2**63 - 1
+
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 _DECODER: Final = msgspec.msgpack.Decoder(ChainState, dec_hook=decode_hook)
 
@@ -147,16 +149,58 @@ def decode_state(data: bytes) -> ChainState:
         raise ValueError("not the stored state of a chain") from error
 
 
+def find_unstorable(state: ChainState | None, block: MetadataBlock) -> str | None:
+    """What in a block this program cannot store, as a sentence; None when it can store all of it.
+
+    The format allows counts up to 2^64 - 1, and numbers of any length in JSON. Signed numbers of 64 bits
+    are the limit of SQLite, Arrow and Spark.
+
+    Args:
+        state: the state before the block; None for the first block.
+        block: the block.
+    """
+    event: Any = block.event
+    if not isinstance(event, AddData | ExecuteTransform):
+        try:
+            _ENCODER.encode(event)
+        except (OverflowError, ValueError) as error:
+            return f"{kind_of(event)} cannot be stored: {error}"
+        return _find_large([("sequence number", block.sequence_number)])
+    counts = [("sequence number", block.sequence_number), ("last offset", event.prev_offset or 0)]
+    if (data := event.new_data) is not None:
+        interval = data.offset_interval
+        counts += [("first offset", interval.start), ("last offset", interval.end)]
+        counts.append(("size of all data", data.size + (state.data_size if state else 0)))
+        counts.append(("number of records", count(data) + (state.records if state else 0)))
+    if (checkpoint := event.new_checkpoint) is not None:
+        counts.append(("checkpoint size", checkpoint.size))
+    if isinstance(event, ExecuteTransform):
+        for item in event.query_inputs:
+            counts += [("offset of an input", item.prev_offset or 0)]
+            counts += [("offset of an input", item.new_offset or 0)]
+    return _find_large(counts)
+
+
+def _find_large(counts: list[tuple[str, int]]) -> str | None:
+    for name, value in counts:
+        if value > LARGEST_NUMBER:
+            return f"its {name} {value} is larger than 2^63 - 1, the largest number that can be stored"
+    return None
+
+
 def fold(state: ChainState | None, block: MetadataBlock, block_hash: Multihash) -> ChainState:
     """The state after ``block``, given the state before it (None: it is the first).
 
-    Rules are not checked here: whatever a chain holds has a state. What is from a newer specification
-    changes nothing but the totals.
+    Rules are not checked here, but for those without which there is no state. What is from a newer
+    specification changes nothing but the totals.
 
     Raises:
-        ChainRuleViolated: the first block is no Seed, so that there is nothing to fold.
+        ChainRuleViolated: the first block is no Seed, or the block has numbers that cannot be stored.
     """
     event: Any = block.event
+    if (problem := find_unstorable(state, block)) is not None:
+        hint = "the dataset cannot be used; delete it, and pull it again once its publisher has corrected it"
+        raise ChainRuleViolated("number-range", problem, block=str(block_hash), hint=hint)
     if state is None:
         if not isinstance(event, Seed):
             raise ChainRuleViolated(

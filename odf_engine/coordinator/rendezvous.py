@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.files import open_file, open_no_follow
+from odf_engine.files import open_file, open_no_follow, write_all
 from odf_engine.workspace.where import check_odf_folder, user_name
 
 
@@ -136,7 +136,7 @@ class Rendezvous:
             mine = _lock(file)
             if mine:
                 os.ftruncate(file, 0)
-                os.write(file, f"{os.getpid()}\n".encode())
+                write_all(file, f"{os.getpid()}\n".encode())
             yield mine
         finally:
             os.close(file)  # and with it the lock; the file stays, so that nobody locks a removed one

@@ -11,7 +11,6 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha3_256
-from io import RawIOBase
 from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +28,7 @@ from odf_engine.data.row_groups import MAX_ROWS, row_groups
 from odf_engine.data.slice_rows import SliceRows, check_clash, check_event_time
 from odf_engine.data.value_bytes import decoded, plain_type, schema_bytes
 from odf_engine.errors import BadData, InvalidSchema, NotFound, OdfError
+from odf_engine.files import write_all
 from odf_engine.identity.multiformats import SHA3_256, Multihash
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval
 from odf_engine.metadata.timestamp import Timestamp
@@ -193,7 +193,7 @@ class _Sink:
 
     def write(self, data: bytes) -> int:
         with self._errors():
-            _write_all(self._file, data)
+            write_all(self._file.fileno(), data)
         self.hasher.update(data)
         self.size += len(data)
         return len(data)
@@ -211,12 +211,6 @@ class _Sink:
 
     def close(self) -> None:
         self.closed = True
-
-
-def _write_all(file: RawIOBase, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[file.write(view) or 0 :]
 
 
 @contextmanager

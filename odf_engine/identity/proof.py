@@ -134,7 +134,7 @@ def store_proof(folder: Path, proof: Proof) -> Path:
         Its file.
 
     Raises:
-        OSError: it cannot be written; what was there still is.
+        OSError: it cannot be written, and what was there still is; or it is written and not synced.
     """
     home = folder / PROOFS
     home.mkdir(exist_ok=True)

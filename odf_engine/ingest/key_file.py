@@ -12,7 +12,6 @@ a description in JSON; its length and checksum.
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from array import array
@@ -24,6 +23,7 @@ from typing import Any, Final, Self
 import pyarrow as pa
 
 from odf_engine.data.kernels import pc
+from odf_engine.files import write_all
 
 _PAGE: Final = 4096
 _SHIFT: Final = 9
@@ -172,9 +172,7 @@ class KeyFileWriter:
         for at, column in enumerate(batch.columns):
             data = _raw(column)
             place = at * self._stride + 8 * self.rows
-            while data:
-                written = os.pwrite(self._file.fileno(), data, place)
-                place, data = place + written, data[written:]
+            write_all(self._file.fileno(), data, place)
         self.rows += batch.num_rows
 
     def finish(self, **facts: Any) -> None:
@@ -197,8 +195,8 @@ class KeyFileWriter:
             }
         ).encode()
         checksum = zlib.crc32(description, zlib.crc32(sums.tobytes()))
-        self._file.seek(end)
-        self._file.write(sums.tobytes() + description + _TAIL.pack(len(description), checksum))
+        tail = sums.tobytes() + description + _TAIL.pack(len(description), checksum)
+        write_all(self._file.fileno(), tail, end)
 
 
 class _Checks:

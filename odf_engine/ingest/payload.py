@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import BadData, Cancelled, Conflict, InvalidSchema, OdfError
+from odf_engine.errors import BadData, Cancelled, Conflict, InvalidSchema, NotSynced, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.ingest.fetch import Payload
 from odf_engine.ingest.merge import merge
@@ -109,6 +109,7 @@ class PayloadJob:
         """Does it; returns the head that the dataset has then.
 
         Raises:
+            NotSynced: the head has moved; a power failure may undo it.
             OdfError: nothing was committed.
         """
         staged = self._dataset.staging_path("data")
@@ -119,7 +120,7 @@ class PayloadJob:
                 written, schema = (None, None) if reading is None else self._write(reading, staged)
             self._payload.check_unchanged()
             head = self._commit(written, schema, staged)
-        except Cancelled:
+        except (Cancelled, NotSynced):
             raise
         except OdfError:
             self._payload.check_unchanged()  # then whatever looked wrong is no wonder

@@ -15,7 +15,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from odf_engine.chain.state import ChainState
-from odf_engine.errors import BadData, Conflict, OdfError
+from odf_engine.errors import BadData, Conflict, NotSynced, OdfError
 from odf_engine.ingest.columns import PushedColumns
 from odf_engine.ingest.fetch import Payload, check_readable, stamp_of
 from odf_engine.ingest.folders import errors_of_the_disk, inner_folder, job_folder
@@ -99,6 +99,8 @@ def push(
                         strict=strict,
                     ).run()
             except OdfError as error:
+                if isinstance(error, NotSynced):
+                    done.append(path.name)
                 _say_done(error, done)
                 raise
             done.append(path.name)

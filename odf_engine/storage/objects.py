@@ -123,9 +123,13 @@ class LocalObjects:
         self.put_all({name: data})
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
-        """Stores several objects in their order, durably, and waits for the disk as little as it can."""
+        """Stores several objects in their order, durably, and waits for the disk as little as it can.
+
+        An object that is there stays as it is. A file of another size under its name is a damaged one,
+        and is replaced.
+        """
         for name, data in objects.items():
-            if self.exists(name):
+            if self._has_size(name, len(data)):
                 continue
             staged = self.staging_path()
             try:
@@ -142,11 +146,12 @@ class LocalObjects:
     def put_file(self, name: str, staged: Path) -> None:
         """Moves a finished file of this file system to its name, durably.
 
-        When the object is there already, the staged file is removed instead.
+        When the object is there already, the staged file is removed instead. A file of another size
+        under its name is a damaged one, and is replaced.
         """
         target = self.path(name)
         make_folder(self.folder)
-        if target.is_file():
+        if self._has_size(name, staged.stat().st_size):
             staged.unlink()
         else:
             sync_file(staged)
@@ -157,6 +162,12 @@ class LocalObjects:
         """A fresh name in the same folder for a file in the making; nothing is created but the folder."""
         make_folder(self.folder)
         return self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
+
+    def _has_size(self, name: str, size: int) -> bool:
+        try:
+            return self.size(name) == size
+        except NotFound:
+            return False
 
     def _missing(self, name: str) -> NotFound:
         return NotFound(f"object {name} is not in {self.folder}")

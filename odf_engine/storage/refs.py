@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock, NotFound
-from odf_engine.files import open_no_follow
+from odf_engine.files import open_no_follow, sync_change, sync_folder
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.storage.objects import STAGING_PREFIX, make_folder, sync_folder
+from odf_engine.storage.objects import STAGING_PREFIX, make_folder
 
 HEAD: Final = "head"
 _LOCK_SECONDS: Final = 30.0
@@ -71,6 +71,8 @@ class LocalRefs:
 
         Raises:
             Conflict: it points elsewhere, and still does.
+            NotSynced: the head points to ``new``, and may not do so after a power failure.
+            OSError: the reference cannot be written; if it is not the head, perhaps only not synced.
         """
         with self.locked():
             if self.get(name) != expected:
@@ -89,7 +91,10 @@ class LocalRefs:
                 staged.replace(self.folder / name)
             finally:
                 staged.unlink(missing_ok=True)
-            sync_folder(self.folder)
+            if name == HEAD:
+                sync_change(self.folder, "committed")
+            else:
+                sync_folder(self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

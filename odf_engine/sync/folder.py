@@ -11,16 +11,10 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from odf_engine.errors import BadData, MalformedBlock, NotFound, OdfError, SourceUnavailable
+from odf_engine.files import sync_file, sync_folder
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import is_name
-from odf_engine.storage.objects import (
-    LocalObjects,
-    find_name,
-    make_folder,
-    sweep_folder,
-    sync_file,
-    sync_folder,
-)
+from odf_engine.storage.objects import LocalObjects, find_name, make_folder, sweep_folder
 from odf_engine.storage.refs import HEAD, LocalRefs
 from odf_engine.sync.outgoing import check_own_place, pieces
 from odf_engine.sync.remote import Listed, ObjectFile, ObjectKind
@@ -124,7 +118,11 @@ class FolderRemote:
                 self._refs.compare_and_set(name, None, block)
 
     def set_head(self, expected: Multihash | None, new: Multihash) -> None:
-        """Moves the head, under the lock that programs beside this one use."""
+        """Moves the head, under the lock that programs beside this one use.
+
+        Raises:
+            NotSynced: the head has moved; a power failure may undo it.
+        """
         with self._writing():
             self._refs.compare_and_set(HEAD, expected, new)
         with suppress(OSError):  # what was killed some time ago left its files

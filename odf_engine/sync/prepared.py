@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from pathlib import Path
 from typing import Final
 
+from odf_engine.files import write_all
 from odf_engine.workspace.small_files import not_writable
 
 _MOST_KEPT: Final = 32
@@ -31,9 +32,7 @@ class Prepared:
         try:
             folder.mkdir(exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (it is kept)
-            rest = memoryview(text)
-            while rest:
-                rest = rest[self._file.write(rest) :]
+            write_all(self._file.fileno(), text)
         except OSError as error:
             raise not_writable(folder / "message", error) from error
         self.size = len(text)

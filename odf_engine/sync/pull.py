@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from odf_engine.chain.chain import Dataset
-from odf_engine.errors import AlreadyExists, Conflict, NotFound
+from odf_engine.errors import AlreadyExists, Conflict, MalformedBlock, NotFound, NotSynced
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
@@ -18,7 +19,7 @@ from odf_engine.metadata.model import Seed
 from odf_engine.progress import Reporter
 from odf_engine.sync.compare import Diverged, Relation, Walked
 from odf_engine.sync.remote import RemoteDataset
-from odf_engine.sync.taking import Taken, take, take_proof
+from odf_engine.sync.taking import Taken, restore, take, take_proof
 from odf_engine.workspace.appending import note_origin
 from odf_engine.workspace.arrivals import arriving
 from odf_engine.workspace.folders import ORIGIN_FILE
@@ -61,20 +62,27 @@ def pull_into(
     """Takes over what is new at the remote.
 
     With ``force`` the dataset becomes what the one there is, also where that has less; the reference
-    ``refs/before-pull-…``, named after the end of its hash, keeps the old head.
+    ``refs/before-pull-…``, named after the end of its hash, keeps the old head. Where the one there has
+    nothing new, ``force`` checks the objects here and fetches those that are damaged or missing.
 
     Raises:
+        MalformedBlock: a block of the dataset here is damaged, and ``force`` is not given.
         Diverged: both have changed since their common block, and ``force`` is not given.
         Conflict: it is another dataset, whatever is given; or somebody committed here meanwhile.
         BadData, ChainRuleViolated: the source is damaged.
         NotFound, SourceUnavailable, Cancelled: nothing is changed; what came whole is kept for the next time.
+        NotSynced: the dataset is updated; a power failure may undo it.
     """
     reporter.phase("compare")
     dataset, theirs = entry.dataset, _head_of(remote)
     ours = dataset.head()
+    restored = Taken(0, 0, 0)
+    if ours is not None and _needs_restoring(dataset, ours, theirs, force):
+        same = partial(_check_same, entry.id, remote.url)
+        restored = restore(dataset, remote, theirs, reporter, parallel=parallel, look=same)
     if ours is not None and (ours == theirs or (not force and dataset.holds(theirs))):
         take_proof(dataset, remote, theirs, reporter)
-        return _up_to_date(dataset, theirs)
+        return _up_to_date(dataset, theirs, restored)
 
     def first() -> None:  # before the blocks: nothing foreign may run in between
         if not (dataset.folder / ORIGIN_FILE).exists():
@@ -83,6 +91,32 @@ def pull_into(
     taken = take(dataset, remote, theirs, reporter, parallel=parallel, force=force, first=first)
     take_proof(dataset, remote, theirs, reporter)
     return _updated(ours, theirs, taken)
+
+
+def _needs_restoring(dataset: Dataset, ours: Multihash, theirs: Multihash, force: bool) -> bool:
+    """Whether the objects here have to be checked, and fetched again where they are damaged.
+
+    Raises:
+        MalformedBlock, NotFound: a block here is damaged or missing, and ``force`` is not given.
+    """
+    try:
+        dataset.state()
+        held = dataset.holds(theirs)
+        for block in (ours, theirs) if held else (ours,):
+            dataset.block(block)  # the index may hide that its file is damaged
+    except (MalformedBlock, NotFound) as error:
+        if not force:
+            error.hint = "add --force to the pull: it fetches damaged blocks again"
+            raise
+        return True
+    return held and force
+
+
+def _check_same(owner: DatasetId, url: str, walked: Walked) -> None:
+    """Raises Conflict at the first block of another dataset."""
+    event = walked.block.event
+    if isinstance(event, Seed) and event.dataset_id != owner:
+        raise Conflict(f"it is another dataset: {event.dataset_id}, where this one is {owner}", where=url)
 
 
 def pull_new(
@@ -125,10 +159,13 @@ def _pull_new(
 ) -> Pulled:
     dataset = Dataset(folder, workspace.index)
     look = _looking_for_it_here(workspace)
-    taken = Taken(0, 0, 0)
-    if dataset.head() != theirs:  # else all that was missing is its name
+    if dataset.head() == theirs:  # an earlier try had all but the name
+        taken = restore(dataset, remote, theirs, reporter, parallel=parallel)
+    else:
         try:
             taken = take(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+        except NotSynced as error:  # nobody sees the dataset yet
+            raise error.as_failure() from error
         except Conflict:
             if dataset.head() is None:
                 raise
@@ -149,16 +186,15 @@ def _head_of(remote: RemoteDataset) -> Multihash:
     return head
 
 
-def _up_to_date(dataset: Dataset, theirs: Multihash) -> Pulled:
+def _up_to_date(dataset: Dataset, theirs: Multihash, restored: Taken) -> Pulled:
     state = dataset.state()
     ahead = state.sequence_number - dataset.block(theirs).block.sequence_number
     return Pulled(
-        status="up-to-date",
+        status="updated" if restored.blocks or restored.bytes else "up-to-date",
         old_head=state.head,
         new_head=state.head,
         their_head=theirs,
-        blocks=0,
-        records=0,
+        **restored._asdict(),
         relation=Relation("ahead" if ahead else "equal", ahead, 0, theirs),
     )
 

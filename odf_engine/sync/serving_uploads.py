@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -11,7 +12,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from odf_engine.chain.staged import told_of_the_disk
 from odf_engine.errors import BadData, Conflict, NotFound, OdfError
+from odf_engine.files import write_all
 from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
 from odf_engine.identity.proof import MOST_BYTES, Proof, check, store_proof
 from odf_engine.storage.objects import LocalObjects
@@ -77,27 +80,37 @@ async def _take_object(
 
 
 class _Staged:
-    """An object in the making."""
+    """An object in the making. Methods raise OdfError when the disk does not take it."""
 
     def __init__(self, objects: LocalObjects, wanted: Multihash) -> None:
         self._objects = objects
         self._wanted = wanted
-        self._path = objects.staging_path()
-        self._file = self._path.open("xb", buffering=0)
         self._hasher: Any = _HASHERS[wanted.code]()
+        self._size = 0
+        with told_of_the_disk(objects.folder):
+            self._path = objects.staging_path()
+            self._file = self._path.open("xb", buffering=0)
 
     def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            rest = rest[self._file.write(rest) :]
+        with told_of_the_disk(self._objects.folder):
+            write_all(self._file.fileno(), data)
         self._hasher.update(data)
+        self._size += len(data)
 
     def keep(self) -> None:
-        """Gives it its name; BadData when it is something else."""
+        """Moves the file to its name.
+
+        Raises:
+            BadData: it has other bytes than its hash says.
+        """
         if self._hasher.digest() != self._wanted.digest:
             raise BadData("the bytes are not those of the hash")
-        os.fsync(self._file.fileno())
-        self._objects.put_file(str(self._wanted), self._path)
+        with told_of_the_disk(self._objects.folder):
+            # Every write was complete: a file of this size has the bytes that were hashed.
+            if os.fstat(self._file.fileno()).st_size != self._size:
+                raise OSError(errno.EIO, "not all bytes were stored", str(self._path))
+            os.fsync(self._file.fileno())
+            self._objects.put_file(str(self._wanted), self._path)
 
     def close(self) -> None:
         self._file.close()
@@ -120,7 +133,8 @@ def _keep_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
     if not entry.dataset.holds(head):
         raise NotFound("the dataset has no such block")
     check(proof, entry.id, head)
-    store_proof(entry.dataset.folder, proof)
+    with told_of_the_disk(entry.dataset.folder):
+        store_proof(entry.dataset.folder, proof)
 
 
 async def _go_on(request: web.BaseRequest) -> None:

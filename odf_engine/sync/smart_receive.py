@@ -13,11 +13,13 @@ from typing import Final
 
 from odf_engine.chain.adopting import Adoption
 from odf_engine.chain.chain import Dataset
-from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, OdfError
+from odf_engine.chain.staged import told_of_the_disk
+from odf_engine.errors import AlreadyExists, BadData, Conflict, NotFound, NotSynced, OdfError
+from odf_engine.files import sync_folder
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Seed
-from odf_engine.storage.objects import make_folder, sync_folder
+from odf_engine.storage.objects import make_folder
 from odf_engine.sync import messages as m
 from odf_engine.sync.archive import read_archive
 from odf_engine.sync.compare import Walked, checked
@@ -123,6 +125,7 @@ class Receiving:
         Raises:
             NotFound: an object did not come.
             Conflict: somebody else committed meanwhile, or took the name.
+            NotSynced: the head has moved, or the dataset was added; a power failure may undo it.
         """
         adoption, dataset = self._adopting, self._target_dataset
         for file in self.files:
@@ -130,10 +133,16 @@ class Receiving:
             here = self._has_arrived(file) or find(dataset, file) is not None
             if not (here if file in self._asked else self._is_whole(file)):
                 raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes did not come")
-        self._place(dataset)
+        with told_of_the_disk(dataset.folder):
+            self._place(dataset)
         before = self._before
         keep = f"{_KEEP}{before.short}" if before is not None and self._leaves else None
-        adoption.commit(before, keep=keep, first=self._note_origin)
+        try:
+            adoption.commit(before, keep=keep, first=self._note_origin)
+        except NotSynced as error:
+            if self._entry is None:  # nobody sees the dataset yet
+                raise error.as_failure() from error
+            raise
         if self._entry is None:
             assert self._folder is not None
             workspace = self._target.serving.workspace

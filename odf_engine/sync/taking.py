@@ -67,6 +67,49 @@ def take(
         return Taken(adoption.blocks, adoption.records, taking.bytes)
 
 
+def restore(
+    dataset: Dataset,
+    remote: RemoteDataset,
+    theirs: Multihash,
+    reporter: Reporter,
+    *,
+    parallel: int,
+    look: Callable[[Walked], None] = lambda walked: None,
+) -> Taken:
+    """Fetches the objects up to ``theirs`` that are damaged or missing here; the head does not move.
+
+    Blocks are checked by their hashes, slices and checkpoints by their sizes.
+
+    Args:
+        dataset: the dataset to restore.
+        remote: another copy of it.
+        theirs: the head of that copy.
+        reporter: receives the progress.
+        parallel: how many objects are fetched at the same time.
+        look: is called with every block of the copy, and may raise.
+
+    Returns:
+        How many blocks, and how many bytes of slices and checkpoints, were fetched.
+
+    Raises:
+        OdfError: an object cannot be fetched or stored.
+    """
+    reporter.phase("fetch")
+    with Adoption(dataset) as adoption:
+        blocks: list[Multihash] = []
+        with Intake(dataset.folder, adoption.arriving, remote, reporter, parallel) as intake:
+            intake.start()
+            for walked in walk(StoredFirst(remote, adoption), theirs, lambda block: False, reporter):
+                look(walked)
+                blocks.append(walked.hash)
+                for file in files_of(walked):
+                    intake.want(file)
+            intake.finish()
+        restored = adoption.restore(blocks)
+        adoption.discard()
+        return Taken(restored, 0, intake.bytes)
+
+
 class _Taking:
     """One transfer; ``leaves`` says whether blocks of the dataset are no part of the chain afterwards."""
 

@@ -293,8 +293,9 @@ class _Integrity:
             self._lost_data = False
         try:
             self._state = fold(self._state, block, block_hash)
-        except ChainRuleViolated:
-            return  # no Seed: the finding is there already
+        except ChainRuleViolated:  # no Seed, or numbers that cannot be stored: there is a finding already
+            if self._state is not None:
+                self._skip(block_hash, block.sequence_number)
 
     def _rules(self, block_hash: Multihash, block: MetadataBlock) -> None:
         if isinstance(block.event, Seed):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from odf_engine.errors import OdfError, UsageError
+from odf_engine.errors import NotSynced, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import SetTransform
 from odf_engine.workspace.folders import ORIGIN_FILE
@@ -18,8 +18,15 @@ if TYPE_CHECKING:
 
 def note_origin(entry: DatasetEntry, origin: str) -> None:
     """Notes where the definition of a dataset came from, when somebody else wrote it: such a dataset is
-    not one's own any more (see :mod:`odf_engine.workspace.trust`)."""
-    write_text(entry.dataset.folder / ORIGIN_FILE, origin)
+    not one's own any more (see :mod:`odf_engine.workspace.trust`).
+
+    Raises:
+        OdfError: it cannot be noted, or not durably: the definition must not be committed without it.
+    """
+    try:
+        write_text(entry.dataset.folder / ORIGIN_FILE, origin)
+    except NotSynced as error:
+        raise error.as_failure() from error
 
 
 def check_no_state(update: Update) -> None:

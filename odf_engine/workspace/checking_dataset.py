@@ -134,11 +134,17 @@ class _DatasetCheck:
     def _index(self) -> None:
         """Compares what the index says with what the blocks say."""
         index, head = self._workspace.index, self._entry.dataset.head()
-        if head is None or (known := index.state(head)) is None:
-            return  # it is caught up with when somebody reads
+        if head is None:
+            return
         fresh = Dataset(self._folder, ChainIndex(":memory:"))
         try:
-            if fresh.state() == known and _is_same(fresh, Dataset(self._folder, index)):
+            state = fresh.state()
+        except OdfError as error:
+            self._tell_broken(HEAD, error)
+            return
+        try:
+            known = index.state(head)  # where there is none, the next reader brings the index up to the head
+            if known is None or (state == known and _is_same(fresh, Dataset(self._folder, index))):
                 return
         except OdfError as error:
             self._reporter.line(f"{self._name}: {error}", "debug")

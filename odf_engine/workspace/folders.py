@@ -15,11 +15,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from odf_engine.errors import InvalidIdentity, OdfError
+from odf_engine.errors import InvalidIdentity, NotSynced, OdfError
+from odf_engine.files import sync_change, sync_folder
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
-from odf_engine.storage.objects import sync_folder
 from odf_engine.storage.refs import HEAD, LocalRefs
 from odf_engine.workspace.small_files import not_writable, write_text
 
@@ -156,16 +156,20 @@ class DatasetFolders:
         """Moves a dataset that was made elsewhere to its place, with its name and where it came from.
 
         Raises:
+            NotSynced: it is there; a power failure may undo it.
             OdfError: the file system does not take it.
         """
-        (folder / ALIAS_FILE).parent.mkdir(exist_ok=True)
-        write_text(folder / ALIAS_FILE, str(alias))
-        write_text(folder / ORIGIN_FILE, origin)
         try:
+            (folder / ALIAS_FILE).parent.mkdir(exist_ok=True)
+            write_text(folder / ALIAS_FILE, str(alias))
+            write_text(folder / ORIGIN_FILE, origin)
+            sync_folder(folder / "refs")  # an earlier try may have failed at just that
             folder.rename(self.path(dataset_id))
+        except NotSynced as error:
+            raise error.as_failure() from error
         except OSError as error:
             raise not_writable(self.path(dataset_id), error) from error
-        sync_folder(self.home)
+        sync_change(self.home, "the dataset was added")
 
     def discard(self, dataset_ids: Sequence[DatasetId]) -> None:
         """Removes datasets that were not made after all."""

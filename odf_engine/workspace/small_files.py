@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from odf_engine.errors import OdfError
-from odf_engine.files import open_file
-from odf_engine.storage.objects import sync_folder
+from odf_engine.files import open_file, sync_change
 
 
 def write_text(path: Path, text: str) -> None:
     """Replaces a file, readable by its owner alone, durably and in one step.
 
     Raises:
+        NotSynced: it is written; a power failure may undo it.
         OdfError: it cannot be written; it is what it was.
     """
     try:
@@ -62,4 +62,4 @@ def _write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-    sync_folder(path.parent)
+    sync_change(path.parent, f"{path.name} was written")

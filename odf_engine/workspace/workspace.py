@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.chain.index import ChainIndex
-from odf_engine.errors import AlreadyExists, Conflict, NotFound, OdfError
+from odf_engine.errors import AlreadyExists, Conflict, NotFound, NotSynced, OdfError
 from odf_engine.identity.did import DatasetId, KeyStore, new_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
@@ -408,10 +408,12 @@ class Workspace:
                     plan.events, system_time=now, expected_head=None, block_version=version
                 )
             self._folders.publish(heads)
-        except BaseException:
+        except BaseException as error:
             for dataset_id in ids:
                 self.keys.forget(dataset_id)
             self._folders.discard(ids)
+            if isinstance(error, NotSynced):
+                raise error.as_failure() from error  # what was committed is discarded again
             raise
         return [self._entry(plan.id, plan.alias) for plan in plans]
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Any, Final
 
 import click
 
 from odf_engine.coordinator.telling import tell_changed
-from odf_engine.errors import InvalidManifest, NotFound, UsageError
+from odf_engine.errors import InvalidManifest, NotFound, SourceUnavailable, UsageError
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
 from odf_engine.metadata.timestamp import Timestamp
@@ -18,15 +19,19 @@ from odf_engine.workspace.lineage import Graph
 from odf_engine.workspace.workspace import Summary, Workspace
 from odf_tui import humane
 from odf_tui.cli.output import (
+    MOST_TEXT_BYTES,
     open_workspace,
     options_of,
     print_json,
     print_table,
     print_yaml,
+    read_text,
     say,
     verb,
 )
 from odf_tui.status import Status, read_statuses
+
+_DOWNLOAD_SECONDS: Final = 60.0
 
 
 @verb("init", example="odf init")
@@ -126,7 +131,7 @@ def _read(text: str, source: str) -> list[DatasetSnapshot]:
 
 def _read_sources(name: str, recursive: bool) -> list[tuple[str, str]]:
     if name == "-":
-        return [("stdin", sys.stdin.read())]
+        return [("stdin", _decoded(name, "stdin"))]
     if _is_url(name):
         return [(name, _download(name))]
     path = Path(name)
@@ -143,29 +148,67 @@ def _is_url(name: str) -> bool:
 
 
 def _download(url: str) -> str:
-    from urllib.error import HTTPError, URLError
-    from urllib.request import urlopen
+    """Downloads a manifest.
 
+    Raises:
+        NotFound: the server does not have it, or cannot be reached.
+        SourceUnavailable: it does not arrive in :data:`_DOWNLOAD_SECONDS`.
+        InvalidManifest: it is too large, or not UTF-8 text.
+    """
+    from concurrent.futures import Future  # only a download needs it, and its logging
+
+    result: Future[bytes] = Future()
+
+    def fetch() -> None:
+        try:
+            result.set_result(_fetch(url))
+        except BaseException as error:
+            result.set_exception(error)
+
+    # The time limit of a socket is for one call: a server that sends a byte now and then never exceeds it.
+    Thread(target=fetch, daemon=True).start()
     try:
-        with urlopen(url, timeout=30) as response:
-            return response.read().decode("utf-8")
-    except HTTPError as error:
-        raise NotFound(f"the server answered {error.code} {error.reason}", where=url) from None
-    except (URLError, OSError) as error:
-        raise NotFound(f"it could not be fetched: {error}", where=url) from None
+        return result.result(_DOWNLOAD_SECONDS).decode("utf-8")
+    except TimeoutError:
+        raise SourceUnavailable(
+            f"the manifest did not arrive within {_DOWNLOAD_SECONDS:.0f} seconds",
+            hint="check the address; or download the manifest, and add the file",
+            where=url,
+        ) from None
     except UnicodeDecodeError:
         raise InvalidManifest("the answer is not UTF-8 text", where=url) from None
 
 
-def _text(path: Path) -> str:
+def _fetch(url: str) -> bytes:
+    from http.client import HTTPException
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
     try:
-        return path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise NotFound(f"there is no file {path}") from None
+        with urlopen(url, timeout=30) as response:
+            data = response.read(MOST_TEXT_BYTES + 1)
+    except HTTPError as error:
+        raise NotFound(f"the server answered {error.code} {error.reason}", where=url) from None
+    except (HTTPException, OSError) as error:
+        raise NotFound(f"it could not be fetched: {error}", where=url) from None
+    if len(data) > MOST_TEXT_BYTES:
+        raise InvalidManifest(
+            f"the answer has more than {MOST_TEXT_BYTES:,} bytes", hint="check the address", where=url
+        )
+    return data
+
+
+def _text(path: Path) -> str:
+    if not path.exists():
+        raise NotFound(f"there is no file {path}")
+    return _decoded(str(path), str(path))
+
+
+def _decoded(name: str, source: str) -> str:
+    try:
+        return read_text(name)
     except UnicodeDecodeError as error:
-        raise InvalidManifest("the file is not UTF-8 text", where=f"{path}: byte {error.start}") from None
-    except OSError as error:
-        raise NotFound(f"{path} cannot be read: {error.strerror}") from None
+        raise InvalidManifest("the file is not UTF-8 text", where=f"{source}: byte {error.start}") from None
 
 
 @verb("new", example="odf new com.example.cases --root > cases.yaml")
@@ -249,6 +292,9 @@ def list_verb() -> None:
         ],
         right=["blocks", "records", "size"],
     )
+    for summary in summaries:
+        if summary.problem is not None:
+            say(humane.plain(f"{summary.name}: {summary.problem}"))
 
 
 def _origins(workspace: Workspace, summaries: list[Summary]) -> dict[str, str]:

@@ -15,7 +15,16 @@ from odf_engine.identity import proof as proofs
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 from odf_engine.workspace.workspace import Workspace
-from odf_tui.cli.output import common_options, open_workspace, options_of, print_json, print_table, say, verb
+from odf_tui.cli.output import (
+    common_options,
+    open_workspace,
+    options_of,
+    print_json,
+    print_table,
+    read_bytes,
+    say,
+    verb,
+)
 from odf_tui.verdict import up_to
 
 _LONGEST_PEM: Final = 1 << 16
@@ -272,17 +281,7 @@ def _is_hash(data: bytes) -> bool:
 
 
 def _read(name: str, at_most: int) -> bytes:
-    try:
-        if name == "-":
-            data = sys.stdin.buffer.read(at_most + 1)
-        else:
-            with Path(name).open("rb") as file:
-                data = file.read(at_most + 1)
-    except OSError as error:
-        raise NotFound(f"{name} cannot be read: {error.strerror}") from None
-    if len(data) > at_most:
-        raise UsageError(f"{name} has more than {at_most:,} bytes", hint="of a large file, sign a hash of it")
-    return data
+    return read_bytes(name, at_most, hint="of a large file, sign a hash of it")
 
 
 def _passphrase(file: Path) -> str:

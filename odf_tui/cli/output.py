@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
+from odf_engine.errors import NotFound, UsageError
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+MOST_TEXT_BYTES: Final = 16 << 20
+"""Of a manifest or a query; larger input is refused instead of read into memory."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -118,6 +123,36 @@ def console(stderr: bool = False) -> Console:
         width=width,
         soft_wrap=not stream.isatty(),
     )
+
+
+def read_bytes(name: str, at_most: int = MOST_TEXT_BYTES, *, hint: str | None = None) -> bytes:
+    """Reads a file that an argument names, or stdin for ``-``, into memory.
+
+    Raises:
+        NotFound: the file cannot be read.
+        UsageError: it has more than ``at_most`` bytes.
+    """
+    try:
+        if name == "-":
+            data = sys.stdin.buffer.read(at_most + 1)
+        else:
+            with Path(name).open("rb") as file:
+                data = file.read(at_most + 1)
+    except OSError as error:
+        raise NotFound(f"{name} cannot be read: {error.strerror}") from None
+    if len(data) > at_most:
+        raise UsageError(f"{'stdin' if name == '-' else name} has more than {at_most:,} bytes", hint=hint)
+    return data
+
+
+def read_text(name: str) -> str:
+    """Reads UTF-8 text like :func:`read_bytes`; all line ends become line feeds.
+
+    Raises:
+        NotFound, UsageError: as there.
+        UnicodeDecodeError: it is not UTF-8.
+    """
+    return io.TextIOWrapper(io.BytesIO(read_bytes(name)), encoding="utf-8").read()
 
 
 def print_json(document: Any) -> None:

@@ -9,21 +9,12 @@ import click
 
 from odf_engine.errors import InvalidManifest, NotFound
 from odf_engine.identity.multiformats import Multihash
-from odf_tui.cli.output import options_of, print_json, verb
+from odf_tui.cli.output import options_of, print_json, read_bytes, verb
 
 
 @click.group("block")
 def block_verb() -> None:
     """Metadata blocks between YAML and bytes."""
-
-
-def _read_bytes(name: str) -> bytes:
-    if name == "-":
-        return sys.stdin.buffer.read()
-    try:
-        return Path(name).read_bytes()
-    except OSError as error:
-        raise NotFound(f"{name} cannot be read: {error.strerror}") from None
 
 
 @verb("encode", example="odf block encode block.yaml -o block.bin")
@@ -37,7 +28,7 @@ def encode(file: str, block_version: str | None, output: Path | None) -> None:
 
     source = "stdin" if file == "-" else file
     try:
-        text = _read_bytes(file).decode("utf-8")
+        text = read_bytes(file).decode("utf-8")
     except UnicodeDecodeError as error:
         raise InvalidManifest("the file is not UTF-8 text", where=f"{source}: byte {error.start}") from None
     block, version = read_block_manifest(text, source)
@@ -58,7 +49,7 @@ def decode(file: str) -> None:
     from odf_engine.metadata.flatbuffers import decode_block
     from odf_engine.metadata.yaml import block_to_yaml, to_plain
 
-    decoded = decode_block(_read_bytes(file))
+    decoded = decode_block(read_bytes(file))
     if options_of().json:
         print_json({"kind": "MetadataBlock", "version": decoded.version, "content": to_plain(decoded.block)})
     else:

@@ -14,13 +14,13 @@ import click
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Job, JobState, Query
-from odf_engine.errors import OdfError, UsageError
+from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.files import open_file
 from odf_engine.metadata.sql_text import headline
 from odf_tui import humane
 from odf_tui.cli.data import exit_code
 from odf_tui.cli.follow import follow
-from odf_tui.cli.output import open_workspace, options_of, say, verb
+from odf_tui.cli.output import open_workspace, options_of, read_text, say, verb
 
 if TYPE_CHECKING:
     from odf_engine.workspace.workspace import Workspace
@@ -178,15 +178,14 @@ def pin_lines(pins: Sequence[dict[str, Any]]) -> list[str]:
 
 def _text(query: str) -> str:
     """The query: the argument, or the stdin or file that it names."""
-    if query == "-":
-        return sys.stdin.read()
-    if not query.startswith("@"):
+    if query != "-" and not query.startswith("@"):
         return query
     try:
-        return Path(query[1:]).expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UsageError(f"the file of the query cannot be read: {reason}", hint=query[1:]) from None
+        return read_text(query if query == "-" else str(Path(query[1:]).expanduser()))
+    except NotFound as error:
+        raise UsageError(error.message) from None
+    except UnicodeDecodeError:
+        raise UsageError(f"the query is not UTF-8 text: {query}") from None
 
 
 def _say_failure(job: Job) -> None:

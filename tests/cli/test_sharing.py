@@ -22,6 +22,7 @@ import pytest
 from odf_engine.coordinator.client import Client, read_journal, run_jobs
 from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.errors import OdfError
+from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval
 from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
@@ -34,6 +35,7 @@ from tests.sync.builders import (
     as_repository,
     copy_into,
     describe,
+    forge,
     make_derivative,
     make_root,
 )
@@ -116,6 +118,64 @@ def diverged(fresh: Odf, there: Odf, theirs: Any, mine: Any) -> None:
     describe(mine, "more")
     ran = fresh("pull", "numbers")
     assert ran.out == "numbers: up to date (1 block ahead of shop/numbers)\n"
+
+
+def test_a_damaged_copy_is_fetched_again(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:
+    assert fresh("pull", str(shop / "numbers")).code == 0
+    folder = Workspace(tmp_path).resolve("numbers").dataset.folder
+    block = folder / "blocks" / (folder / "refs" / "head").read_text()
+    whole = block.read_bytes()
+    block.write_bytes(whole[:-1])
+    assert fresh("verify", "numbers").code == 3
+    ran = fresh("pull", "numbers")
+    assert (ran.code, ran.out) == (1, "")
+    assert "the block is damaged" in ran.err
+    assert "add --force to the pull" in ran.err
+    ran = fresh("pull", "numbers", "--force")
+    assert (ran.code, block.read_bytes()) == (0, whole), ran.err
+    assert ran.out.startswith("numbers: 0 records in 1 block, from ")
+    assert fresh("verify", "numbers").code == 0
+
+
+def test_a_dataset_that_cannot_be_read_stops_no_other(
+    fresh: Odf, there: Odf, shop: Path, tmp_path: Path
+) -> None:
+    workspace = Workspace(tmp_path)
+    assert fresh("pull", *map(str, map(shop.joinpath, ("numbers", "joe/cities")))).code == 0
+    damaged = workspace.resolve("cities")
+    state = damaged.dataset.state()
+    assert state.last_offset is not None
+    known = damaged.dataset.slices()[0]
+    interval = OffsetInterval(state.last_offset + 1, 2**64 - 1)
+    data = DataSlice(known.logical_hash, known.physical_hash, interval, known.size)
+    forge(
+        damaged.dataset, AddData(prev_offset=state.last_offset, new_data=data, new_watermark=state.watermark)
+    )
+
+    ran = fresh("list")
+    assert [line.split()[:3] for line in ran.out.splitlines()[1:]] == [
+        ["cities", "Root", "failed"], ["numbers", "Root", "current"],
+    ]  # fmt: skip
+    assert "cities: its last offset 18446744073709551615 is larger than 2^63 - 1" in ran.err
+    assert fresh("graph").out == "◇ cities\n◇ numbers\n"
+    assert fresh("show", "numbers").code == fresh("tail", "numbers").code == 0
+    for verb in ("show", "log", "tail"):
+        ran = fresh(verb, "cities")
+        assert (ran.code, ran.out) == (1, "")
+        assert "(rule number-range)" in ran.err
+    ran = fresh("verify", "--all")
+    assert ran.code == 3
+    assert "numbers: valid" in ran.out
+    assert "number-range: block " in ran.out
+    ran = fresh("fsck")
+    assert ran.code == 3
+    assert [line.split()[1:3] for line in ran.out.splitlines()[:1]] == [["chain-damaged", "cities:"]]
+    ran = fresh("pull", "--all")
+    assert ran.code == 1
+    assert ran.out.startswith("numbers: up to date")
+    assert "cities: block " in ran.err
+    assert fresh("delete", "--yes", "cities").code == 0
+    assert [each["name"] for each in fresh("list", "--json").json] == ["numbers"]
 
 
 def test_names_of_what_is_new(fresh: Odf, there: Odf, shop: Path, tmp_path: Path) -> None:

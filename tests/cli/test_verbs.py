@@ -9,6 +9,7 @@ import pytest
 
 from odf_tui.cli.verbs import VERBS
 from tests.cli.conftest import Odf, call_odf, run_odf
+from tests.sync.hostile_server import Exchange, hostile
 
 
 def test_without_a_workspace_it_says_how_to_make_one(tmp_path: Path) -> None:
@@ -111,3 +112,46 @@ def test_private_keys_are_closed(fresh: Odf, tmp_path: Path) -> None:
     fresh("add", "-", input=fresh("new", "cases", "--root").out)
     (key,) = (tmp_path / ".odf" / "keys").iterdir()
     assert key.stat().st_mode & 0o777 == 0o600
+
+
+# --- Endless input ---------------------------------------------------------------------------------
+
+
+def test_an_endless_manifest_of_a_server_is_refused(
+    fresh: Odf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/yaml\r\n"
+
+    def endless(exchange: Exchange) -> None:
+        exchange.send(head + b"\r\n")
+        exchange.forever(b"# more\n" * 10_000)
+
+    with hostile(tmp_path) as server:
+        server.says["endless"] = endless
+        ran = fresh("add", f"{server.url}endless.yaml")
+        assert (ran.code, ran.out) == (1, "")
+        assert "endless.yaml: the answer has more than 16,777,216 bytes" in ran.err
+        assert server.sent < 64 << 20
+
+        monkeypatch.setattr("odf_tui.cli.datasets._DOWNLOAD_SECONDS", 0.5)
+        for name, answer in (
+            ("body", head + b"\r\n" + b"#" * 9000),
+            ("head", head + b"X-More: " + b"x" * 9000),
+        ):
+            server.says[name] = lambda exchange, answer=answer: exchange.slowly(answer)
+            ran = fresh("add", f"{server.url}{name}.yaml")
+            assert (ran.code, ran.out) == (1, "")
+            assert f"{name}.yaml: the manifest did not arrive within" in ran.err
+            assert "download the manifest, and add the file" in ran.err
+
+
+def test_endless_files_and_pipes_are_refused(fresh: Odf) -> None:
+    for arguments in (["add"], ["block", "decode"], ["block", "encode"]):
+        ran = fresh(*arguments, "/dev/zero")
+        assert (ran.code, ran.out) == (2, "")
+        assert "/dev/zero has more than 16,777,216 bytes" in ran.err
+    for arguments in (["add", "-"], ["block", "decode", "-"], ["sql", "-"]):
+        ran = fresh(*arguments, input=b"#" * ((16 << 20) + 1))
+        assert (ran.code, ran.out) == (2, "")
+        assert "stdin has more than 16,777,216 bytes" in ran.err
+    assert "/dev/zero has more than" in fresh("sql", "@/dev/zero").err

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import errno
+import os
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -504,16 +504,14 @@ def test_an_error_of_the_source_removes_the_file_and_passes_as_it_is(tmp_path: P
 
 @pytest.mark.parametrize("call", [0, 3, 20])
 def test_a_full_disk_is_said_clearly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int) -> None:
-    class Full(FileIO):
-        calls = 0
+    write, calls = os.write, iter(range(1_000_000))
 
-        def write(self, data: Any) -> int:
-            Full.calls += 1
-            if Full.calls > call:
-                raise OSError(errno.ENOSPC, "No space left on device")
-            return super().write(data)
+    def full(descriptor: int, data: bytes) -> int:
+        if next(calls) >= call:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(descriptor, data)
 
-    monkeypatch.setattr(Path, "open", lambda self, mode, buffering: Full(str(self), mode))
+    monkeypatch.setattr("os.write", full)
     with pytest.raises(OdfError, match="disk is full") as caught:
         written(_many(), tmp_path / "s")
     assert caught.value.hint is not None

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
+import os
 import zipfile
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +18,15 @@ import pytest
 import shapefile
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.errors import BadData, InvalidSchema, OdfError, SourceUnavailable, Unsupported, UsageError
+from odf_engine.errors import (
+    BadData,
+    InvalidSchema,
+    NotSynced,
+    OdfError,
+    SourceUnavailable,
+    Unsupported,
+    UsageError,
+)
 from odf_engine.ingest.poll import PullResult
 from odf_engine.ingest.push import push
 from odf_engine.metadata.model import (
@@ -150,6 +161,31 @@ def test_files_one_after_the_other(pushed: Pushed) -> None:
     assert "good.ndjson" in (caught.value.hint or "")
     assert caught.value.excerpt == ('2 | {"at": 1, "id":',)
     assert pushed.rows("id")[-1] == (7,)
+
+
+def test_a_file_whose_commit_could_not_be_synced_is_in_the_dataset(
+    pushed: Pushed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pushed.define(SOURCE.format(name="default", read=NDJSON, merge="{kind: Append}"))
+    for number in (1, 2):
+        (pushed.workspace.folder / f"{number}.ndjson").write_text(
+            f'{{"at": "2026-05-0{number}T00:00:00Z", "id": {number}, "note": "one row"}}\n'
+        )
+    fsync = os.fsync
+
+    def fail(descriptor: int) -> None:
+        if Path(f"/proc/self/fd/{descriptor}").readlink() == pushed.dataset.folder / "refs":
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(NotSynced, match="committed, but could not be synced to disk") as caught:
+        pushed.push("1.ndjson", "2.ndjson")
+    assert "already in the dataset: 1.ndjson; push only the files after it" in (caught.value.hint or "")
+    monkeypatch.undo()
+    assert pushed.dataset.state().records == 1
+    pushed.push("2.ndjson")
+    assert pushed.dataset.state().records == 2
 
 
 def test_which_source_takes_it(pushed: Pushed) -> None:

@@ -34,9 +34,18 @@ def test_put_and_read(store: LocalObjects) -> None:
 def test_an_object_that_is_there_stays_as_it_is(store: LocalObjects) -> None:
     store.put("name", DATA)
     before = store.path("name").stat()
-    store.put("name", b"other")
+    store.put("name", DATA[::-1])
     assert store.read("name") == DATA
     assert store.path("name").stat().st_ino == before.st_ino
+
+
+def test_a_truncated_object_is_replaced(store: LocalObjects) -> None:
+    staged = store.staging_path()
+    staged.write_bytes(DATA)
+    for put in (lambda: store.put("name", DATA), lambda: store.put_file("name", staged)):
+        store.path("name").write_bytes(DATA[:4])
+        put()
+        assert store.read("name") == DATA
 
 
 def test_a_staged_file_is_moved_to_its_name(store: LocalObjects) -> None:

@@ -13,6 +13,7 @@ from odf_engine.errors import (
     BadData,
     ChainRuleViolated,
     Conflict,
+    MalformedBlock,
     NotFound,
     OdfError,
 )
@@ -105,6 +106,42 @@ def test_up_to_date_behind_and_ahead(here: Workspace, there: Workspace) -> None:
     pulled = into(entry, url_of(source))
     assert (pulled.status, pulled.new_head) == ("up-to-date", head)
     assert pulled.relation == Relation("ahead", 2, 0, source.dataset.head())
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+def test_force_fetches_damaged_objects_again(here: Workspace, there: Workspace, indexed: bool) -> None:
+    source = builders.make_root(there, slices=2, blocks=2)
+    entry, _ = new(here, url_of(source))
+    folder = entry.dataset.folder
+    numbers = [str(stored.hash) for stored in entry.dataset.blocks(newest_first=False)]
+    damaged = [
+        folder / "blocks" / numbers[1],
+        folder / "blocks" / numbers[-1],
+        next((folder / "data").iterdir()),
+    ]
+    for path in damaged:
+        path.write_bytes(path.read_bytes()[:-10])
+    (folder / "blocks" / numbers[2]).unlink()
+    if not indexed:
+        here.index.remake()
+    entry = Workspace(here.folder).resolve("pulled")
+
+    for _ in range(2):
+        with pytest.raises(MalformedBlock, match="damaged") as found:
+            into(entry, url_of(source))
+        assert found.value.hint is not None
+        assert "--force" in found.value.hint
+        builders.add_blocks(source, 1)  # the next time, there is also something new
+
+    pulled = into(entry, url_of(source), force=True)
+    assert pulled.new_head == source.dataset.head()
+    assert pulled.status == "updated"
+    assert chain(folder) == chain(source.dataset.folder)
+    for path in (*damaged, folder / "blocks" / numbers[2]):
+        right = source.dataset.folder / path.relative_to(folder)
+        assert path.read_bytes() == right.read_bytes()
+    assert into(entry, url_of(source), force=True).status == "up-to-date"
+    assert not (folder / "info" / "arriving").exists()
 
 
 def test_divergence_is_a_conflict_with_numbers(here: Workspace, there: Workspace) -> None:

@@ -18,7 +18,15 @@ from odf_engine.errors import OdfError, Unsupported
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.flatbuffers import decode_block, encode_block
-from odf_engine.metadata.model import DatasetKind, MetadataBlock, SetInfo
+from odf_engine.metadata.model import (
+    AddData,
+    DatasetKind,
+    DataSlice,
+    MetadataBlock,
+    MetadataEvent,
+    OffsetInterval,
+    SetInfo,
+)
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.workstation import Workstation
@@ -108,19 +116,33 @@ def _put_head(entry: DatasetEntry, data: bytes) -> None:
     (entry.dataset.folder / "refs" / "head").write_text(str(block_hash))
 
 
-def _next_block(entry: DatasetEntry) -> bytes:
+def _next_block(entry: DatasetEntry, event: MetadataEvent) -> bytes:
     state = entry.dataset.state()
     block = MetadataBlock(
         system_time=state.system_time,
         prev_block_hash=state.head,
         sequence_number=state.sequence_number + 1,
-        event=SetInfo("of a newer time"),
+        event=event,
     )
     return encode_block(block)
 
 
+def _records_to(entry: DatasetEntry, end: int) -> None:
+    """Puts a slice at the head that has offsets up to ``end``, as its block says."""
+    state, known = entry.dataset.state(), entry.dataset.slices()[0]
+    assert state.last_offset is not None
+    interval = OffsetInterval(state.last_offset + 1, end)
+    data = DataSlice(known.logical_hash, known.physical_hash, interval, known.size)
+    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=state.watermark)
+    _put_head(entry, _next_block(entry, event))
+
+
+def _large_offsets(entry: DatasetEntry) -> None:
+    _records_to(entry, 2**64 - 1)
+
+
 def _unknown_version(entry: DatasetEntry) -> None:
-    _put_head(entry, _changed(_next_block(entry), "version: block version 99"))
+    _put_head(entry, _changed(_next_block(entry, SetInfo("of a newer time")), "version: block version 99"))
 
 
 def _changed(data: bytes, wanted: str) -> bytes:
@@ -137,7 +159,7 @@ def _changed(data: bytes, wanted: str) -> bytes:
 
 
 def _unknown_event(entry: DatasetEntry) -> None:
-    _put_head(entry, _changed(_next_block(entry), "event: member 99"))
+    _put_head(entry, _changed(_next_block(entry, SetInfo("of a newer time")), "event: member 99"))
 
 
 BROKEN: dict[str, tuple[Damage, str, str]] = {
@@ -147,6 +169,7 @@ BROKEN: dict[str, tuple[Damage, str, str]] = {
     "nowhere": (_head_to_nothing, "the block is missing", "bring it back from a copy of the dataset"),
     "garbage": (_garbage_head, "refs/head does not hold the hash of a block", "bring it back from a copy"),
     "headless": (_no_head, "refs/head is missing, which names the newest", "bring it back from a copy"),
+    "numbers": (_large_offsets, "is larger than 2^63 - 1", "the dataset cannot be used; delete it"),
     "newer": (_unknown_version, "block version 99 is not one of those", "a newer version of this program"),
 }
 
@@ -168,6 +191,18 @@ async def test_a_broken_chain_is_said_and_the_rest_goes_on(workspace: Workspace,
         assert "\x1b" not in drive.text()
         for key in ("p", "enter", "escape", "2", "enter", "escape", "3", "enter", "y", "4", "1", "k"):
             await drive.press(key)
+        await drive.press("3", "G")
+        assert "row 900 of 900" in drive.text()
+
+
+async def test_a_slice_of_fewer_rows_than_its_block_says(workspace: Workspace) -> None:
+    _records_to(workspace.resolve("wrecks"), 2**63 - 2)
+    forget_index(workspace)
+    async with opened(workspace, (160, 36)) as drive:
+        await drive.press("j")
+        await drive.press("2", "3", "g", "G")
+        assert "the slice has 300 rows where its block says 9223372036854774907" in drive.text()
+        await drive.press("1", "k")
         await drive.press("3", "G")
         assert "row 900 of 900" in drive.text()
 

@@ -394,6 +394,23 @@ def test_a_summary_tells_what_the_chain_amounts_to(workspace: Workspace, append:
     assert after.folder == entry.dataset.folder
 
 
+@pytest.mark.parametrize("function", ["odf_engine.chain.catchup.fold", "odf_engine.chain.index.block_row"])
+def test_unexpected_content_is_a_problem_of_its_dataset(
+    workspace: Workspace, monkeypatch: pytest.MonkeyPatch, function: str
+) -> None:
+    def fail(*arguments: Any) -> None:
+        raise KeyError("surprise")
+
+    [made] = workspace.add([root("cases")])
+    workspace.index.remake()
+    monkeypatch.setattr(function, fail)
+    [summary] = Workspace(workspace.folder).summaries()
+    assert summary.problem is not None
+    assert "the block has content that cannot be processed: KeyError: 'surprise'" in summary.problem
+    workspace.delete(made)
+    assert workspace.datasets() == []
+
+
 def test_a_damaged_dataset_is_listed_with_its_problem(workspace: Workspace) -> None:
     workspace.add([root("good"), root("lost"), root("bad"), root("nameless")])
     (workspace.resolve("lost").dataset.folder / "refs" / "head").unlink()
