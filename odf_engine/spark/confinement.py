@@ -7,6 +7,7 @@ any name in it, may consist of known kinds of nodes only, and the analysed plan 
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
 from functools import lru_cache, partial
@@ -153,14 +154,13 @@ def _walker(java: Any, gateway: Any) -> Any:
     interfaces = gateway.new_array(java.java.lang.Class, 1)
     interfaces[0] = java.java.lang.Class.forName("java.util.function.Function")
     evaluator = java.org.codehaus.janino.ClassBodyEvaluator()
+    # Two threads may compile it at once, and Py4J finds methods by the name of a class.
+    evaluator.setClassName(f"odf.Walker{uuid.uuid4().hex}")
     evaluator.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
     evaluator.setImplementedInterfaces(interfaces)
     evaluator.cook(_WALKER)
-    return (
-        evaluator.getClazz()
-        .getDeclaredConstructors()[0]
-        .newInstance(gateway.new_array(java.java.lang.Object, 0))
-    )
+    constructor = evaluator.getClazz().getDeclaredConstructors()[0]
+    return constructor.newInstance(gateway.new_array(java.java.lang.Object, 0))
 
 
 def _items(sequence: Any) -> Iterator[Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from odf_engine.metadata.model import SqlQueryStep
-from odf_engine.spark.confinement import _ALLOWED, _nodes, check_analysed, check_confined
+from odf_engine.spark.confinement import _ALLOWED, _nodes, _walker, check_analysed, check_confined
 from odf_engine.spark.errors import QueryError
 from odf_engine.spark.query import run_query
 
@@ -265,6 +267,20 @@ def test_other_queries_pass(session: SparkSession) -> None:
         kinds |= {kind for kind, _ in _nodes(session, plan)}
     # The grammar of ASOF JOIN is disabled by default.
     assert _ALLOWED - kinds == {"AsOfJoin"}
+
+
+def test_queries_are_checked_at_the_same_time(session: SparkSession) -> None:
+    plan = parsed(session, HARMLESS)
+    together = threading.Barrier(4)
+
+    def check(_: int) -> None:
+        together.wait()
+        for _ in range(2):
+            check_confined(session, plan, [])
+
+    _walker.cache_clear()
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(check, range(4)))
 
 
 def test_programs_in_an_analysed_plan_are_found(session: SparkSession) -> None:
