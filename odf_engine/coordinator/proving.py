@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.coordinator.protocol import CheckProof
@@ -13,6 +14,8 @@ from odf_engine.progress import Reporter
 if TYPE_CHECKING:
     from odf_engine.coordinator.operations import Context
     from odf_engine.metadata.sql_calls import TableCall
+    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.transform.sandbox import Sandbox
     from odf_engine.workspace.answers import AnswerProof, Outcome, Table
     from odf_engine.workspace.workspace import Workspace
 
@@ -26,6 +29,7 @@ def check(request: CheckProof, context: Context, reporter: Reporter) -> dict[str
     Raises:
         BadData: it is no proof.
         InvalidQuery: its query is none.
+        NotTrusted: this machine has no sandbox for its query.
         OdfError: the query cannot be asked here.
         Cancelled: in the middle; Spark's jobs are stopped.
     """
@@ -99,32 +103,48 @@ def _of_table(workspace: Workspace, table: Table) -> list[dict[str, str]]:
 def _asked_again(
     proof: AnswerProof, workspace: Workspace, context: Context, reporter: Reporter
 ) -> list[dict[str, str]]:
-    from odf_engine.coordinator.answering import answering, memory_given_back, this_engine
+    from odf_engine.coordinator.querying import this_engine
     from odf_engine.coordinator.tables import Seen, Tables
 
-    session = context.host.spark(reporter).session()
+    runtime = context.host.spark(reporter)
+
+    from odf_engine.transform.answering import memory_given_back  # after Spark has started, see warm_up
+
     seen = Seen(tables={each.table.casefold(): each for each in proof.tables})
-    tables = Tables(workspace, session, reporter, seen)
-    with (
-        memory_given_back(),
-        answering(proof.query, tables, session, reporter, proven=True) as answer,
-    ):
-        made = answer.outcome(reporter)
+    tables = Tables(workspace, reporter, seen)
+    files = [tables.files(each.table) for each in proof.tables]
+    with memory_given_back(), closing(_sandbox(workspace, runtime)) as engine:
+        made = engine.compute_outcome(proof.query, files, reporter)
     findings: list[dict[str, str]] = []
-    read = {each.table.casefold() for each in tables.read}
+    read = {each.casefold() for each in made.read}
     for each in proof.tables:
         if each.table.casefold() not in read:
             findings.append(_found("table", f"the query does not read {each.table}"))
-    differences = _differences(proof.result, made)
-    ours = this_engine(session)
+    differences = _differences(proof.result, made.outcome)
+    ours = this_engine(made.spark)
     if differences and ours != proof.engine:
-        engine = f"{proof.engine.name} {proof.engine.version} with Spark {proof.engine.spark}"
-        hint = f"it was computed by {engine}, here by {ours.version} with Spark {ours.spark}"
+        theirs = f"{proof.engine.name} {proof.engine.version} with Spark {proof.engine.spark}"
+        hint = f"it was computed by {theirs}, here by {ours.version} with Spark {ours.spark}"
         differences[-1]["hint"] = hint
     elif differences:
         names = " ".join(sorted({each.name for each in proof.tables}))
         differences[-1]["hint"] = f"whether the data here is whole: odf verify {names}" if names else ""
     return findings + differences
+
+
+def _sandbox(workspace: Workspace, runtime: SparkRuntime) -> Sandbox:
+    """The engine for the query of a proof.
+
+    A valid signature does not make its author trusted. A signature of the user's own key does not mean that
+    the user has read the query, since ``odf keys sign`` signs any file.
+    """
+    from odf_engine.transform.sandbox import Sandbox
+    from odf_engine.transform.spark_engine import SparkEngine
+
+    odf, spark = workspace.odf, SparkEngine(runtime)
+    return Sandbox(
+        workspace.config, odf / "cache", odf / "sandbox.log", "the proof", without=spark, dataset=False
+    )
 
 
 def _of_what_was_read(proof: AnswerProof, calls: Mapping[str, TableCall]) -> list[dict[str, str]]:

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from odf_engine.coordinator.protocol import Query
+from odf_engine.coordinator.rendezvous import engine_version
 from odf_engine.errors import UsageError
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.coordinator.answering import Answer
     from odf_engine.coordinator.operations import Context
     from odf_engine.coordinator.tables import Seen, Tables
     from odf_engine.spark.frames import SparkSession
+    from odf_engine.transform.answering import Answer
+    from odf_engine.workspace.answers import Engine
     from odf_engine.workspace.workspace import Workspace
 
 
@@ -31,8 +33,8 @@ def query(request: Query, context: Context, reporter: Reporter) -> dict[str, Any
         OdfError: a value that an expression cannot take, a slice that is missing, Spark that fails.
         Cancelled: in the middle; Spark's jobs are stopped.
     """
-    from odf_engine.coordinator.answering import answering, memory_given_back
     from odf_engine.coordinator.tables import Tables, seen
+    from odf_engine.transform.answering import answering, memory_given_back
     from odf_engine.workspace.workspace import Workspace
 
     began = time.monotonic()
@@ -42,11 +44,12 @@ def query(request: Query, context: Context, reporter: Reporter) -> dict[str, Any
     key = None if request.sign is None else _key(workspace, request.sign)
     reporter.line(request.sql.strip())
     session = context.host.spark(reporter).session()
-    tables = Tables(workspace, session, reporter, how)
+    tables = Tables(workspace, reporter, how)
     with (
         memory_given_back(),
-        answering(request.sql, tables, session, reporter, proven=request.proof) as answer,
+        answering(request.sql, tables.names, tables.files, session, reporter, proven=request.proof) as answer,
     ):
+        tables.check_all_used()
         kept = _keep(request, workspace, answer, reporter)
         proof = _proof(request, how, key, answer, tables, session, reporter) if request.proof else None
     if kept["truncated"]:
@@ -138,15 +141,21 @@ def _proof(
     session: SparkSession,
     reporter: Reporter,
 ) -> dict[str, Any]:
-    from odf_engine.coordinator.answering import this_engine
     from odf_engine.workspace.answers import AnswerProof
 
     proof = AnswerProof(
         query=request.sql,
         tables=tables.read,
         result=answer.outcome(reporter),
-        engine=this_engine(session),
+        engine=this_engine(session.version),
         as_at=None if how.blocks else how.as_at,  # the tables say it: some are seen at other blocks
         as_of=None if how.as_of is None else str(how.as_of),
     )
     return (proof if key is None else proof.signed_with(key)).document
+
+
+def this_engine(spark: str) -> Engine:
+    """The engine of this program, with a version of Spark."""
+    from odf_engine.workspace.answers import Engine
+
+    return Engine("odf", engine_version(), spark)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, UsageError
 from odf_engine.metadata.sql_calls import TableCall, moment
@@ -16,13 +16,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.chain import SliceRow
-    from odf_engine.spark.frames import DataFrame, SparkSession
+    from odf_engine.transform.contract import TableFiles
     from odf_engine.workspace.pins import Pin
     from odf_engine.workspace.projecting import Projection
     from odf_engine.workspace.workspace import DatasetEntry, Workspace
-
-_PARTITION_BYTES: Final = 32 << 20
-_MOST_PARTITIONS: Final = 200
 
 
 @dataclass(frozen=True)
@@ -57,21 +54,17 @@ def seen(workspace: Workspace, as_at: str | None, as_of: str | None, pins: Mappi
 
 
 class Tables:
-    """Makes the tables of one query.
+    """Finds the tables of one query.
 
     Attributes:
-        calls: what tables stand for that the query does not simply name, by their names.
         read: what was read so far, in its order.
         pins: the blocks of it, each once.
     """
 
-    def __init__(self, workspace: Workspace, session: SparkSession, reporter: Reporter, seen: Seen) -> None:
+    def __init__(self, workspace: Workspace, reporter: Reporter, seen: Seen) -> None:
         self._workspace = workspace
-        self._session = session
         self._reporter = reporter
         self._seen = seen
-        self._bytes = 0
-        self.calls: Mapping[str, TableCall] = {}
         self.read: list[Table] = []
         self.pins: list[Pin] = []
 
@@ -84,8 +77,12 @@ class Tables:
             *(table.table for table in known.values()),
         ]
 
-    def find(self, name: str) -> DataFrame:
-        """The rows that a table has, with the columns that the dataset had at its block.
+    def files(self, name: str, call: TableCall | None = None) -> TableFiles:
+        """The files with the rows that a table has, and the columns that the dataset had at its block.
+
+        Args:
+            name: of the table.
+            call: the table function that it stands for; None when the query names a dataset.
 
         Raises:
             NotFound: there is no dataset of this name, or no such block.
@@ -93,16 +90,16 @@ class Tables:
             UsageError: the time is before its first block or has not come yet, or it has no key.
             InvalidSchema: the key is none of its columns.
         """
-        call = self.calls.get(name, TableCall(name, name))
         if self._seen.tables is None:
+            call = call or TableCall(name, name)
             entry = resolve(self._workspace, call.dataset)
             pin = self._pin(entry, call)
         else:
             entry, pin, call = self._as_before(name, self._seen.tables)
-        frame = self._frame(entry, pin, call, name)
+        files = self._files(entry, pin, call, name)
         if pin not in self.pins:
             self.pins.append(pin)
-        return frame
+        return files
 
     def check_all_used(self) -> None:
         """Every pin has to be of a dataset that the query reads.
@@ -118,11 +115,6 @@ class Tables:
                 hint="leave it out",
             )
 
-    def size_up(self) -> None:
-        """Lets Spark sort and group as much as there is to read in parts that fit memory."""
-        parts = min(max(2, self._bytes // _PARTITION_BYTES + 1), _MOST_PARTITIONS)
-        self._session.conf.set("spark.sql.shuffle.partitions", str(parts))
-
     def _pin(self, entry: DatasetEntry, call: TableCall) -> Pin:
         as_at = call.as_at or self._seen.blocks.get(str(entry.id)) or self._seen.as_at
         return pin_at(entry, as_at)
@@ -135,15 +127,14 @@ class Tables:
         call = TableCall(table.table, table.name, state=table.state, as_of=table.as_of, key=tuple(table.key))
         return entry, pin_at(entry, table.block), call
 
-    def _frame(self, entry: DatasetEntry, pin: Pin, call: TableCall, name: str) -> DataFrame:
-        from odf_engine.spark.slices import slices_frame
+    def _files(self, entry: DatasetEntry, pin: Pin, call: TableCall, name: str) -> TableFiles:
+        from odf_engine.transform.contract import TableFiles
 
         of_all = self._seen.as_of if call.state is None else None
         state = call.state or ("changelog" if of_all is None else "as of")
         as_of = moment(call.as_of) if call.as_of is not None else of_all
         schema, vocabulary = columns_at(entry, pin), entry.dataset.state().vocabulary
         slices = [] if pin.last_offset is None else entry.dataset.slices(0, pin.last_offset)
-        self._bytes += sum(each.size for each in slices)
         rows = sum(each.end - each.start + 1 for each in slices)
         block = f"{entry.alias} at block {pin.sequence_number}"
         key: list[str] = []
@@ -168,7 +159,7 @@ class Tables:
                 key=key,
             )
         )
-        return slices_frame(self._session, paths, schema, vocabulary)
+        return TableFiles(name, paths, schema, vocabulary)
 
     def _projection(
         self, entry: DatasetEntry, pin: Pin, key: Sequence[str], as_of: Timestamp | None

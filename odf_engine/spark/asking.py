@@ -17,7 +17,8 @@ from odf_engine.metadata.sql_calls import TableCall
 from odf_engine.metadata.sql_quoted import Quoted
 from odf_engine.metadata.sql_text import TableName, tokens
 from odf_engine.spark.casts import identifier
-from odf_engine.spark.confinement import tables_of, wrong
+from odf_engine.spark.catalyst import Catalyst
+from odf_engine.spark.confinement import check_analysed, tables_of, wrong
 from odf_engine.spark.errors import QueryError, translated
 from odf_engine.spark.query import only_select
 from odf_engine.spark.types import arrow_schema
@@ -77,8 +78,11 @@ class Question:
         for each in self._query.unknown:
             _find(find, each.name, lambda error, each=each: self._at(each, error))
         with translated():
-            _make_views(only_select(session, self._query.text, "query"), find)
-            return readable(session.sql(self._query.text))
+            plan = only_select(session, self._query.text, "query")
+            _make_views(session, plan, find)
+            frame = Catalyst(session).frame(plan)
+            check_analysed(session, frame)
+            return readable(frame)
 
     @contextmanager
     def placing(self) -> Iterator[None]:
@@ -147,9 +151,9 @@ def _holds(kind: st.DataType, wanted: Any) -> bool:
     return isinstance(kind, wanted)
 
 
-def _make_views(plan: Any, find: Find) -> None:
+def _make_views(session: SparkSession, plan: Any, find: Find) -> None:
     """Makes a view of each dataset that a query names."""
-    tables, own = tables_of(plan)
+    tables, own = tables_of(session, plan)
     made: set[str] = set()
     for parts, node in tables:
         name = ".".join(parts)

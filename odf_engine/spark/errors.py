@@ -190,6 +190,13 @@ def _bad_row(cause: Cause) -> OdfError | None:
             f"a line is not JSON: {shortened(cause.message.splitlines()[0].partition(' (start marker')[0])}",
             hint="every line has to be one JSON object",
         )
+    if cause.kind == "org.xml.sax.SAXParseException":
+        if "accessExternalDTD" in cause.message:
+            return RejectedRow(
+                "a value is XML with an external DTD, which queries cannot read",
+                hint="remove the DOCTYPE in the query, such as regexp_replace(x, '<!DOCTYPE[^>]*>', '')",
+            )
+        return RejectedRow(f"a value is not valid XML: {lowered(clean(cause.message))}")
     return None
 
 

@@ -23,6 +23,7 @@ from typing import Final
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.files import open_file
 from odf_engine.spark.java import Java
+from odf_engine.spark.settings import XML_FLAGS
 
 START_SECONDS: Final = 120.0
 """How long the process may take until it listens."""
@@ -61,6 +62,7 @@ _FLAGS: Final = (
     "-Duser.timezone=UTC",
     "-Duser.language=en",
     "-Duser.country=US",
+    *XML_FLAGS,
 )
 
 _LOGGING: Final = """\

@@ -12,7 +12,7 @@ from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.spark.casts import identifier
 from odf_engine.spark.catalyst import Catalyst
-from odf_engine.spark.confinement import check_confined
+from odf_engine.spark.confinement import check_analysed, check_confined
 from odf_engine.spark.errors import QueryError, explain, translated
 from odf_engine.spark.temporal import HOW, Table, has_clause, quoted, with_conditions
 
@@ -86,12 +86,15 @@ def _step(
     try:
         if has_clause([step]):
             plan = only_select(session, quoted(query), place)
-            check_confined(plan, known, clauses=True)
+            check_confined(session, plan, known, clauses=True)
             plan = with_conditions(session, plan, tables, known)
-            check_confined(plan, [*known, *(table.view for table in tables.values())])
-            return Catalyst(session).frame(plan)
-        check_confined(only_select(session, query, place), known)
-        return session.sql(query)
+            check_confined(session, plan, [*known, *(table.view for table in tables.values())])
+        else:
+            plan = only_select(session, query, place)
+            check_confined(session, plan, known)
+        frame = Catalyst(session).frame(plan)
+        check_analysed(session, frame)
+        return frame
     except (PySparkException, QueryError) as error:
         wrong = explain(error) if isinstance(error, PySparkException) else error
         where = f"{place}, {wrong.where}" if isinstance(wrong, QueryError) and wrong.where else place
@@ -107,7 +110,9 @@ def _step(
 
 
 def only_select(session: SparkSession, query: str, place: str) -> Any:
-    """Lets pass what Spark's grammar calls a query, and returns its plan; a command is refused by name.
+    """The plan of what Spark's grammar calls a query; a command is refused by name.
+
+    The plan is the one to run: parsed again, the text could mean something else than what was checked.
 
     Raises:
         InvalidQuery: a command.
@@ -116,7 +121,8 @@ def only_select(session: SparkSession, query: str, place: str) -> Any:
     java_session: Any = session._jsparkSession
     parser = java_session.sessionState().sqlParser()
     try:
-        return parser.parseQuery(query)
+        parser.parseQuery(query)
+        return parser.parsePlan(query)  # it keeps the text, which errors show
     except ParseException as error:
         try:
             parser.parsePlan(query)

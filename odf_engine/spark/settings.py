@@ -10,6 +10,11 @@ from typing import Final, Protocol
 
 from odf_engine.errors import UsageError
 
+XML_FLAGS: Final = ("-Djavax.xml.accessExternalDTD=", "-Djavax.xml.accessExternalSchema=")
+"""Flags of every Java process that evaluates queries: XML in a value (`xpath`) cannot make it read a file
+or an address."""
+_EXECUTOR_FLAGS: Final = "spark.executor.defaultJavaOptions"
+
 
 class SparkConfig(Protocol):
     """What the configuration says about Spark (the section ``spark`` of ``config.yaml``)."""
@@ -137,5 +142,6 @@ def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[st
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
         **config.conf,
         **FIXED,
+        _EXECUTOR_FLAGS: " ".join((*XML_FLAGS, config.conf.get(_EXECUTOR_FLAGS, ""))).rstrip(),
         "spark.master": config.master,
     }

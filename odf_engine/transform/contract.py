@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ import pyarrow as pa
 from odf_engine.data.slices import WrittenSlice
 from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
+from odf_engine.workspace.answers import Outcome
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,38 @@ class Derived:
     feeds: list[tuple[str, list[OffsetInterval]]]
     exact: bool
     reason: str | None
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a table of a query.
+
+    Attributes:
+        name: of the table in the query.
+        paths: Parquet files, oldest first.
+        schema: of the table, system columns included.
+        vocab: its column names.
+    """
+
+    name: str
+    paths: Sequence[Path]
+    schema: pa.Schema
+    vocab: DatasetVocabulary
+
+
+@dataclass(frozen=True)
+class Computed:
+    """The outcome of a query over tables.
+
+    Attributes:
+        outcome: columns, number, hash and order of the rows.
+        read: the names of the tables that the query reads.
+        spark: the version of Spark that computed it.
+    """
+
+    outcome: Outcome
+    read: list[str]
+    spark: str
 
 
 class Engine(Protocol):
@@ -158,5 +192,18 @@ class Engine(Protocol):
 
         Raises:
             OdfError: as for :meth:`execute`; Unsupported when this cannot be told of the query.
+        """
+        ...
+
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+        """Runs a query over tables, and hashes its rows; no file is written.
+
+        Args:
+            sql: the query, as a proof has it.
+            tables: all that it can read.
+            reporter: as for :meth:`execute`.
+
+        Raises:
+            OdfError: as for :meth:`execute`; Unsupported when the engine cannot do it.
         """
         ...

@@ -37,9 +37,11 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.leftovers import has_leftovers
 from odf_engine.spark.session import SparkRuntime
 from odf_engine.spark.settings import SparkConfig, SparkOptions
-from odf_engine.transform.contract import Engine, QueryInput, Result
+from odf_engine.transform.contract import Engine, QueryInput, Result, TableFiles
 from odf_engine.transform.grpc_answers import Alone, Beside, Requests
 from odf_engine.transform.grpc_documents import (
+    ComputedOutcome,
+    ComputeOutcome,
     Derivation,
     DerivedFrom,
     DeriveProvenance,
@@ -55,6 +57,7 @@ from odf_engine.transform.grpc_wire import (
     FURTHER,
     LARGEST_MESSAGE,
     MIGRATE,
+    OUTCOME,
     OWN_SERVICE,
     PROVENANCE,
     RAW_QUERY,
@@ -92,7 +95,12 @@ class EngineServer:
         self._engine: Engine = SparkEngine(runtime)
         self._server = grpc.server(ThreadPoolExecutor(2 * _AT_ONCE, "grpc"), options=_OPTIONS)
         self._handle(SERVICE, {TRANSFORM: self._transform, RAW_QUERY: self._raw_query})
-        own = {VALIDATE: self._validate, MIGRATE: self._migrate, PROVENANCE: self._provenance}
+        own = {
+            VALIDATE: self._validate,
+            MIGRATE: self._migrate,
+            PROVENANCE: self._provenance,
+            OUTCOME: self._outcome,
+        }
         self._handle(OWN_SERVICE, own)
         try:
             self.port = self._server.add_insecure_port(address)
@@ -167,6 +175,18 @@ class EngineServer:
             derived = self._engine.provenance(request, query.rows, reporter)
             feeds = [DerivedFrom(alias, rows) for alias, rows in derived.feeds]
             return wrap(encode(Derivation(feeds, derived.exact, derived.reason)))
+
+        return self._requests.answers(work, context, Alone())
+
+    def _outcome(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            query = decode(unwrap(message), ComputeOutcome)
+            tables = [
+                TableFiles(each.name, list(map(Path, each.paths)), decode_schema(each.schema), each.vocab)
+                for each in query.tables
+            ]
+            found = self._engine.compute_outcome(query.query, tables, reporter)
+            return wrap(encode(ComputedOutcome(found.outcome, found.read, found.spark)))
 
         return self._requests.answers(work, context, Alone())
 

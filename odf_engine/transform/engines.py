@@ -11,7 +11,7 @@ import pyarrow as pa
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
 from odf_engine.progress import Reporter
-from odf_engine.transform.contract import Derived, Engine, QueryInput, Result, Validated
+from odf_engine.transform.contract import Computed, Derived, Engine, QueryInput, Result, TableFiles, Validated
 from odf_engine.transform.grpc_engine import GrpcEngine
 from odf_engine.transform.sandbox import Sandbox
 from odf_engine.transform.spark_engine import SparkEngine
@@ -89,6 +89,10 @@ class Engines:
     ) -> Derived:
         """See :class:`odf_engine.transform.contract.Engine`."""
         return self.named(request.transform.engine).provenance(request, rows, reporter)
+
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        return self.named(SPARK).compute_outcome(sql, tables, reporter)
 
 
 @contextmanager

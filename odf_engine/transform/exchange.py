@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 
@@ -13,6 +14,7 @@ from msgspec.structs import replace
 
 from odf_engine.errors import BadData
 from odf_engine.metadata.model import TransformRequest
+from odf_engine.transform.contract import TableFiles
 
 _CHUNK = 1 << 20
 
@@ -64,6 +66,28 @@ class Exchange:
         finally:
             clear(self.inputs)
             clear(self.outputs)
+
+    @contextmanager
+    def lend(self, tables: Sequence[TableFiles]) -> Iterator[list[TableFiles]]:
+        """The tables with the paths that the engine knows; the files are there within the block.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        clear(self.inputs)
+        try:
+            yield [
+                dataclasses.replace(
+                    each,
+                    paths=[
+                        Path(self._hand(str(path), f"{at}-{number}.parquet"))
+                        for number, path in enumerate(each.paths)
+                    ],
+                )
+                for at, each in enumerate(tables)
+            ]
+        finally:
+            clear(self.inputs)
 
     def fetch(self, request: TransformRequest) -> None:
         """Copies what the engine wrote to where the request wants it: afterwards the engine cannot change it.

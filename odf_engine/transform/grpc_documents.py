@@ -8,7 +8,8 @@ The service ``odf.engine.v1.Engine`` answers with any number of :class:`Told`, a
 - to ``ValidateQuery``, :class:`ValidateQuery`: :class:`Valid` or :class:`Failed`;
 - to ``MigrateQuery``, :class:`MigrateQuery`: :class:`Migrated` or :class:`Failed`;
 - to ``DeriveProvenance``, :class:`DeriveProvenance`: :class:`Derivation` or :class:`Failed`; older ones
-  answer :class:`NotYet`.
+  answer :class:`NotYet`;
+- to ``ComputeOutcome``, :class:`ComputeOutcome`: :class:`ComputedOutcome` or :class:`Failed`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import msgspec
 
 from odf_engine.errors import BadData, InvalidQuery, NotFound, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, decode_hook, encode_hook
+from odf_engine.workspace.answers import Outcome
 
 
 class Wire(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -122,13 +124,37 @@ class Derivation(Wire, frozen=True, tag="derivation"):
     reason: str | None = None
 
 
+class QueryTable(Wire, frozen=True):
+    """A table of a query: its name, Parquet files, schema as an Arrow schema table, and column names."""
+
+    name: str
+    paths: list[str]
+    schema: bytes
+    vocab: DatasetVocabulary
+
+
+class ComputeOutcome(Wire, frozen=True):
+    """What a proof would state of the result of a query that can read these tables."""
+
+    query: str
+    tables: list[QueryTable]
+
+
+class ComputedOutcome(Wire, frozen=True, tag="outcome"):
+    """The outcome, the names of the tables that the query reads, and the version of Spark."""
+
+    outcome: Outcome
+    read: list[str]
+    spark: str
+
+
 class NotYet(Wire, frozen=True, tag="notYet"):
     """A version of the engine that cannot answer."""
 
     message: str
 
 
-Answer = Told | Failed | Valid | Migrated | Derivation | NotYet
+Answer = Told | Failed | Valid | Migrated | Derivation | ComputedOutcome | NotYet
 """What the methods of our own service stream: any number of :class:`Told`, then one of the others."""
 
 

@@ -37,10 +37,12 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.progress import Reporter
 from odf_engine.transform.accepted import accepted
-from odf_engine.transform.contract import Derived, QueryInput, Result, Validated
+from odf_engine.transform.contract import Computed, Derived, QueryInput, Result, TableFiles, Validated
 from odf_engine.transform.exchange import Exchange
 from odf_engine.transform.grpc_documents import (
     Answer,
+    ComputedOutcome,
+    ComputeOutcome,
     Derivation,
     DeriveProvenance,
     Failed,
@@ -49,6 +51,7 @@ from odf_engine.transform.grpc_documents import (
     Migrated,
     MigrateQuery,
     NotYet,
+    QueryTable,
     Told,
     Valid,
     ValidateQuery,
@@ -62,6 +65,7 @@ from odf_engine.transform.grpc_wire import (
     FURTHER,
     LARGEST_MESSAGE,
     MIGRATE,
+    OUTCOME,
     OWN_SERVICE,
     PROVENANCE,
     SERVICE,
@@ -171,6 +175,17 @@ class GrpcEngine:
                 raise self._broken(f"it names rows of '{plain(feed.alias)}' that it was not given")
         reason = None if found.reason is None else plain(found.reason)
         return Derived([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
+
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+        """See :class:`odf_engine.transform.contract.Engine`; the errors of :meth:`execute` besides."""
+        exchange = self._exchange
+        with self._turn, nullcontext(tables) if exchange is None else exchange.lend(tables) as inner:
+            shown = [
+                QueryTable(each.name, list(map(str, each.paths)), encode_schema(each.schema), each.vocab)
+                for each in inner
+            ]
+            found = self._ask_own(OUTCOME, ComputeOutcome(sql, shown), ComputedOutcome, reporter)
+        return Computed(found.outcome, found.read, found.spark)
 
     # --- Transactions ---------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ OWN_SERVICE: Final = "odf.engine.v1.Engine"
 VALIDATE: Final = "ValidateQuery"
 MIGRATE: Final = "MigrateQuery"
 PROVENANCE: Final = "DeriveProvenance"
+OUTCOME: Final = "ComputeOutcome"
 LARGEST_MESSAGE: Final = 256 << 20
 """A request names every slice of an increment, so it may well be larger than gRPC's usual 4 MB."""
 

@@ -26,7 +26,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark import archive
 from odf_engine.spark.java import Java, find_java
 from odf_engine.spark.settings import is_local
-from odf_engine.transform.contract import Derived, Engine, QueryInput, Result, Validated
+from odf_engine.transform.contract import Computed, Derived, Engine, QueryInput, Result, TableFiles, Validated
 from odf_engine.transform.exchange import Exchange
 from odf_engine.transform.grpc_engine import GrpcEngine, TookTooLong
 from odf_engine.transform.walls import PROGRAMS, Program, Walls, why_not
@@ -44,23 +44,27 @@ T = TypeVar("T")
 
 
 class Sandbox:
-    """The engine for the queries of one dataset; it starts when it is first asked, and lives until closed.
+    """The engine for the queries of a dataset or proof. It starts with the first query and is then reused.
 
     Args:
         config: says what may be used (``sandbox``).
         cache: a folder for the files that go in and out; it is on the file system of the datasets, so
             that they need not be copied.
         log: what the engine prints is appended there.
-        name: of the dataset, for errors.
+        name: of the dataset, or of what else the queries are from, for errors.
         without: runs the queries where no sandbox can be had, if the configuration allows that.
+        dataset: whether the queries are those of a dataset, which can be trusted.
     """
 
-    def __init__(self, config: Config, cache: Path, log: Path, name: str, without: Engine) -> None:
+    def __init__(
+        self, config: Config, cache: Path, log: Path, name: str, without: Engine, *, dataset: bool = True
+    ) -> None:
         self._config = config
         self._cache = cache
         self._log = log
         self._name = name
         self._without = without
+        self._dataset = dataset
         self._process: _Process | None = None
         self._starting = Lock()
         self._kept = ExitStack()  # the process, and its folders
@@ -101,6 +105,10 @@ class Sandbox:
     ) -> Derived:
         """See :meth:`execute`."""
         return self._asked(reporter, lambda engine: engine.provenance(request, rows, reporter))
+
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+        """See :meth:`execute`."""
+        return self._asked(reporter, lambda engine: engine.compute_outcome(sql, tables, reporter))
 
     def _asked(self, reporter: Reporter, ask: Callable[[Engine], T]) -> T:
         with self._starting:
@@ -164,8 +172,9 @@ class Sandbox:
             return None
         raise NotTrusted(
             f"{self._name} is not trusted, and there is no sandbox for its query ({'; '.join(reasons)})",
-            hint=f"install bubblewrap; or trust the dataset: odf trust {self._name}; "
-            "or run all such queries like your own: odf config set sandbox.allowWithout true",
+            hint="install bubblewrap; "
+            + (f"or trust the dataset: odf trust {self._name}; " if self._dataset else "")
+            + "or run all such queries like your own: odf config set sandbox.allowWithout true",
         )
 
 

@@ -10,17 +10,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import InvalidQuery
+from odf_engine.errors import InvalidQuery, NotFound
 from odf_engine.ingest.ordering import Order, OutOfOrder, Step, in_order
 from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.metadata.sql_calls import TableCall
 from odf_engine.progress import Reporter
 from odf_engine.spark.origins import OPERATION, POSITION, Followed, NeedsState, check_repeatable, follow
 from odf_engine.spark.query import run_query
 from odf_engine.spark.slices import slices_frame
 from odf_engine.spark.temporal import has_clause
 from odf_engine.spark.types import arrow_schema
+from odf_engine.transform.answering import answering
 from odf_engine.transform.as_of import AsOfStreaming
-from odf_engine.transform.contract import Derived, QueryInput, Result, Validated
+from odf_engine.transform.contract import Computed, Derived, QueryInput, Result, TableFiles, Validated
 from odf_engine.transform.output import Contract
 from odf_engine.transform.pairs import torn, whole_pairs
 from odf_engine.transform.row_origins import all_origins, row_origins
@@ -91,6 +93,23 @@ class SparkEngine:
         if followed is None:
             return all_origins(request, "the query keeps state")
         return row_origins(followed, request, rows, reporter)
+
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+        """See :class:`odf_engine.transform.contract.Engine`."""
+        known = {each.name.casefold(): each for each in tables}
+        read: list[str] = []
+
+        def find(name: str, call: TableCall | None) -> TableFiles:
+            table = known.get(name.casefold())
+            if table is None:
+                raise NotFound(f"there is no dataset '{name}'")
+            read.append(table.name)
+            return table
+
+        session = self._runtime.session()
+        with answering(sql, [each.name for each in tables], find, session, reporter, proven=True) as answer:
+            outcome = answer.outcome(reporter)
+        return Computed(outcome, read, session.version)
 
     def _session(self, request: TransformRequest) -> SparkSession:
         session = self._runtime.session()

@@ -115,6 +115,7 @@ def test_what_proves_an_answer(odf: Odf, tmp_path: Path) -> None:
         " FROM s JOIN port-haven.air-readings USING (station) GROUP BY ALL"
     )
     file, other = tmp_path / "proof.json", tmp_path / "other.json"
+    odf("config", "set", "sandbox.allowWithout", "true")  # also where nothing can shut a process in
     ran = odf("sql", sql, "--json", "--proof", str(file), "--sign", "port-haven.stations")
     document = json.loads(file.read_text())
     assert document["query"] == sql

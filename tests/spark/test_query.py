@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odf_engine.errors import InvalidQuery
+from odf_engine.errors import InvalidQuery, OdfError
 from odf_engine.metadata.model import SqlQueryStep
 from odf_engine.spark.errors import QueryError, RejectedRow
 from odf_engine.spark.query import run_query
@@ -190,6 +192,63 @@ def test_nothing_of_the_environment_is_seen(query: Query) -> None:
     assert query("SELECT '${env:HOME}' AS a, '${spark.app.name}' AS b") == [
         {"a": "${env:HOME}", "b": "${spark.app.name}"}
     ]
+
+
+@pytest.fixture
+def server() -> Iterator[tuple[str, list[str]]]:
+    """The address of an HTTP server on this machine, and the paths that were requested from it."""
+    requests: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append(self.path)
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: object) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", requests
+        server.shutdown()
+
+
+XPATH = [
+    "",
+    *(f"_{kind}" for kind in ("boolean", "short", "int", "long", "float", "double", "number", "string")),
+]
+EXTERNAL = [
+    '<!DOCTYPE a SYSTEM "{address}"><a/>',
+    '<!DOCTYPE a PUBLIC "-//X//DTD//EN" "{address}"><a/>',
+    '<!DOCTYPE a SYSTEM "file:///etc/hostname"><a/>',
+]
+
+
+def test_xml_in_a_value_requests_nothing(query: Query, server: tuple[str, list[str]]) -> None:
+    address, requests = server
+    for document in EXTERNAL:
+        for name in XPATH if document == EXTERNAL[0] else XPATH[-1:]:
+            with pytest.raises(RejectedRow, match="external DTD"):
+                query(
+                    f"SELECT xpath{name}(concat('{document.format(address=address)}', id), '/a') FROM input"
+                )
+    entities = (
+        f'<!DOCTYPE a [<!ENTITY x SYSTEM "{address}/x"><!ENTITY % y SYSTEM "{address}/y"> %y;'
+        ' <!ENTITY z "inside">]><a>&x;&z;</a>'
+    )
+    assert query(f"SELECT xpath_string('{entities}', '/a') AS a") in ([{"a": ""}], [{"a": "inside"}])
+    for function in ("document", "doc", "unparsed-text"):
+        with pytest.raises(OdfError):
+            query(f"""SELECT xpath_string('<a/>', '{function}("{address}")')""")
+    assert requests == []
+    assert query("""SELECT xpath_string('<!DOCTYPE a [<!ENTITY x "b">]><a>&x;</a>', '/a') AS a""") == [
+        {"a": "b"}
+    ]
+
+
+def test_entities_that_grow_without_bound(query: Query) -> None:
+    entities = "".join(f'<!ENTITY e{at} "{f"&e{at - 1};" * 10}">' for at in range(1, 10))
+    with pytest.raises(RejectedRow, match="entity expansions"):
+        query(f"""SELECT xpath_string('<!DOCTYPE a [<!ENTITY e0 "x">{entities}]><a>&e9;</a>', '/a')""")
 
 
 def test_sessions_do_not_see_each_other(runtime: SparkRuntime, query: Query) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from odf_engine.errors import UsageError
 from odf_engine.spark.java import find_java
-from odf_engine.spark.settings import FIXED, SparkOptions, is_local, spark_settings
+from odf_engine.spark.settings import FIXED, XML_FLAGS, SparkOptions, is_local, spark_settings
 
 if TYPE_CHECKING:
     from odf_engine.spark.session import SparkRuntime
@@ -227,6 +227,14 @@ def test_fixed_settings_cannot_be_changed(tmp_path: Path) -> None:
     settings = spark_settings(same, tmp_path, tmp_path)
     assert settings["spark.ui.enabled"] == "true"
     assert FIXED.items() <= settings.items()
+
+
+def test_executors_get_the_flags_of_the_driver(tmp_path: Path) -> None:
+    """They evaluate queries too; the flags of a user are added to those of the program."""
+    name = "spark.executor.defaultJavaOptions"
+    assert spark_settings(SparkOptions(), tmp_path, tmp_path)[name] == " ".join(XML_FLAGS)
+    own = SparkOptions(conf={name: "-Da=b"})
+    assert spark_settings(own, tmp_path, tmp_path)[name].split() == [*XML_FLAGS, "-Da=b"]
 
 
 def test_clusters(tmp_path: Path) -> None:

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from odf_engine.coordinator.rendezvous import engine_version
 from odf_engine.progress import Reporter
-from odf_engine.workspace.answers import Column, Engine, Outcome
+from odf_engine.workspace.answers import Column, Outcome
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.coordinator.tables import Tables
     from odf_engine.data.digest import LogicalHasher
-    from odf_engine.spark.frames import SparkSession
+    from odf_engine.metadata.sql_calls import TableCall
+    from odf_engine.spark.frames import DataFrame, SparkSession
+    from odf_engine.transform.contract import TableFiles
+
+_PARTITION_BYTES: Final = 32 << 20
+_MOST_PARTITIONS: Final = 200
 
 
 class Answer:
@@ -68,15 +71,22 @@ class Answer:
 
 @contextmanager
 def answering(
-    sql: str, tables: Tables, session: SparkSession, reporter: Reporter, *, proven: bool = False
+    sql: str,
+    names: Collection[str],
+    find: Callable[[str, TableCall | None], TableFiles],
+    session: SparkSession,
+    reporter: Reporter,
+    *,
+    proven: bool = False,
 ) -> Iterator[Answer]:
-    """Asks a query; errors within, also while rows are taken, have their place in it.
+    """Runs a query. Errors within the block, also while rows are read, have their place in the query.
 
     Args:
         sql: the query.
-        tables: what it reads.
+        names: the names of all tables that it can read.
+        find: returns the files of a table by its name, and by the table function it stands for, if any.
         session: of its own.
-        reporter: hears of progress, and is asked whether to stop.
+        reporter: receives progress, and can cancel.
         proven: whether the rows come in one order only, and are hashed.
 
     Raises:
@@ -88,13 +98,23 @@ def answering(
     from odf_engine.spark.asking import Question  # after Spark has started, see warm_up
     from odf_engine.spark.frames import arrow_batches
     from odf_engine.spark.ordered import in_one_order
+    from odf_engine.spark.slices import slices_frame
 
-    question = Question(sql, tables.names)
-    tables.calls = question.calls
+    question = Question(sql, names)
+    size = 0
+
+    def frame_of(name: str) -> DataFrame:
+        nonlocal size
+        files = find(name, question.calls.get(name))
+        frame = slices_frame(session, files.paths, files.schema, files.vocab)
+        size += sum(path.stat().st_size for path in files.paths)
+        return frame
+
     with question.placing():
-        frame = question.ask(session, tables.find)
-        tables.check_all_used()
-        tables.size_up()
+        frame = question.ask(session, frame_of)
+        # Each partition that Spark sorts or groups has to fit in memory.
+        partitions = min(max(2, size // _PARTITION_BYTES + 1), _MOST_PARTITIONS)
+        session.conf.set("spark.sql.shuffle.partitions", str(partitions))
         reporter.phase("query")
         frame, ordered = in_one_order(session, frame) if proven else (frame, False)
         schema, batches = arrow_batches(frame, reporter)
@@ -104,11 +124,6 @@ def answering(
                 yield answer
             finally:
                 answer.batches.close()  # what Spark reads ahead is not wanted any more
-
-
-def this_engine(session: SparkSession) -> Engine:
-    """What computes answers here."""
-    return Engine("odf", engine_version(), session.version)
 
 
 @contextmanager

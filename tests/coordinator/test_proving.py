@@ -1,0 +1,75 @@
+"""The query of a proof runs in the sandbox, whoever signed the proof."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from odf_engine.coordinator.operations import Context, Host, execute
+from odf_engine.coordinator.protocol import CheckProof, Query
+from odf_engine.errors import NotTrusted
+from odf_engine.identity.did import KeyStore
+from odf_engine.progress import Reporter
+from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform.walls import PROGRAMS, Walls, why_not
+from odf_engine.workspace.answers import AnswerProof
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.builders import make_root
+from tests.transform.test_sandbox import Listening, plain_walls
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    return Workspace.init(tmp_path / "home")
+
+
+@pytest.fixture
+def context(workspace: Workspace, runtime: SparkRuntime) -> Context:
+    return Context(cast("Host", SimpleNamespace(folder=workspace.folder, spark=lambda reporter: runtime)))
+
+
+@pytest.fixture
+def proof(workspace: Workspace, context: Context) -> AnswerProof:
+    """The proof of a query over a dataset, signed with its key."""
+    make_root(workspace, "numbers", slices=2)
+    sql = "SELECT count(*) AS n, max(offset) AS last FROM current(numbers, offset)"
+    result = execute(Query(sql=sql, proof=True, sign="numbers"), context, Reporter())
+    return AnswerProof.from_bytes(msgspec.json.encode(result["proof"]))
+
+
+def checked(proof: AnswerProof, context: Context) -> tuple[dict[str, Any], list[str]]:
+    """The result of a check, and the lines of its log."""
+    reporter = Listening()
+    result = execute(CheckProof(proof=bytes(proof).decode()), context, reporter)
+    return result, [line for line in reporter.lines if "sandbox" in line]
+
+
+def test_proofs_are_checked_in_the_sandbox(proof: AnswerProof, context: Context) -> None:
+    if all(why_not(each, plain_walls()) for each in PROGRAMS):
+        pytest.skip("no sandbox program works on this machine")
+    result, lines = checked(proof, context)
+    assert (result["valid"], result["rows"]) == (True, 1)
+    assert len(lines) == 1 and lines[0].startswith("the proof is not trusted: its query runs in a sandbox")
+    wrong = replace(proof, signature=None, query=proof.query.replace("max", "min"))
+    assert [each["kind"] for each in checked(wrong, context)[0]["findings"]] == ["hash"]
+    assert list((Path(context.host.folder) / ".odf" / "cache").glob("sandbox-*")) == []
+
+
+def test_proofs_are_refused_without_a_sandbox(
+    proof: AnswerProof, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(program: str, walls: Walls) -> str:
+        return "not permitted"
+
+    monkeypatch.setattr("odf_engine.transform.sandbox.why_not", missing)
+    stranger = KeyStore(tmp_path / "keys")
+    foreign = proof.signed_with(stranger.private_key_pem(stranger.generate()))
+    for each in (proof, replace(proof, signature=None), foreign):
+        with pytest.raises(NotTrusted, match="the proof is not trusted, and there is no sandbox") as caught:
+            checked(each, context)
+        assert "install bubblewrap" in str(caught.value.hint) and "odf trust" not in str(caught.value.hint)
