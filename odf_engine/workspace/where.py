@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 from pathlib import Path
 from typing import Final
 
@@ -144,6 +142,9 @@ def _safe_folders() -> list[str]:
 
 def _allow(folder: Path) -> str:
     """The command that adds a folder to the safe ones."""
+    import json  # only errors need these
+    import shlex
+
     folders = [*_safe_folders(), str(folder)]
     text = json.dumps(folders) if any("," in each for each in folders) else ",".join(folders)
     return f"odf config set --user safeDirectories {shlex.quote(text)}"

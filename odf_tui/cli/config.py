@@ -78,7 +78,8 @@ def _set(key: str, value: str | None, odf: Path | None) -> None:
             f"{_SAFE} is for all workspaces", hint=f"odf config set --user {_SAFE} {shlex.quote(value)}"
         )
     path = config.user_file() if odf is None else config.user_file_of(odf) if is_own else odf / CONFIG_FILE
-    if value is not None or path.exists():
+    is_written = value is not None or path.exists()
+    if is_written:
         plain = config.changed(path, key, value)
         if key.startswith(_KEYS) and value is not None:
             _check_key(key.removeprefix(_KEYS), plain["ui"]["keys"])
@@ -87,7 +88,7 @@ def _set(key: str, value: str | None, odf: Path | None) -> None:
         # Where it is not read any more, and would be an error.
         config.write(config.changed(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
     say(f"{key} is not set any more" if value is None else f"{key} is now {value}")
-    if odf is None or is_own:
+    if is_written and (odf is None or is_own):
         say(f"written to your own configuration: {path}")
     if key.startswith(("spark.", "worker.")):
         say("a running worker keeps its old settings: odf worker stop")
