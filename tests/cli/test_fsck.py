@@ -218,7 +218,8 @@ def test_datasets_of_jobs_are_left_alone(workspace: Workspace, fsck: Fsck) -> No
     entry, other = workspace.resolve("numbers"), workspace.resolve("derived")
     orphans = [write(each.dataset.folder / "data" / str(Multihash.sha3_256(b"2"))) for each in (entry, other)]
     broken = write(workspace.odf / "cache" / "statistics" / "x.json", b"{")
-    Journal(workspace.odf / "jobs.sqlite").create(Pull(str(entry.id)), "numbers")
+    with closing(Journal(workspace.odf / "jobs.sqlite")) as journal:
+        journal.create(Pull(str(entry.id)), "numbers")
     (workspace.odf / "worker.pid").touch()
     with (workspace.odf / "worker.pid").open("rb") as worker:  # whose lock says that it lives
         fcntl.flock(worker, fcntl.LOCK_EX)
