@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from odf_engine import processes
 from odf_engine.coordinator.jobs import Journal
 from odf_engine.coordinator.operations import Executor, execute, tidy, warm_up
 from odf_engine.coordinator.protocol import (
@@ -117,6 +118,7 @@ class Worker:
             queued=self._queue.queued,
             last_seq=self._journal.last_seq(),
             spark_hint=self._spark.hint,
+            descriptors=processes.open_descriptors(),
         )
 
     def warm_up(self) -> None:
