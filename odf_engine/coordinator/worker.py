@@ -19,6 +19,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,7 +42,7 @@ from odf_engine.coordinator.rendezvous import Rendezvous, engine_version
 from odf_engine.coordinator.requests import needs_spark
 from odf_engine.coordinator.sampling import Sampler
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
-from odf_engine.coordinator.spark_service import Runtime, SparkService
+from odf_engine.coordinator.spark_service import Runtime, SparkService, StartSpark
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
 from odf_engine.workspace.spool import sweep_spools
@@ -60,7 +61,7 @@ _log = logging.getLogger("odf_engine.coordinator.worker")
 class Worker:
     """One worker. :meth:`run` returns when it has stopped.
 
-    ``executor`` does the jobs and ``start_spark`` makes a started Spark; ``idle_seconds`` without a job
+    ``executor`` does the jobs and ``start_spark`` starts a Spark; ``idle_seconds`` without a job
     or a command end it. Spark starts at once, so that it is there when a job asks for it; with
     ``spark_later`` when the first job comes that needs it.
     """
@@ -69,7 +70,7 @@ class Worker:
         self,
         workspace: Path,
         *,
-        start_spark: Callable[[], Runtime],
+        start_spark: StartSpark,
         executor: Executor = execute,
         max_jobs: int = 2,
         idle_seconds: float = 1800,
@@ -292,8 +293,12 @@ async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
         await asyncio.wait_for(done.wait(), seconds)
 
 
-def start_spark(workspace: Path) -> Runtime:
+def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
     """Starts Spark as the workspace's settings say.
+
+    Args:
+        workspace: its folder.
+        begin: called with the runtime right before its start.
 
     Raises:
         OdfError: it does not start.
@@ -303,6 +308,7 @@ def start_spark(workspace: Path) -> Runtime:
 
     home = Workspace.find(explicit=workspace)
     runtime = SparkRuntime(home.config.spark, home.odf / "spark.log", home.odf / "cache")
+    begin(runtime)
     runtime.start()
     try:
         warm_up()
@@ -346,7 +352,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = load(files.odf / "config.yaml").worker
         worker = Worker(
             files.workspace,
-            start_spark=lambda: start_spark(files.workspace),
+            start_spark=partial(start_spark, files.workspace),
             max_jobs=config.max_jobs,
             idle_seconds=config.idle_minutes * 60,
             spark_later=given.spark_later,
