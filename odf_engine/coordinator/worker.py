@@ -45,6 +45,7 @@ from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
 from odf_engine.coordinator.spark_service import Runtime, SparkService, StartSpark
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
+from odf_engine.terminal_text import escape_controls, escape_standard_streams
 from odf_engine.workspace.spool import sweep_spools
 
 EXIT_ALREADY_RUNNING: Final = 75
@@ -318,6 +319,13 @@ def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
     return runtime
 
 
+class _EscapingFormatter(logging.Formatter):
+    """Escapes control characters: names and messages of others get into a log that people read."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record))
+
+
 def settle(log: Path, foreground: bool) -> None:
     """Makes this process a background one: own session, lower priority, a log file of limited size."""
     os.nice(_NICE)  # so that screens stay quick while jobs use every core
@@ -331,13 +339,14 @@ def settle(log: Path, foreground: bool) -> None:
         if os.getsid(0) != os.getpid():
             with contextlib.suppress(PermissionError):  # already the leader of a process group
                 os.setsid()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
-    )
+    for handler in handlers:
+        handler.setFormatter(_EscapingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=handlers)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The process."""
+    escape_standard_streams()
     parser = argparse.ArgumentParser(prog="odf-worker", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--foreground", action="store_true", help="stay in this terminal")
