@@ -20,9 +20,8 @@ def validate(request: Validate, context: Context, reporter: Reporter) -> dict[st
         OdfError: the definition or its query is wrong.
     """
     from odf_engine.data.ddl import to_ddl
-    from odf_engine.workspace.workspace import Workspace
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     snapshot = _definition(request.manifest)
     runtime = context.host.spark(reporter)
     from odf_engine.transform.engines import Engines  # after Spark has started, see warm_up
@@ -55,9 +54,8 @@ def update(request: Update, context: Context, reporter: Reporter) -> dict[str, A
         OdfError: the definition or its query is wrong, or a transaction failed.
     """
     from odf_engine.workspace.appending import note_origin
-    from odf_engine.workspace.workspace import Workspace
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     snapshot = _definition(request.manifest)
     if snapshot.name.lower() != str(entry.alias).lower():

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from odf_engine.coordinator.operations import Context
     from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.stored import StoredRows
-    from odf_engine.workspace.workspace import Workspace
 
 
 def describe(request: Describe, context: Context, reporter: Reporter) -> dict[str, Any]:
@@ -29,7 +28,7 @@ def describe(request: Describe, context: Context, reporter: Reporter) -> dict[st
     from odf_engine.workspace.statistics import describe
 
     rows, name = _rows(request.dataset, request.file, context)
-    odf = _workspace(context).odf
+    odf = context.workspace.odf
     with _memory_given_back():
         found = describe(odf, rows, reporter, None if request.file else request.dataset)
     return {"name": name, "rows": found.rows}
@@ -44,7 +43,7 @@ def project(request: Project, context: Context, reporter: Reporter) -> dict[str,
     from odf_engine.workspace.pins import pin
     from odf_engine.workspace.projecting import project
 
-    workspace = _workspace(context)
+    workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     of = None if request.as_of is None else _moment(request.as_of)
     at = pin(entry, request.as_at)
@@ -94,7 +93,7 @@ def diff(request: Diff, context: Context, reporter: Reporter) -> dict[str, Any]:
 
     with _memory_given_back():
         found = compare(
-            _workspace(context),
+            context.workspace,
             request.dataset,
             request.other,
             as_at=request.as_at,
@@ -125,12 +124,6 @@ def _moment(text: str) -> Timestamp:
         raise UsageError(str(error)) from None
 
 
-def _workspace(context: Context) -> Workspace:
-    from odf_engine.workspace.workspace import Workspace
-
-    return Workspace.find(explicit=context.host.folder)
-
-
 def _rows(dataset: str, file: str | None, context: Context) -> tuple[StoredRows, str]:
     """The rows that a request is about, and the name of their dataset, if they are of one."""
     from odf_engine.workspace.stored import StoredRows
@@ -139,7 +132,7 @@ def _rows(dataset: str, file: str | None, context: Context) -> tuple[StoredRows,
         if file is None:
             raise UsageError("neither a dataset nor a file says which rows")
         return StoredRows.of_file(Path(file)), ""
-    entry = _workspace(context).resolve(dataset)
+    entry = context.workspace.resolve(dataset)
     if file is None:
         return StoredRows.of_dataset(entry.dataset), str(entry.alias)
     return StoredRows.of_file(Path(file), entry.dataset.state().vocabulary), str(entry.alias)

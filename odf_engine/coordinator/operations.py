@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -37,7 +38,7 @@ from odf_engine.progress import Reporter
 if TYPE_CHECKING:
     from odf_engine.ingest.poll import PullResult
     from odf_engine.spark.session import SparkRuntime
-    from odf_engine.workspace.workspace import DatasetEntry
+    from odf_engine.workspace.workspace import DatasetEntry, Workspace
 
 
 class Host(Protocol):
@@ -60,7 +61,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True)
 class Context:
-    """What a job finds in the worker.
+    """What a job finds in the worker; closed at the end of the job.
 
     Attributes:
         host: the worker.
@@ -69,6 +70,22 @@ class Context:
 
     host: Host
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def workspace(self) -> Workspace:
+        """The worker's workspace, opened for this job.
+
+        Raises:
+            NotFound, Unsupported: see :meth:`odf_engine.workspace.workspace.Workspace.find`.
+        """
+        from odf_engine.workspace.workspace import Workspace
+
+        return Workspace.find(explicit=self.host.folder)
+
+    def close(self) -> None:
+        """Closes the index of blocks: references in cycles would keep its file open for some time."""
+        if "workspace" in self.__dict__:
+            self.workspace.index.close()
 
 
 Executor = Callable[[Request, Context, Reporter], Any]
@@ -124,9 +141,8 @@ def _pull(request: Pull, context: Context, reporter: Reporter) -> dict[str, Any]
     from odf_engine.metadata.model import DatasetKind
     from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.trust import Trust
-    from odf_engine.workspace.workspace import Workspace
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     if request.url is not None and request.url == request.dataset:  # it may not be here yet
         return sharing.pull(workspace, None, request.url, request, reporter)
     entry = workspace.resolve(request.dataset)
@@ -178,9 +194,8 @@ def _ingest(request: Ingest, context: Context, reporter: Reporter) -> dict[str, 
     from odf_engine.metadata.timestamp import Timestamp
     from odf_engine.workspace.spool import release
     from odf_engine.workspace.trust import Trust
-    from odf_engine.workspace.workspace import Workspace
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     push_source(entry, request.source)  # as above
     Trust(workspace).check(entry)
@@ -225,9 +240,8 @@ def _verify(request: Verify, context: Context, reporter: Reporter) -> dict[str, 
     from odf_engine.verify.integrity import verify
     from odf_engine.verify.origins import origins
     from odf_engine.verify.walk import is_derivative
-    from odf_engine.workspace.workspace import Workspace
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     with ExitStack() as stack:
         replay = None

@@ -165,6 +165,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):
     """The worker itself; ``spark`` is ``starting``, ``ready``, ``failed`` or ``off``.
 
     ``spark_detail`` is which Spark that is, or why it failed; ``spark_hint`` what to do then.
+    ``descriptors`` is the number of files and sockets that the worker has open; 0 if unknown.
     """
 
     pid: int
@@ -176,6 +177,7 @@ class WorkerStatus(msgspec.Struct, frozen=True, tag="worker"):
     queued: int
     last_seq: int
     spark_hint: str = ""
+    descriptors: int = 0
 
 
 class Rate(msgspec.Struct, frozen=True, omit_defaults=True):

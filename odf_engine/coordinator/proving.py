@@ -35,10 +35,9 @@ def check(request: CheckProof, context: Context, reporter: Reporter) -> dict[str
     """
     from odf_engine.metadata.sql_quoted import Quoted
     from odf_engine.workspace.answers import AnswerProof
-    from odf_engine.workspace.workspace import Workspace
 
     began = time.monotonic()
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     proof = AnswerProof.from_bytes(request.proof.encode())
     reporter.line(proof.query.strip())
     calls = Quoted(proof.query, [each.table for each in proof.tables]).calls

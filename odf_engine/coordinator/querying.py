@@ -35,11 +35,10 @@ def query(request: Query, context: Context, reporter: Reporter) -> dict[str, Any
     """
     from odf_engine.coordinator.tables import Tables, seen
     from odf_engine.transform.answering import answering, memory_given_back
-    from odf_engine.workspace.workspace import Workspace
 
     began = time.monotonic()
     _check(request)
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     how = seen(workspace, request.as_at, request.as_of, request.pins)
     key = None if request.sign is None else _key(workspace, request.sign)
     reporter.line(request.sql.strip())

@@ -250,8 +250,8 @@ class JobQueue:
     def _execute(self, entry: _Entry) -> tuple[JobState, Failure | None, str | None]:
         reporter, job = entry.reporter, entry.job
         try:
-            context = Context(self._host, entry.environment)
-            result = self._executor(entry.request, context, reporter)
+            with contextlib.closing(Context(self._host, entry.environment)) as context:
+                result = self._executor(entry.request, context, reporter)
             return JobState.done, None, msgspec.json.encode(result).decode()
         except Cancelled:
             return JobState.cancelled, None, None

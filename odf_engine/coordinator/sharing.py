@@ -143,7 +143,7 @@ def push(request: Push, context: Context, reporter: Reporter) -> dict[str, Any]:
     """Brings another place up to date; the result is described with the request."""
     from odf_engine.sync.push import push as push_to
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     entry, url = workspace.resolve(request.dataset), checked_url(request.url)
     reporter.line(f"to {url}")
     with _opened(workspace, url, reporter) as remote, _divergence_noted(workspace, entry, remote):
@@ -169,7 +169,7 @@ def compare(request: Compare, context: Context, reporter: Reporter) -> dict[str,
     """Looks how a dataset stands to its remotes; the result is described with the request."""
     from odf_engine.sync.compare import compare as relation_to
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     remotes = Remotes(workspace.odf)
     known = remotes.of(entry.id)
@@ -194,7 +194,7 @@ def search(request: Search, context: Context, reporter: Reporter) -> dict[str, A
     """Looks for datasets in repositories; the result is described with the request."""
     from odf_engine.sync.places import open_repository
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     remotes = Remotes(workspace.odf)
     named = [remotes.repository(name) for name in request.repositories] or remotes.repositories()
     words = request.text.casefold().split()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from odf_engine.spark.session import SparkRuntime
 
 State = Literal["off", "starting", "ready", "failed"]
+
+_STEP_SECONDS: Final = 0.1
 
 _log = logging.getLogger(__name__)
 
@@ -52,21 +54,26 @@ class Runtime(Protocol):
         ...
 
 
+StartSpark = Callable[[Callable[[Runtime], None]], Runtime]
+"""Returns a started runtime; passes it to its argument before it starts it, so that it can be stopped."""
+
+
 class SparkService:
     """One Spark for all jobs.
 
-    ``start`` makes a started runtime (it may take seconds); ``changed`` is called, from any thread,
-    whenever :attr:`state` is another one; ``busy`` tells whether there are jobs.
+    Args:
+        start: makes a runtime, passes it to its argument, and starts it, which may take seconds.
+        changed: called from any thread when :attr:`state` has changed.
+        busy: whether there are jobs.
     """
 
-    def __init__(
-        self, start: Callable[[], Runtime], changed: Callable[[], None], busy: Callable[[], bool]
-    ) -> None:
+    def __init__(self, start: StartSpark, changed: Callable[[], None], busy: Callable[[], bool]) -> None:
         self._start = start
         self._changed = changed
         self._busy = busy
         self._condition = threading.Condition()
         self._runtime: Runtime | None = None
+        self._starting: Runtime | None = None
         self._error: OdfError | None = None
         self._closed = False
         self.state: State = "off"
@@ -111,7 +118,7 @@ class SparkService:
             return cast("SparkRuntime", self._runtime)
 
     def stop(self) -> None:
-        """Ends Spark for good."""
+        """Ends Spark for good, also one that is starting; returns when its process has ended."""
         with self._condition:
             self._closed = True
             runtime, self._runtime = self._runtime, None
@@ -119,6 +126,10 @@ class SparkService:
             self._condition.notify_all()
         if runtime is not None:
             runtime.stop()
+        while (starting := self._starting) is not None:
+            starting.stop()
+            with self._condition:  # once more, if its start had not begun yet
+                self._condition.wait_for(lambda: self._starting is None, _STEP_SECONDS)
 
     def end_leftovers(self) -> None:
         """Ends Spark if tasks of cancelled jobs do not stop, once no job runs; starts it again.
@@ -152,11 +163,17 @@ class SparkService:
         _log.warning("Spark's Java process has ended; it is started again")
         _clear_away(runtime)
 
+    def _begin(self, runtime: Runtime) -> None:
+        with self._condition:
+            if self._closed:
+                raise OdfError("Spark was stopped before its start")
+            self._starting = runtime
+
     def _run(self) -> None:
         runtime: Runtime | None = None
         error: OdfError | None = None
         try:
-            runtime = self._start()
+            runtime = self._start(self._begin)
         except OdfError as failure:
             error = failure
         except Exception as failure:
@@ -167,7 +184,7 @@ class SparkService:
                 hint="spark.log and worker.log in the workspace's .odf folder say more",
             )
         with self._condition:
-            late = self._closed
+            self._starting, late = None, self._closed
             if not late:
                 self._runtime, self._error = runtime, error
                 self.state = "failed" if runtime is None else "ready"

@@ -21,9 +21,8 @@ def trace(request: Trace, context: Context, reporter: Reporter) -> dict[str, Any
 
     from odf_engine.provenance.shortened import shortened
     from odf_engine.provenance.trace import Tracer
-    from odf_engine.workspace.workspace import Workspace
 
-    workspace = Workspace.find(explicit=context.host.folder)
+    workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     tracer = Tracer(workspace, context.host.spark, reporter)
     found = tracer.trace(entry, request.runs, request.column, request.depth)

@@ -20,9 +20,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from odf_engine import processes
 from odf_engine.coordinator.jobs import Journal
 from odf_engine.coordinator.operations import Executor, execute, tidy, warm_up
 from odf_engine.coordinator.protocol import (
@@ -41,10 +43,11 @@ from odf_engine.coordinator.rendezvous import Rendezvous, engine_version
 from odf_engine.coordinator.requests import needs_spark
 from odf_engine.coordinator.sampling import Sampler
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
-from odf_engine.coordinator.spark_service import Runtime, SparkService
+from odf_engine.coordinator.spark_service import Runtime, SparkService, StartSpark
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
 from odf_engine.progress import Reporter
+from odf_engine.terminal_text import escape_controls, escape_standard_streams
 from odf_engine.workspace.spool import sweep_spools
 
 EXIT_ALREADY_RUNNING: Final = 75
@@ -61,7 +64,7 @@ _log = logging.getLogger("odf_engine.coordinator.worker")
 class Worker:
     """One worker. :meth:`run` returns when it has stopped.
 
-    ``executor`` does the jobs and ``start_spark`` makes a started Spark; ``idle_seconds`` without a job
+    ``executor`` does the jobs and ``start_spark`` starts a Spark; ``idle_seconds`` without a job
     or a command end it. Spark starts at once, so that it is there when a job asks for it; with
     ``spark_later`` when the first job comes that needs it.
     """
@@ -70,7 +73,7 @@ class Worker:
         self,
         workspace: Path,
         *,
-        start_spark: Callable[[], Runtime],
+        start_spark: StartSpark,
         executor: Executor = execute,
         max_jobs: int = 2,
         idle_seconds: float = 1800,
@@ -119,6 +122,7 @@ class Worker:
             queued=self._queue.queued,
             last_seq=self._journal.last_seq(),
             spark_hint=self._spark.hint,
+            descriptors=processes.open_descriptors(),
         )
 
     def warm_up(self) -> None:
@@ -292,8 +296,12 @@ async def _in_daemon_thread(work: Callable[[], None], seconds: float) -> None:
         await asyncio.wait_for(done.wait(), seconds)
 
 
-def start_spark(workspace: Path) -> Runtime:
+def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
     """Starts Spark as the workspace's settings say.
+
+    Args:
+        workspace: its folder.
+        begin: called with the runtime right before its start.
 
     Raises:
         OdfError: it does not start.
@@ -303,6 +311,7 @@ def start_spark(workspace: Path) -> Runtime:
 
     home = Workspace.find(explicit=workspace)
     runtime = SparkRuntime(home.config.spark, home.odf / "spark.log", home.odf / "cache")
+    begin(runtime)
     runtime.start()
     try:
         warm_up()
@@ -321,6 +330,13 @@ class _LogFile(logging.handlers.RotatingFileHandler):
         )
 
 
+class _EscapingFormatter(logging.Formatter):
+    """Escapes control characters: names and messages of others get into a log that people read."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape_controls(super().format(record))
+
+
 def settle(log: Path, foreground: bool) -> None:
     """Makes this process a background one: own session, lower priority, a log file of limited size."""
     os.nice(_NICE)  # so that screens stay quick while jobs use every core
@@ -332,13 +348,14 @@ def settle(log: Path, foreground: bool) -> None:
         if os.getsid(0) != os.getpid():
             with contextlib.suppress(PermissionError):  # already the leader of a process group
                 os.setsid()
-    logging.basicConfig(
-        level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s", handlers=handlers
-    )
+    for handler in handlers:
+        handler.setFormatter(_EscapingFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=handlers)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The process."""
+    escape_standard_streams()
     parser = argparse.ArgumentParser(prog="odf-worker", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("workspace", type=Path)
     parser.add_argument("--foreground", action="store_true", help="stay in this terminal")
@@ -353,7 +370,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = load_workspace(files.odf).worker
         worker = Worker(
             files.workspace,
-            start_spark=lambda: start_spark(files.workspace),
+            start_spark=partial(start_spark, files.workspace),
             max_jobs=config.max_jobs,
             idle_seconds=config.idle_minutes * 60,
             spark_later=given.spark_later,

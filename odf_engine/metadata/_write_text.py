@@ -13,8 +13,12 @@ from odf_engine.metadata._nodes import plain_value
 from odf_engine.metadata.model import Model
 from odf_engine.metadata.wire import layout_of
 
-# What may stand in YAML as it is; everything else is escaped (some readers even end lines at U+0085).
-_ORDINARY: Final = re.compile(r"[\t\n\x20-\x7e\xa0-\u2027\u202a-\ud7ff\ue000-\ufefe\U00010000-\U0010ffff]*")
+# What may stand in YAML as it is; everything else is escaped (some readers even end lines at U+0085), or
+# quoted, so that it can be escaped on its way to a terminal (bidirectional controls).
+_ORDINARY: Final = re.compile(
+    r"[\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe"
+    r"\U00010000-\U0010ffff]*"
+)
 # Text that readers of YAML 1.1 take for a day.
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
 

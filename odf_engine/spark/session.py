@@ -24,6 +24,7 @@ from odf_engine.spark.memory import Memory, memory_of
 from odf_engine.spark.settings import SparkConfig, is_here, is_local, spark_settings
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Callable, Sequence
 
     from pyspark import SparkContext
@@ -66,6 +67,9 @@ class SparkRuntime:
         self._log = log_path
         self._scratch = cache_dir / "spark"
         self._lock = threading.RLock()
+        self._launch = threading.Lock()  # never held for long: `stop` takes it while a start is in progress
+        self._launched: subprocess.Popen[bytes] | None = None
+        self._interrupted = False
         self._folder: Path | None = None
         self._gateway: Gateway | None = None
         self._context: SparkContext | None = None
@@ -115,15 +119,15 @@ class SparkRuntime:
         """Starts Spark and waits until it is ready; does nothing when it is.
 
         Raises:
-            SparkFailed: it could not be started (the log says why), a cluster does not answer, or its
-                executors do not see ``cache_dir``.
+            SparkFailed: it could not be started (the log says why), a cluster does not answer, its
+                executors do not see ``cache_dir``, or :meth:`stop` was called meanwhile.
             JavaMissing: there is no Java to run it.
             UsageError: the configuration changes a setting that is fixed.
         """
         with self._lock:
             if self.alive:
                 return
-            self.stop()
+            self._clear()
             check_master(self._config.master)
             began = time.monotonic()
             self._java = find_java(getattr(self._config, "java", None) or os.environ.get("ODF_JAVA"))
@@ -132,7 +136,7 @@ class SparkRuntime:
             try:
                 self._bring_up([*(self._java_flags or ()), *archive.flags_to_use(self._java, used)])
             except SparkFailed:
-                if used is None:
+                if used is None or self._interrupted:
                     raise
                 # An archive that came to harm must never keep Spark from starting.
                 archive.discard(self._java)
@@ -194,7 +198,20 @@ class SparkRuntime:
                 self._gateway.process.wait()
 
     def stop(self) -> None:
-        """Ends Spark at once and leaves no file or process behind; it can be started again."""
+        """Ends Spark at once and leaves no file or process behind; it can be started again.
+
+        A start that is in progress in another thread fails: its process is killed.
+        """
+        with self._launch:
+            self._interrupted = True
+            if self._launched is not None:
+                self._launched.kill()
+        with self._lock:
+            self._clear()
+            self._interrupted = False
+
+    def _clear(self) -> None:
+        """Ends Spark and removes its files."""
         with self._lock:
             self._stopping = True
             if self._gateway is not None:
@@ -229,6 +246,10 @@ class SparkRuntime:
                 extra_class_path=() if local else _cluster_class_path(),
                 environment={"SPARK_LOCAL_IP": "127.0.0.1"} if is_here(self._config.master) else {},
             )
+            with self._launch:
+                self._launched = process
+                if self._interrupted:
+                    process.kill()
             # While Java comes up, Python imports what it needs.
             import pyspark.sql
 
@@ -239,19 +260,24 @@ class SparkRuntime:
             if process is not None:
                 process.kill()
                 process.wait()
-            self.stop()
+            self._clear()
+            if self._interrupted:
+                raise SparkFailed("Spark was stopped while it was starting") from None
             if isinstance(error, OdfError) or not isinstance(error, Exception):
                 raise
             raise SparkFailed(
                 f"Spark did not start: {reason}", hint=f"the whole story is in {self._log}"
             ) from error
+        finally:
+            with self._launch:
+                self._launched = None
 
     def _check_executors(self) -> None:
         assert self._folder is not None
         try:
             check_executors(self.session(), self._folder, self._scratch.parent)
         except BaseException:
-            self.stop()
+            self._clear()
             raise
 
     def _forget_functions(self, session: SparkSession) -> None:

@@ -14,7 +14,6 @@ import re
 import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +30,7 @@ from odf_engine.spark.types import spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 SETTINGS: Final[Mapping[str, str]] = {
     # Files are written in place: the folder is this job's alone.
@@ -67,6 +67,7 @@ _KEPT: Final = (
 """Settings that belong to the state: each batch uses those of the first."""
 _NO_QUERY: Final = "00000000-0000-4000-8000-000000000000"
 _VERSION: Final = "v1"
+_POLL_MILLISECONDS: Final = 100
 _PLAIN_PATH: Final = re.compile(r"[\w/.-]+", re.ASCII)
 
 
@@ -133,9 +134,13 @@ class Streams:
         reporter.check()
         with translated(reporter):
             number = self._write_down(frame, files, watermark)
-            query = self._started(frame, mode, took := _Taker(take))
+            handover = _Handover(self._session)
+            query = self._started(frame, mode, handover)
         try:
-            with reporter.on_cancel(query.stop), took.first(), translated(reporter):
+            with reporter.on_cancel(query.stop), translated(reporter):
+                if (rows := handover.receive(query)) is not None:
+                    take(rows)
+                    handover.finish()
                 query.awaitTermination()
             reporter.check()
             if not (self._state / "commits" / str(number)).exists():
@@ -151,8 +156,10 @@ class Streams:
             int(each["numRowsDroppedByWatermark"]) for batch in progress for each in batch["stateOperators"]
         )
 
-    def _started(self, frame: DataFrame, mode: str, take: Callable[[DataFrame, int], None]) -> Any:
-        writer = frame.writeStream.outputMode(mode).foreachBatch(take)
+    def _started(self, frame: DataFrame, mode: str, handover: _Handover) -> StreamingQuery:
+        writer = frame.writeStream.outputMode(mode)
+        java: Any = writer._jwrite
+        java.foreachBatch(handover.function)
         return writer.option("checkpointLocation", _uri(self._state)).trigger(availableNow=True).start()
 
     # --- What Spark writes down ---------------------------------------------------------------
@@ -190,29 +197,50 @@ class Streams:
         prune(self._state / "state")
 
 
-class _Taker:
-    """What Spark calls with the rows of a batch; keeps an error for the thread that waits."""
+class _Handover:
+    """Passes the rows of one batch from the thread of Spark's query to the Python thread that runs the batch.
 
-    def __init__(self, take: Callable[[DataFrame], None]) -> None:
-        self._take = take
-        self._error: BaseException | None = None
+    A Python function for ``foreachBatch`` is called over a connection that Java opens for the thread of
+    the query. Neither side ever closes it: each batch would leave a socket in both processes and a
+    thread in Python. The function made here consists of Java calls only. It puts the rows into a queue,
+    and waits until Python has read them.
 
-    def __call__(self, frame: DataFrame, number: int) -> None:
-        try:
-            self._take(frame)
-        except BaseException as error:
-            self._error = error
-            raise
+    Args:
+        session: any session of the Spark that runs the query.
+    """
 
-    @contextmanager
-    def first(self) -> Iterator[None]:
-        """Raises the error of the rows, instead of what Spark makes of it."""
-        try:
-            yield
-        except Exception:
-            if self._error is not None:
-                raise self._error from None
-            raise
+    def __init__(self, session: SparkSession) -> None:
+        java: Any = session._jvm
+        self._context = session.sparkContext
+        self._milliseconds = java.java.util.concurrent.TimeUnit.MILLISECONDS
+        self._frames = java.java.util.concurrent.ArrayBlockingQueue(1)
+        self._finished = java.java.util.concurrent.CountDownLatch(1)
+        invoke, class_of = java.java.lang.invoke, java.java.lang.Class.forName
+        nothing, anything = java.java.lang.Void.TYPE, class_of("java.lang.Object")
+        handles, method_type = invoke.MethodHandles, invoke.MethodType.methodType
+        lookup = handles.publicLookup()
+        put = lookup.findVirtual(self._frames.getClass(), "put", method_type(nothing, anything))
+        wait = lookup.findVirtual(self._finished.getClass(), "await", method_type(nothing))
+        both = handles.foldArguments(
+            handles.dropArguments(wait.bindTo(self._finished), 0, [anything]), put.bindTo(self._frames)
+        )
+        self.function: Any = invoke.MethodHandleProxies.asInterfaceInstance(
+            class_of("org.apache.spark.api.java.function.VoidFunction2"),
+            handles.dropArguments(both, 1, [anything]),  # the number of the batch
+        )
+
+    def receive(self, query: StreamingQuery) -> DataFrame | None:
+        """Waits for the rows; None when the query has ended without any."""
+        from pyspark.sql import DataFrame, SparkSession
+
+        while (frame := self._frames.poll(_POLL_MILLISECONDS, self._milliseconds)) is None:
+            if not query.isActive and self._frames.isEmpty():
+                return None
+        return DataFrame(frame, SparkSession(self._context, frame.sparkSession()))
+
+    def finish(self) -> None:
+        """Lets the query go on: its rows were read."""
+        self._finished.countDown()
 
 
 def _inputs_of(leaves: Sequence[Any]) -> list[int]:

@@ -22,6 +22,7 @@ from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.sync.serving import Serving
 from odf_engine.sync.serving_front import SILENT, Front
 from odf_engine.sync.serving_gate import Gate
+from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.workspace.workspace import Workspace
 
 _GRACE_SECONDS: Final = 8.0
@@ -32,6 +33,7 @@ _THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
 
 def main() -> int:
     """The program: options as ``odf serve`` gives them."""
+    escape_standard_streams()
     given = _arguments()
     try:
         serving, tls = _prepared(given)

@@ -37,6 +37,7 @@ from odf_engine.progress import Reporter
 from odf_engine.spark.leftovers import has_leftovers
 from odf_engine.spark.session import SparkRuntime
 from odf_engine.spark.settings import SparkConfig, SparkOptions
+from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.transform.contract import Engine, QueryInput, Result, TableFiles
 from odf_engine.transform.grpc_answers import Alone, Beside, Requests
 from odf_engine.transform.grpc_documents import (
@@ -242,6 +243,7 @@ def serve(
 
 def main() -> int:
     """The program: options as ``odf engine serve`` gives them, and those of a sandbox."""
+    escape_standard_streams()
     given = _arguments()
     stopped = threading.Event()
     for name in (signal.SIGINT, signal.SIGTERM):

@@ -20,6 +20,7 @@ from odf_engine.workspace.workspace import Summary, Workspace
 from odf_tui import humane
 from odf_tui.cli.output import (
     MOST_TEXT_BYTES,
+    data_stream,
     open_workspace,
     options_of,
     print_json,
@@ -427,4 +428,4 @@ def _draw(summaries: list[Summary], edges: list[tuple[str, str]]) -> None:
 @click.argument("name")
 def path_verb(name: str) -> None:
     """Prints the dataset's folder: refs/, blocks/, data/, checkpoints/."""
-    sys.stdout.write(f"{open_workspace().resolve(name).dataset.folder}\n")
+    data_stream().write(f"{open_workspace().resolve(name).dataset.folder}\n")

@@ -14,12 +14,13 @@ import msgspec
 
 from odf_engine.coordinator.protocol import Diff, JobState
 from odf_engine.errors import UsageError
+from odf_engine.terminal_text import escape_json
 from odf_engine.workspace.differing import Difference
 from odf_engine.workspace.results import GROUP_ROWS, ResultRows
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.data import exit_code, say_failure
 from odf_tui.cli.follow import follow
-from odf_tui.cli.output import console, open_workspace, options_of, say, verb
+from odf_tui.cli.output import console, data_stream, open_workspace, options_of, say, verb
 from odf_tui.humane import count
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def diff_verb(
     if output is not None:
         _write_file(found, output)
     elif as_csv:
-        _write_csv(_Some(found, limit), sys.stdout)
+        _write_csv(_Some(found, limit), data_stream())
     elif options_of().json:
         _write_json(found, _Some(found, limit), sys.stdout)
     else:
@@ -160,11 +161,11 @@ def _printer(terminal: bool) -> Callable[[Sequence[tuple[str, str]]], None]:
 def _write_json(found: Difference, rows: ResultRows, out: TextIO) -> None:
     """What :class:`Difference` says, and ``changes``, of which few are in memory."""
     head = msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
-    out.write(head.removesuffix("\n}") + ',\n  "changes": [')
+    out.write(escape_json(head.removesuffix("\n}")) + ',\n  "changes": [')
     before = "\n    "
     for record in _records(found, rows):
         text = json.dumps(record, ensure_ascii=False, indent=2)
-        out.write(before + text.replace("\n", "\n    "))
+        out.write(before + escape_json(text).replace("\n", "\n    "))
         before = ",\n    "
     out.write("\n  ]\n}\n" if rows.row_count else "]\n}\n")
 

@@ -19,7 +19,7 @@ from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
 from odf_tui.cli.data import exit_code, moment, pull_entry, say_pull
 from odf_tui.cli.follow import SECONDS_BETWEEN_LINES, follow
-from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
+from odf_tui.cli.output import clear_line, open_workspace, options_of, print_json, say, verb
 
 FORMATS: Final = ("csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile")
 _SPECIAL: Final = ("/dev/", "/proc/")
@@ -107,7 +107,7 @@ def _readable(workspace: Workspace, file: str) -> Iterator[Path]:
 def _spooled(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
     with spooled(workspace.odf, stream, name, _teller(name)) as path:
         if sys.stderr.isatty() and not options_of().quiet:
-            sys.stderr.write("\r\x1b[K")
+            clear_line()
         yield path
 
 
@@ -127,7 +127,8 @@ def _teller(name: str) -> Callable[[int], None]:
             say(text)
         elif not options_of().quiet:
             with contextlib.suppress(OSError):
-                sys.stderr.write(f"\r\x1b[K{text}")
+                clear_line()
+                sys.stderr.write(text)
                 sys.stderr.flush()
 
     return tell

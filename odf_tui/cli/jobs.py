@@ -149,6 +149,7 @@ def worker_verb(what: str) -> None:
             f"worker {status.version}, process {status.pid}:"
             f" {status.running} running, {status.queued} queued\n"
             f"Spark: {status.spark} {status.spark_detail}\n"
+            f"open descriptors: {status.descriptors}\n"
         )
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from odf_engine.errors import ChainRuleViolated, OdfError
+from odf_engine.terminal_text import escape_standard_streams
 
 
 def main() -> NoReturn:
     """Entry point of the ``odf`` command."""
+    escape_standard_streams()
     try:
         if len(sys.argv) > 1 or "_ODF_COMPLETE" in os.environ:  # the latter: a shell completes
             _run_verb()
@@ -56,7 +58,7 @@ def _run_verb() -> None:
     except click.exceptions.Abort:
         sys.exit(130)
     except click.ClickException as error:
-        error.show()
+        error.show(sys.stderr)
         sys.exit(error.exit_code)
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
 from odf_engine.errors import NotFound, UsageError
+from odf_engine.terminal_text import escape_controls, escape_json, unescaped
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -108,13 +109,25 @@ def open_workspace(options: Options | None = None) -> Workspace:
 
 
 def console(stderr: bool = False) -> Console:
-    """A rich console that respects ``--no-color``, ``NO_COLOR`` and pipes."""
-    from rich.console import Console
+    """A rich console that respects ``--no-color``, ``NO_COLOR`` and pipes.
 
-    stream = sys.stderr if stderr else sys.stdout
+    It escapes the control characters of the texts that it is given, and writes its own past the stream
+    that escapes all of them.
+    """
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
+
+    class EscapingConsole(Console):
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterator[Segment]:
+            for text, style, control in super().render(renderable, options):
+                yield Segment(text if control else escape_controls(text), style, control)
+
+    stream = unescaped(sys.stderr if stderr else sys.stdout)
     options = options_of()
     width = None if stream.isatty() else 200
-    return Console(
+    return EscapingConsole(
         file=stream,
         no_color=options.no_color or bool(os.environ.get("NO_COLOR")),
         highlight=False,
@@ -162,7 +175,7 @@ def print_json(document: Any) -> None:
     from odf_engine.metadata.model import encode_hook
 
     data = msgspec.json.format(msgspec.json.encode(document, enc_hook=encode_hook), indent=2)
-    sys.stdout.write(data.decode() + "\n")
+    sys.stdout.write(escape_json(data.decode()) + "\n")
 
 
 def print_yaml(document: Any) -> None:
@@ -178,14 +191,16 @@ def print_yaml(document: Any) -> None:
 
 def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """A table for people; plain aligned columns when piped. ``right`` names the right-aligned columns."""
-    rows = [list(row) for row in rows]
+    numbers = [header in right for header in headers]
+    rows = [[escape_controls(cell) for cell in row] for row in rows]  # before columns are as wide as they are
     out = console()
     if not sys.stdout.isatty():
-        widths = [max([len(header), *(len(row[at]) for row in rows)]) for at, header in enumerate(headers)]
-        for row in [[header.upper() for header in headers], *rows]:
+        titles = [escape_controls(header.upper()) for header in headers]
+        widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+        for row in [titles, *rows]:
             cells = [
-                cell.rjust(width) if header in right else cell.ljust(width)
-                for cell, width, header in zip(row, widths, headers, strict=True)
+                cell.rjust(width) if number else cell.ljust(width)
+                for cell, width, number in zip(row, widths, numbers, strict=True)
             ]
             sys.stdout.write("  ".join(cells).rstrip() + "\n")
         return
@@ -193,11 +208,21 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for header in headers:
-        table.add_column(header, justify="right" if header in right else "left", overflow="fold")
+    for header, number in zip(headers, numbers, strict=True):
+        table.add_column(escape_controls(header), justify="right" if number else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     out.print(table)
+
+
+def data_stream() -> TextIO:
+    """Standard output for data: exact in a pipe or a file, escaped on a terminal."""
+    return sys.stdout if sys.stdout.isatty() else unescaped(sys.stdout)
+
+
+def clear_line() -> None:
+    """Clears the line of the terminal that standard error is at."""
+    unescaped(sys.stderr).write("\r\x1b[K")
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from odf_engine.errors import InvalidManifest, NotFound
+from odf_engine.errors import InvalidManifest, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_tui.cli.output import options_of, print_json, read_bytes, verb
 
@@ -35,6 +35,8 @@ def encode(file: str, block_version: str | None, output: Path | None) -> None:
     data = encode_block(block, int(block_version or version or 3))
     digest = Multihash.sha3_256(data)
     if output is None:
+        if sys.stdout.isatty():
+            raise UsageError("a terminal cannot show the bytes of a block", hint="add -o FILE, or a pipe")
         sys.stdout.buffer.write(data)
         sys.stderr.write(f"{digest}\n")
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any, Final, TextIO
 
 import msgspec
 import pyarrow.types as pt
 from rich.cells import cell_len
 
+from odf_engine.terminal_text import escape_controls
 from odf_engine.workspace.results import GROUP_ROWS, ResultRows
 from odf_tui import humane
 from odf_tui.cli.chain import is_number, json_value
@@ -19,12 +21,12 @@ _WIDEST: Final = 36
 
 def write_plain(rows: ResultRows, out: TextIO) -> None:
     """Aligned columns for people, through a pipe."""
-    names = rows.columns.names
-    widths = [len(name) for name in names]
+    titles = [escape_controls(name.upper()) for name in rows.columns.names]
+    widths = [len(title) for title in titles]
     for cells in _cells(rows, rows.row_count):
         widths = [max(width, len(cell)) for width, cell in zip(widths, cells, strict=True)]
     right = [is_number(field.type) for field in rows.columns]
-    for cells in _lines(names, _cells(rows, rows.row_count)):
+    for cells in chain([titles], _cells(rows, rows.row_count)):
         fitted = [
             cell.rjust(width) if number else cell.ljust(width)
             for cell, width, number in zip(cells, widths, right, strict=True)
@@ -54,7 +56,8 @@ def write_table(rows: ResultRows, count: int, width: int) -> int:
     ]
     shown, used = 0, 0
     for at, name in enumerate(names):
-        used += max(map(cell_len, [name, *(line[at] for line in cells)])) + 3 * bool(at)
+        title = escape_controls(name)
+        used += max(map(cell_len, [title, *(line[at] for line in cells)])) + 3 * bool(at)
         if at and used > width:
             break
         shown += 1
@@ -67,11 +70,6 @@ def _moment(text: str) -> str:
     """A time without what says nothing."""
     day, _, time = text.removesuffix("Z").partition("T")
     return day if time in ("", "00:00:00") else f"{day} {time}"
-
-
-def _lines(names: list[str], cells: Iterator[list[str]]) -> Iterator[list[str]]:
-    yield [name.upper() for name in names]
-    yield from cells
 
 
 def _cells(rows: ResultRows, count: int) -> Iterator[list[str]]:

@@ -17,6 +17,7 @@ from odf_engine.coordinator.protocol import Job, JobState, Query
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.files import open_file
 from odf_engine.metadata.sql_text import headline
+from odf_engine.terminal_text import escape_controls, escape_json
 from odf_tui import humane
 from odf_tui.cli.data import exit_code
 from odf_tui.cli.follow import follow
@@ -131,7 +132,7 @@ def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) 
     elif form in ("csv", "json"):
         with passing(workspace.odf) as file:
             result = _ask(workspace, replace(asked, output=str(file), format=form))
-            _copy(file)
+            _copy(file, form)
     else:
         result = _ask(workspace, asked)
         return result, _print(workspace.folder / result["path"])
@@ -217,13 +218,14 @@ def _rows_that_fit() -> int:
     return max(shutil.get_terminal_size().lines - 5, 10)
 
 
-def _copy(file: Path) -> None:
-    """Puts a file on stdout."""
+def _copy(file: Path, form: str) -> None:
+    """Copies a file to standard output, as UTF-8 whatever the locale; on a terminal CSV is escaped."""
+    clean = escape_json if form == "json" else escape_controls if sys.stdout.isatty() else str
     sys.stdout.flush()
-    with file.open("rb") as rows:
-        if hasattr(sys.stdout, "buffer"):
-            shutil.copyfileobj(rows, sys.stdout.buffer, 1 << 20)
-            sys.stdout.buffer.flush()
+    with file.open(encoding="utf-8", newline="") as rows:
+        while text := rows.read(1 << 20):
+            sys.stdout.buffer.write(clean(text).encode())
+    sys.stdout.buffer.flush()
 
 
 def _into(path: Path, text: str) -> None:

@@ -116,7 +116,7 @@ def main() -> int:
         worker_module.engine_version = lambda: given.version
     attempts: list[int] = []
 
-    def start_spark() -> FakeSpark:
+    def start_spark(begin: object) -> FakeSpark:
         attempts.append(1)
         if given.spark == "slow":
             while not (given.workspace / "spark-may-start").exists():

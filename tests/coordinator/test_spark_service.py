@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
 
 from odf_engine.coordinator.protocol import JobState, Progress, Pull, WorkerStatus
+from odf_engine.workspace.workspace import Workspace
+from tests.coordinator.conftest import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 async def spark_state(client, *states: str) -> WorkerStatus:
@@ -95,3 +108,39 @@ async def test_tasks_that_do_not_heed_a_cancelled_job(home):
     await spark_state(client, "ready")
     assert "does not leave Spark" in (home.odf / "worker.log").read_text()
     await client.close()
+
+
+def java_processes(folder: Path) -> list[str]:
+    """The numbers of the Java processes that name this folder in their arguments."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            arguments = (process / "cmdline").read_bytes()
+        except OSError:
+            continue  # it has ended
+        if os.fsencode(folder) in arguments and b"SparkSubmit" in arguments:
+            found.append(process.name)
+    return found
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        pytest.param(lambda folder: None, id="at once"),
+        pytest.param(lambda folder: time.sleep(0.2), id="after 0.2 s"),
+        pytest.param(lambda folder: wait_until(lambda: java_processes(folder) != []), id="with Java"),
+    ],
+)
+def test_a_worker_that_is_stopped_while_spark_starts(tmp_path: Path, moment: Callable[[Path], None]) -> None:
+    odf = Workspace.init(tmp_path / "home").odf
+    worker = subprocess.Popen(
+        [sys.executable, "-P", "-m", "odf_engine.coordinator.worker", str(tmp_path / "home")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    log = odf / "worker.log"
+    wait_until(lambda: log.exists() and " serves " in log.read_text())
+    moment(tmp_path)
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait() == 0
+    assert java_processes(tmp_path) == []
+    assert list((odf / "cache").glob("spark/run-*")) == []
