@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import resource
 import signal
 import sys
 import tempfile
@@ -257,7 +256,6 @@ def main() -> int:
         else:
             config = SparkOptions(given.master, driver_memory=given.memory)
             address = f"unix:{given.socket}"
-            resource.setrlimit(resource.RLIMIT_DATA, (given.most_bytes, given.most_bytes))
             threading.Thread(target=_until_closed, args=(stopped,), daemon=True).start()
         serve(config, address, lambda text: print(text, flush=True), stopped, given.scratch)
     except OdfError as error:
@@ -277,7 +275,6 @@ def _arguments() -> argparse.Namespace:
     sandbox.add_argument("--scratch", type=Path, help="folder for temporary files")
     sandbox.add_argument("--master", default="local[*]", help="where Spark runs")
     sandbox.add_argument("--memory", default="1g", help="of Spark")
-    sandbox.add_argument("--most-bytes", type=int, default=-1, help="memory of each process")
     return parser.parse_args()
 
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from threading import Lock
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -29,11 +30,17 @@ from odf_engine.spark.settings import is_local
 from odf_engine.transform.contract import Computed, Derived, Engine, QueryInput, Result, TableFiles, Validated
 from odf_engine.transform.exchange import Exchange
 from odf_engine.transform.grpc_engine import GrpcEngine, TookTooLong
-from odf_engine.transform.walls import PROGRAMS, Program, Walls, why_not
+from odf_engine.transform.walls import PROGRAMS, Limits, Program, Walls, why_not
 from odf_engine.workspace.config import Config
+from odf_engine.workspace.setting_groups import SandboxConfig
 
 _SERVER: Final = "odf_engine.transform.engine_server"
 _START_SECONDS: Final = 120.0
+_WATCH_SECONDS: Final = 0.5
+_LEAST_FREE: Final = 1 << 30
+_MOST_PRINTED: Final = 16 << 20
+_BLOCK: Final = 4096
+_LAST_BYTES: Final = 1 << 16
 _EXCHANGE: Final = Path("/exchange")  # what the engine calls the folder of its files
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
 _SETTINGS: Final = (
@@ -66,7 +73,7 @@ class Sandbox:
         self._without = without
         self._dataset = dataset
         self._process: _Process | None = None
-        self._starting = Lock()
+        self._starting = threading.Lock()
         self._kept = ExitStack()  # the process, and its folders
 
     def close(self) -> None:
@@ -124,6 +131,8 @@ class Sandbox:
             if process is None or process.running:
                 raise
             self.close()
+            if process.exceeded is not None:
+                raise process.exceeded from None
             raise OdfError(
                 "the engine in the sandbox ended in the midst of its work" + process.last_words,
                 hint=f"it may have needed more than sandbox.memory ({self._config.sandbox.memory})",
@@ -145,6 +154,7 @@ class Sandbox:
                     _EXCHANGE / "scratch": exchange.scratch,
                     _EXCHANGE / "socket": sockets,
                 },
+                limits=_limits(self._config.sandbox),
             )
             program = self._program(walls)
             if program is None:
@@ -196,11 +206,10 @@ class _Process:
             f"unix:{socket}", name="the sandbox", seconds=config.sandbox.minutes * 60, exchange=exchange
         )
         self._socket = socket
-        memory = config.sandbox.memory
         command = [
             sys.executable, "-P", "-m", _SERVER,
             f"--socket={_EXCHANGE / 'socket' / socket.name}", f"--scratch={_EXCHANGE / 'scratch'}",
-            f"--memory={memory}", f"--most-bytes={_most_bytes(memory)}",
+            f"--memory={config.sandbox.memory}",
         ]  # fmt: skip
         if is_local(config.spark.master):
             command.append(f"--master={config.spark.master}")
@@ -215,6 +224,13 @@ class _Process:
                 env=_environment(java),
                 start_new_session=True,
             )
+        self._watch = Watch(self._process, walls.write.values(), (log, self._begin), config.sandbox)
+        self._watch.start()
+
+    @property
+    def exceeded(self) -> OdfError | None:
+        """The limit for which it was killed; None when it was not."""
+        return self._watch.exceeded
 
     @property
     def running(self) -> bool:
@@ -227,7 +243,7 @@ class _Process:
     def last_words(self) -> str:
         """What it printed last, for a sentence."""
         with self._log.open("rb") as file:
-            file.seek(self._begin)
+            file.seek(max(self._begin, self._log.stat().st_size - _LAST_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
         shown = " / ".join(line.strip() for line in lines if line.strip() and "listens" not in line)
         return f": {shown[-400:]}" if shown else ""
@@ -243,7 +259,7 @@ class _Process:
         while not self._socket.exists():
             reporter.check()
             if self._process.poll() is not None or time.monotonic() > deadline:
-                raise OdfError(
+                raise self.exceeded or OdfError(
                     f"the engine in the sandbox does not start{self.last_words}", where=str(self._log)
                 )
             time.sleep(0.05)
@@ -254,12 +270,117 @@ class _Process:
         self._process.wait()
         if self._process.stdin is not None:
             self._process.stdin.close()
+        self._watch.join()
 
 
-def _most_bytes(memory: str) -> int:
-    """What a process may use in all: Java needs more than its heap."""
-    size = int(memory[:-1]) << {"m": 20, "g": 30}[memory[-1].lower()]
-    return 2 * size + (1 << 30)
+class Watch(threading.Thread):
+    """Kills a process whose sandbox exceeds a limit that the kernel does not enforce; ends with the process.
+
+    Args:
+        process: started with a command of :meth:`Walls.around`.
+        folders: those that it may write, on disks of this machine.
+        log: the file that it prints to, and where its output begins.
+        config: the limits.
+
+    Attributes:
+        exceeded: the error that names the limit; None while all are kept.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        folders: Iterable[Path],
+        log: tuple[Path, int],
+        config: SandboxConfig,
+    ) -> None:
+        super().__init__(name="sandbox-watch", daemon=True)
+        self._process = process
+        self._folders = list(folders)
+        self._log, self._begin = log
+        self._config = config
+        # Space of files that are deleted and still open is not seen in a folder.
+        self._least_free = {each: min(_LEAST_FREE, _free(each) // 2) for each in self._folders}
+        self.exceeded: OdfError | None = None
+
+    def run(self) -> None:
+        """The thread itself."""
+        while self._process.poll() is None:
+            try:
+                self.exceeded = self._found()
+            except OSError as error:
+                self.exceeded = _stopped(f"its limits cannot be checked: {error}", hint=None)
+            if self.exceeded is not None:
+                self._process.kill()
+                self._process.wait()
+                return
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(_WATCH_SECONDS)
+
+    def _found(self) -> OdfError | None:
+        disk, processes = self._config.disk, self._config.processes
+        if _tasks(self._process.pid, processes) > processes:
+            problem = f"it started more than sandbox.processes ({processes})"
+            return _stopped(problem, hint="allow more: odf config set sandbox.processes NUMBER")
+        if sum(map(_used, self._folders)) > _bytes(disk):
+            problem = f"it used more than sandbox.disk ({disk})"
+            return _stopped(problem, hint="allow more: odf config set sandbox.disk SIZE")
+        if any(_free(folder) < least for folder, least in self._least_free.items()):
+            return _stopped("the disk is almost full", hint="make room and try again")
+        if self._log.stat().st_size - self._begin > _MOST_PRINTED:
+            return _stopped(f"it printed more than {_MOST_PRINTED >> 20} MiB", hint=f"see {self._log}")
+        return None
+
+
+def _stopped(reason: str, hint: str | None) -> OdfError:
+    return OdfError(f"the engine in the sandbox was stopped: {reason}", hint=hint)
+
+
+def _used(folder: Path) -> int:
+    """Bytes on disk of everything in a folder; each file counts as a block at least.
+
+    Raises:
+        OSError: a folder cannot be read: the process may hide files in it.
+    """
+    used = 0
+    waiting = [folder]
+    while waiting:
+        with contextlib.suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+            for each in entries:
+                with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
+                    used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK)
+                    if each.is_dir(follow_symlinks=False):
+                        waiting.append(Path(each.path))
+    return used
+
+
+def _free(folder: Path) -> int:
+    return shutil.disk_usage(folder).free
+
+
+def _tasks(pid: int, most: int) -> int:
+    """How many threads a process and its descendants have; some number above ``most`` if they have more."""
+    count = 0
+    waiting = [pid]
+    while waiting and count <= most:
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
+                count += 1
+                waiting += map(int, (task / "children").read_text().split())
+    return count
+
+
+def _limits(config: SandboxConfig) -> Limits:
+    return Limits(
+        memory=2 * _bytes(config.memory) + (1 << 30),  # Java needs more than its heap
+        file=_bytes(config.disk),
+        tmp=_bytes(config.tmp),
+        processes=config.processes,
+    )
+
+
+def _bytes(size: str) -> int:
+    """The bytes of a size such as ``64m`` or ``2g``."""
+    return int(size[:-1]) << {"m": 20, "g": 30}[size[-1].lower()]
 
 
 def _readable(java: Java) -> list[Path]:

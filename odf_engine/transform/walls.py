@@ -12,6 +12,7 @@ import ctypes
 import fcntl
 import os
 import platform
+import re
 import shutil
 import socket
 import struct
@@ -25,8 +26,38 @@ from typing import Final, Literal
 Program = Literal["bwrap", "unshare"]
 PROGRAMS: Final[tuple[Program, ...]] = ("bwrap", "unshare")
 
+_LIMIT: Final = """\
+import os, resource, sys
+for each in sys.argv[1].split():
+    name, _, value = each.partition("=")
+    kind = getattr(resource, "RLIMIT_" + name)
+    least = min(limit for limit in (int(value), *resource.getrlimit(kind)) if limit != resource.RLIM_INFINITY)
+    resource.setrlimit(kind, (least, least))
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+"""Sets limits of the kernel, then runs a command. It runs in the sandbox: the kernel counts the processes of
+the user namespace in which the limit is set."""
+
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _PROBE_SECONDS: Final = 20
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What processes in a sandbox may use.
+
+    Attributes:
+        memory: of each process, in bytes.
+        file: the size of each file, in bytes.
+        tmp: the size of ``/tmp`` and of ``/dev/shm``, in bytes of memory.
+        processes: how many processes and threads run at the same time. Some kernels do not enforce this, and
+            none does for root: :class:`odf_engine.transform.sandbox.Watch` does.
+    """
+
+    memory: int
+    file: int
+    tmp: int
+    processes: int
 
 
 @dataclass(frozen=True)
@@ -36,10 +67,12 @@ class Walls:
     Attributes:
         read: may be read; what is not there is left out.
         write: folders that may be written as well.
+        limits: what it may use.
     """
 
     read: Mapping[Path, Path]
     write: Mapping[Path, Path]
+    limits: Limits
 
     def around(self, program: Program, command: Sequence[str]) -> list[str]:
         """The command that runs ``command`` behind these walls; it ends when its parent does."""
@@ -47,16 +80,28 @@ class Walls:
         if program == "unshare":
             shut = ["setpriv", "--pdeathsig", "KILL", "--", "unshare", "--user", "--map-root-user", "--net"]
             shut += ["--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--"]
-            shut += [sys.executable, "-I", "-S", str(Path(__file__).resolve())]
-            names = "--read", "--write"
+            shut += [sys.executable, "-I", "-S", str(Path(__file__).resolve()), "--tmp", str(self.limits.tmp)]
+            names, last = ("--read", "--write"), []
         else:
             shut = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
-            shut += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp", "--chdir", "/"]
+            shut += ["--proc", "/proc", "--dev", "/dev", "--chdir", "/"]
+            for folder in ("/tmp", "/dev/shm"):
+                shut += ["--size", str(self.limits.tmp), "--tmpfs", folder]
             names = "--ro-bind", "--bind"
+            # /dev and / are in memory, without a limit. In /proc root could change settings of the machine.
+            last = [part for folder in ("/dev", "/proc", "/") for part in ("--remount-ro", folder)]
         for name, places in zip(names, (read, self.write), strict=True):
             for place, each in places.items():
                 shut += [name, str(each), str(place)]
-        return [*shut, "--", *command]
+        return [*shut, *last, "--", sys.executable, "-I", "-S", "-c", _LIMIT, self._limits(), *command]
+
+    def _limits(self) -> str:
+        """The limits that the kernel enforces for each process, as :data:`_LIMIT` reads them."""
+        limits = f"DATA={self.limits.memory} FSIZE={self.limits.file} CORE=0"
+        release = re.match(r"(\d+)\.(\d+)", platform.release())
+        # An older kernel would count all processes of the user on this machine.
+        counts = release is not None and (int(release[1]), int(release[2])) >= (5, 14)
+        return f"{limits} NPROC={self.limits.processes}" if counts else limits
 
 
 def why_not(program: Program, walls: Walls) -> str | None:
@@ -103,7 +148,7 @@ def _pivot(root: Path, old: Path) -> None:
     _call("syscall", ctypes.c_long(number), root, old)
 
 
-def _build(read: Sequence[Sequence[Path]], write: Sequence[Sequence[Path]]) -> None:
+def _build(read: Sequence[Sequence[Path]], write: Sequence[Sequence[Path]], tmp: int) -> None:
     """Makes a file system of these places alone, and goes there."""
     _mount("none", Path("/"), "", _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", Path("/tmp"), "tmpfs", _MS_NOSUID | _MS_NODEV)
@@ -114,7 +159,9 @@ def _build(read: Sequence[Sequence[Path]], write: Sequence[Sequence[Path]]) -> N
     _mount("tmpfs", _NEW, "tmpfs", _MS_NOSUID | _MS_NODEV, "size=64m,mode=0755")
     for name in ("proc", "tmp", "dev"):
         (_NEW / name).mkdir()
-    _mount("proc", _NEW / "proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+    _mount("tmpfs", _NEW / "tmp", "tmpfs", _MS_NOSUID | _MS_NODEV, f"size={tmp}")
+    # In /proc root could change settings of the machine.
+    _mount("proc", _NEW / "proc", "proc", _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
     for name in _DEVICES:
         _bind(Path("/dev") / name, Path("/dev") / name, write=True)
     for each, place in read:
@@ -125,6 +172,7 @@ def _build(read: Sequence[Sequence[Path]], write: Sequence[Sequence[Path]]) -> N
     _pivot(Path(), Path())
     _call("umount2", Path(), _MNT_DETACH)
     os.chdir("/")
+    _mount("none", Path("/"), "", _MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
 
 
 def _bind(path: Path, place: Path, *, write: bool) -> None:
@@ -175,10 +223,11 @@ def _main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--read", type=Path, nargs=2, action="append", default=[])
     parser.add_argument("--write", type=Path, nargs=2, action="append", default=[])
+    parser.add_argument("--tmp", type=int, required=True)
     parser.add_argument("command", nargs="+")
     given = parser.parse_args()
     _loopback()
-    _build(given.read, given.write)
+    _build(given.read, given.write, given.tmp)
     _give_up_rights()
     os.execv(given.command[0], given.command)
 

@@ -169,6 +169,23 @@ class SandboxConfig(Settings, frozen=True):
         str,
         Meta(pattern=r"^[1-9][0-9]*[mMgG]$", description="memory of the engine in the sandbox, such as 2g"),
     ] = "1g"
+    disk: Annotated[
+        str,
+        Meta(
+            pattern=r"^[1-9][0-9]*[mMgG]$",
+            description="disk space that the engine in the sandbox may use, such as 50g",
+        ),
+    ] = "20g"
+    tmp: Annotated[
+        str,
+        Meta(
+            pattern=r"^[1-9][0-9]*[mMgG]$",
+            description="size of /tmp in the sandbox, which is in memory, such as 64m",
+        ),
+    ] = "64m"
+    processes: Annotated[
+        int, Meta(ge=256, description="processes and threads in the sandbox at the same time")
+    ] = 4096
     minutes: Annotated[float, Meta(gt=0, description="a transaction in the sandbox ends after this long")] = (
         60
     )

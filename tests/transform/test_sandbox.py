@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.errors import InvalidQuery, NotTrusted
+from odf_engine.errors import InvalidQuery, NotTrusted, OdfError
 from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.progress import Reporter
 from odf_engine.spark.session import SparkRuntime
+from odf_engine.transform import sandbox
 from odf_engine.transform.engines import engines_for
-from odf_engine.transform.sandbox import Sandbox
+from odf_engine.transform.sandbox import Sandbox, Watch
 from odf_engine.transform.spark_engine import SparkEngine
-from odf_engine.transform.walls import PROGRAMS, Program, Walls, why_not
+from odf_engine.transform.walls import PROGRAMS, Limits, Program, Walls, why_not
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.config import Config, set_value
+from odf_engine.workspace.setting_groups import SandboxConfig
 from odf_engine.workspace.trust import Trust
 from odf_engine.workspace.workspace import ORIGIN_FILE
 from tests.transform.deriving import Deriving
@@ -48,9 +55,12 @@ print(
 """
 
 
+LIMITS = Limits(memory=1 << 30, file=2 << 20, tmp=1 << 20, processes=40)
+
+
 def plain_walls(**more: dict[Path, Path]) -> Walls:
     system = [Path(each) for each in ("/usr", "/bin", "/lib", "/lib64", sys.prefix, sys.base_prefix)]
-    return Walls({each: each for each in system} | more.get("read", {}), more.get("write", {}))
+    return Walls({each: each for each in system} | more.get("read", {}), more.get("write", {}), LIMITS)
 
 
 @pytest.fixture(params=PROGRAMS)
@@ -71,6 +81,131 @@ def test_what_is_seen_from_within(tmp_path: Path, program: Program) -> None:
     assert done.stderr == ""
     assert done.stdout.split() == ["rows", "False", "False", "True", "False", "False", "True", "True"]
     assert (tmp_path / "out" / "new").exists()
+
+
+FILLS = """
+import errno, sys
+def fill(path):
+    try:
+        with open(path, "ab", buffering=0) as file:
+            for _ in range(32):
+                file.write(bytes(1 << 17))
+    except OSError as error:
+        return errno.errorcode[error.errno]
+print(*map(fill, sys.argv[1:]))
+"""
+FULL = {
+    "/tmp/x": ("ENOSPC",),
+    "/dev/shm/x": ("ENOSPC", "ENOENT"),
+    "/x/out/x": ("EFBIG",),
+    "/x/new": ("EROFS",),
+    "/dev/new": ("EROFS",),
+    "/proc/self/oom_score_adj": ("EROFS",),
+    "/proc/sys/kernel/core_pattern": ("EROFS",),
+}
+
+
+def test_files_are_limited(tmp_path: Path, program: Program) -> None:
+    """Whatever is in memory, the size of a file, and what belongs to the machine."""
+    walls = plain_walls(write={Path("/x/out"): tmp_path})
+    command = [sys.executable, "-c", FILLS, *FULL]
+    done = subprocess.run(walls.around(program, command), capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    found = dict(zip(FULL, done.stdout.split(), strict=True))
+    assert all(found[path] in wanted for path, wanted in FULL.items()), found
+    assert (tmp_path / "x").stat().st_size == LIMITS.file
+
+
+SPREADS = """
+import os, sys, time
+for at in range(64):
+    with open(f"/x/out/{at}", "wb") as file:
+        file.write(bytes(1 << 19))
+time.sleep(600)
+"""
+PRINTS = "import time; print('x' * 100_000); time.sleep(600)"
+FORKS = """
+import os, time
+for _ in range(200):
+    if os.fork() == 0:
+        time.sleep(600)
+time.sleep(600)
+"""
+WAITS = "import time; time.sleep(600)"
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process in a sandbox ended: why it was killed, where it was, and what it printed."""
+
+    error: OdfError | None
+    code: int
+    printed: str
+
+
+@pytest.fixture
+def watched(tmp_path: Path, program: Program) -> Callable[[str], Ended]:
+    """Runs code in a sandbox of small limits until it ends."""
+
+    def run(code: str) -> Ended:
+        out, log = tmp_path / "out", tmp_path / "log"
+        out.mkdir()
+        command = plain_walls(write={Path("/x/out"): out}).around(program, [sys.executable, "-c", code])
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=output)
+        try:
+            config = SandboxConfig(disk="4m", processes=LIMITS.processes)
+            watch = Watch(process, [out], (log, 0), config)
+            watch.start()
+            watch.join(60)
+            assert not watch.is_alive()
+        finally:
+            process.kill()
+        return Ended(watch.exceeded, process.wait(), log.read_text())
+
+    return run
+
+
+def test_disk_space_is_limited(watched: Callable[[str], Ended]) -> None:
+    ended = watched(SPREADS)
+    assert "used more than sandbox.disk (4m)" in str(ended.error)
+    assert ended.code == -signal.SIGKILL
+
+
+def test_processes_are_limited(watched: Callable[[str], Ended]) -> None:
+    ended = watched(FORKS)
+    if ended.error is None:  # the kernel refused them, which it does not for root
+        assert "Resource temporarily unavailable" in ended.printed
+    else:
+        assert "started more than sandbox.processes (40)" in ended.error.message
+        assert "sandbox.processes NUMBER" in str(ended.error.hint)
+
+
+def test_output_is_limited(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox, "_MOST_PRINTED", 50_000)
+    assert "printed more" in str(watched(PRINTS).error)
+
+
+def test_a_disk_does_not_fill_up(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleted files that are still open are not seen, but the space that they leave."""
+    free = iter([8 << 30, 2 << 30])
+    monkeypatch.setattr(sandbox, "_free", lambda folder: next(free, 1 << 20))
+    assert "the disk is almost full" in str(watched(WAITS).error)
+
+
+def test_an_engine_that_exceeds_a_limit(deriving: Deriving, shut_in: None) -> None:
+    deriving.rows(deriving.root(), (1, "a", 1))
+    made = deriving.derivative("SELECT event_time, x FROM input")
+    odf = deriving.workspace.odf
+    config = Config(sandbox=SandboxConfig(processes=20))  # Java needs more
+    head = made.dataset.head()
+    with closing(Sandbox(config, odf / "cache", odf / "sandbox.log", "output", deriving.engine)) as engine:
+        deriving.engine = engine
+        reason = "does not start" if os.getuid() else r"started more than sandbox\.processes \(20\)"
+        with pytest.raises(OdfError, match=reason):
+            deriving.run(made)
+    assert made.dataset.head() == head
+    assert list((odf / "cache").glob("sandbox-*")) == []
 
 
 @pytest.fixture
