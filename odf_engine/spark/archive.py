@@ -16,7 +16,7 @@ from typing import Final
 from odf_engine.spark.java import Java
 from odf_engine.spark.launch import class_path
 
-_REVISION: Final = 1
+_REVISION: Final = 2
 """Counts up when flags or the recorded job change, so that old archives are not used."""
 
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
