@@ -15,6 +15,7 @@ from typing import Any, Final
 from textual.keys import _character_to_key
 
 from odf_engine.workspace.config import user_folder
+from odf_engine.workspace.small_files import read_small
 from odf_tui.actions import ANYWHERE, USUAL, KeyMap, key_name
 
 Wanted = Mapping[str, str | Sequence[str]]
@@ -67,7 +68,7 @@ def load(wanted: Wanted, file: Path | None = None) -> tuple[KeyMap, list[str]]:
 
 def _read(file: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_small(file).decode("utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:
@@ -77,7 +78,7 @@ def _read(file: Path, problems: list[str]) -> dict[str, Any]:
 
     try:
         found = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter: no date, nested too deeply
         problems.append(f"{file} is not valid YAML: {' '.join(str(error).split())}")
         return {}
     if found is None:

@@ -10,13 +10,20 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 
+from odf_engine.workspace.small_files import read_small
+
 MOST_RECENT: Final = 8
 MOST_DATASETS: Final = 200
-_MOST_BYTES: Final = 1_000_000
+_WRONG: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
+LEAST_SHARE: Final = 20
+Share = Annotated[int, msgspec.Meta(ge=LEAST_SHARE, le=100 - LEAST_SHARE)]
+"""A part of the screen in percent: all panes can be seen."""
 
 
 class Shares(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -28,9 +35,17 @@ class Shares(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
         single: the height of the datasets where the panes stand in one column.
     """
 
-    left: int | None = None
-    upper: int | None = None
-    single: int | None = None
+    left: Share | None = None
+    upper: Share | None = None
+    single: Share | None = None
+
+
+class Columns(TypedDict, total=False):
+    """How pane 3 shows the columns of a dataset; see :class:`odf_tui.widgets.arrangement.Arrangement`."""
+
+    order: list[str]
+    hidden: list[str]
+    frozen: str
 
 
 class Remembered(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel"):
@@ -43,7 +58,7 @@ class Remembered(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
         dataset: the id of the selected one.
         filters: by pane.
         graph: how pane 1 shows the datasets, in its own terms.
-        columns: how pane 3 shows the columns of a dataset, in its own terms; the newest last.
+        columns: how pane 3 shows the columns of datasets, by their ids; the newest last.
         wrap: whether the lines of logs are wrapped.
         recent: ids of what was chosen last in the list of everything, the newest first.
     """
@@ -56,7 +71,7 @@ class Remembered(msgspec.Struct, kw_only=True, omit_defaults=True, rename="camel
     dataset: str = ""
     filters: dict[str, str] = {}
     graph: dict[str, Any] = {}
-    columns: dict[str, Any] = {}
+    columns: dict[str, Columns] = {}
     wrap: bool | None = None
     recent: list[str] = []
 
@@ -69,14 +84,13 @@ def path_in(folder: Path) -> Path:
 def load(folder: Path) -> Remembered:
     """What is remembered of a workspace; nothing, when it cannot be read."""
     try:
-        with path_in(folder).open("rb") as file:
-            parts = msgspec.json.decode(file.read(_MOST_BYTES), type=dict[str, msgspec.Raw])
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        parts = msgspec.json.decode(read_small(path_in(folder)), type=dict[str, msgspec.Raw])
+    except (OSError, *_WRONG):
         return Remembered()
     known: dict[str, Any] = {}
     for field in msgspec.structs.fields(Remembered):
         if field.encode_name in parts:
-            with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+            with suppress(*_WRONG):
                 known[field.name] = msgspec.json.decode(parts[field.encode_name], type=field.type)
     return Remembered(**known)
 

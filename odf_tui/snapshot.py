@@ -19,6 +19,7 @@ from odf_engine.coordinator.protocol import PROTOCOL_VERSION, Job
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
 from odf_engine.workspace.config import UiConfig, user_file, user_file_of
+from odf_engine.workspace.small_files import read_small
 from odf_engine.workspace.where import CONFIG_FILE
 from odf_tui import state
 from odf_tui.source import Source
@@ -81,11 +82,18 @@ def load(folder: Path) -> Snapshot | None:
 
 def _read(folder: Path) -> Snapshot | None:
     try:
-        with _path(folder).open("rb") as file:
-            found = msgspec.msgpack.decode(file.read(), type=Snapshot)
-    except (OSError, msgspec.MsgspecError):
+        digest, content = msgspec.msgpack.decode(read_small(_path(folder)), type=tuple[bytes, bytes])
+        if digest != _digest(content):
+            return None
+        found = msgspec.msgpack.decode(content, type=Snapshot)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
     return found if found.program == _program() else None
+
+
+def _digest(content: bytes) -> bytes:
+    """What tells a damaged snapshot: its texts and numbers could be anything."""
+    return blake2b(content, digest_size=16).digest()
 
 
 def save(folder: Path, source: Source) -> None:
@@ -100,8 +108,9 @@ def save(folder: Path, source: Source) -> None:
             path = _path(folder)
             path.parent.mkdir(exist_ok=True)
             new = path.with_name(f"{path.name}.{os.getpid()}")
+            content = msgspec.msgpack.encode(found)
             with open_file(new, "wb") as file:
-                file.write(msgspec.msgpack.encode(found))
+                file.write(msgspec.msgpack.encode((_digest(content), content)))
             new.replace(path)
 
 

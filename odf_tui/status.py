@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job, JobState
+from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.workspace.workspace import Summary, Workspace
 from odf_tui.engine.datasets import dataset_rows, with_remotes
@@ -33,11 +34,16 @@ class Status:
     last_verification: dict[str, Any] | None = None
 
 
-def read_statuses(workspace: Workspace, summaries: Sequence[Summary]) -> dict[DatasetId, Status]:
-    """The status of each dataset, by id."""
+def read_statuses(
+    workspace: Workspace, summaries: Sequence[Summary], warn: Callable[[str], None]
+) -> dict[DatasetId, Status]:
+    """The status of each dataset, by id; ``warn`` is called when the journal of jobs cannot be read."""
     journal = read_journal(workspace.folder)
     book = JobBook()
-    book.load(journal.jobs(), journal.last_seq())
+    try:
+        book.load(journal.jobs(), journal.last_seq())
+    except OdfError as error:
+        warn(f"warning: {error.in_full}")
     remotes = ShareReads(workspace).remotes_of(list(summaries))
     rows = [with_remotes(row, remotes.get(row.id, ())) for row in dataset_rows(summaries)]
     found = healths(rows, book)

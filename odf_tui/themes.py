@@ -21,6 +21,7 @@ from textual.theme import Theme
 
 from odf_engine.errors import InvalidManifest, NotFound, OdfError
 from odf_engine.workspace.config import user_folder
+from odf_engine.workspace.small_files import read_small
 
 COLOURS: Final = (
     "background", "foreground", "muted", "rule", "primary", "accent", "success", "warning", "error",
@@ -87,13 +88,15 @@ def problems() -> dict[str, OdfError]:
 
 def _read(name: str, path: Path) -> Theme:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path).decode("utf-8")
     except OSError as error:
         raise InvalidManifest(f"the theme cannot be read: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError:
         raise InvalidManifest("the theme is not UTF-8 text", where=str(path)) from None
     try:
         content = tomllib.loads(text)
+    except RecursionError:
+        raise InvalidManifest("not TOML: it is nested too deeply", where=str(path)) from None
     except tomllib.TOMLDecodeError as error:
         message, _, place = str(error).partition(" (at ")
         line = place.removeprefix("line ").partition(",")[0]

@@ -5,6 +5,7 @@ One worker writes; any number of clients read at the same time, with or without 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 import time
@@ -27,7 +28,7 @@ from odf_engine.coordinator.protocol import (
     Progress,
     Request,
 )
-from odf_engine.errors import NotFound
+from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect
 
@@ -65,8 +66,8 @@ _encode = msgspec.json.Encoder().encode
 class Journal(JournalReader):
     """The worker's own journal. Safe from several threads; ``on_event`` is called after each entry.
 
-    A file that is not a journal, or is damaged, is moved aside (``.damaged``) and a new one begun: it
-    holds nothing that the datasets need.
+    What is not a journal, or is damaged, is moved aside (``.damaged``) and a new one begun: it holds
+    nothing that the datasets need. A folder in its place stays.
     """
 
     def __init__(self, path: Path, on_event: Callable[[JournalEvent], None] = lambda event: None) -> None:
@@ -77,15 +78,23 @@ class Journal(JournalReader):
         self._persisted: dict[str, float] = {}
         self._unpruned = 0
         try:
-            self._database = _open_for_writing(path)
-        except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):
-                raise  # locked, full or forbidden: the file itself may be sound
+            self._begin()
+        except (sqlite3.DatabaseError, OdfError) as error:
+            if isinstance(error, sqlite3.OperationalError) and (path.is_file() or path.is_dir()):
+                raise  # locked, full or forbidden: the file itself may be sound; or a folder of somebody
             for suffix in ("", "-wal", "-shm"):
-                if (part := path.with_name(path.name + suffix)).exists():
+                with contextlib.suppress(FileNotFoundError):
+                    part = path.with_name(path.name + suffix)
                     part.replace(part.with_name(part.name + ".damaged"))
-            self._database = _open_for_writing(path)
-        self._open = {job.id: job for job in self.open_jobs()}
+            self._begin()
+
+    def _begin(self) -> None:
+        self._database = _open_for_writing(self._path)
+        try:
+            self._open = {job.id: job for job in self.open_jobs()}
+        except BaseException:
+            self._database.close()
+            raise
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:

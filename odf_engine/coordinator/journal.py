@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -21,6 +21,8 @@ INTERRUPTED: Final = Failure(
 
 VERSION: Final = 1
 _LAST: Final = 2**63 - 1
+
+T = TypeVar("T")
 
 _job = msgspec.json.Decoder(Job)
 _event = msgspec.json.Decoder(JournalEvent)
@@ -90,7 +92,7 @@ class JournalReader:
             query += " AND job = ?"
             parameters.append(_number(job))
         query += " ORDER BY seq LIMIT ?"
-        return _events(self._rows(query, *parameters, -1 if limit is None else limit))
+        return self._events(self._rows(query, *parameters, -1 if limit is None else limit))
 
     def tail(self, count: int, *, job: str | None = None, before: int | None = None) -> list[JournalEvent]:
         """The newest ``count`` events (before a number), the oldest of them first; of one job when named."""
@@ -100,13 +102,13 @@ class JournalReader:
             query += " AND job = ?"
             parameters.append(_number(job))
         rows = self._rows(query + " ORDER BY seq DESC LIMIT ?", *parameters, count)
-        return _events(rows[::-1])
+        return self._events(rows[::-1])
 
     def commits(self, job: str, limit: int = 1000) -> list[Committed]:
         """The blocks that a job committed, newest first."""
         query = "SELECT seq, body FROM events WHERE job = ? AND instr(body, ?) ORDER BY seq DESC LIMIT ?"
         mark = b'"type":"committed"'
-        found = _events(self._rows(query, _number(job), mark, limit))
+        found = self._events(self._rows(query, _number(job), mark, limit))
         return [event for event in found if isinstance(event, Committed)]
 
     def request(self, job: str) -> Request | None:
@@ -126,10 +128,19 @@ class JournalReader:
 
     def _decode(self, query: str, *parameters: object) -> list[Job]:
         dead = not self._worker_alive()
-        jobs = [_job.decode(body) for (body,) in self._rows(query, *parameters)]
+        jobs = [self._decoded(_job, body) for (body,) in self._rows(query, *parameters)]
         if all(job.state.final for job in jobs) or not dead or self._worker_alive():
             return jobs  # asked before and after: a worker that starts or ends meanwhile does not confuse
         return [job if job.state.final else _interrupted(job) for job in jobs]
+
+    def _events(self, rows: list[tuple]) -> list[JournalEvent]:
+        return [msgspec.structs.replace(self._decoded(_event, body), seq=seq) for seq, body in rows]
+
+    def _decoded(self, decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+        try:
+            return decoder.decode(body)
+        except (msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError) as error:
+            raise _damaged(self._path, error) from None
 
 
 def _open_for_reading(path: Path) -> sqlite3.Connection | None:
@@ -157,7 +168,7 @@ def _open_for_reading(path: Path) -> sqlite3.Connection | None:
     raise sqlite3.OperationalError("it cannot be opened")
 
 
-def _damaged(path: Path, error: sqlite3.Error) -> OdfError:
+def _damaged(path: Path, error: Exception) -> OdfError:
     return OdfError(
         f"the journal of jobs cannot be read: {error}",
         where=str(path),
@@ -167,10 +178,6 @@ def _damaged(path: Path, error: sqlite3.Error) -> OdfError:
 
 def _interrupted(job: Job) -> Job:
     return msgspec.structs.replace(job, state=JobState.interrupted, error=INTERRUPTED)
-
-
-def _events(rows: list[tuple]) -> list[JournalEvent]:
-    return [msgspec.structs.replace(_event.decode(body), seq=seq) for seq, body in rows]
 
 
 def _number(job_id: str) -> int:

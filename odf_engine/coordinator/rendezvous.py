@@ -75,10 +75,10 @@ class Rendezvous:
         """Whether a worker runs for this workspace; takes no lock that a starting worker could miss."""
         try:
             file = open_no_follow(self._pid, os.O_RDONLY)
-        except FileNotFoundError:
-            return False
         except PermissionError:  # another user's; then it is not ours to judge what its jobs are
             return True
+        except OSError:  # it is missing, or no file that a worker could have locked
+            return False
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -8,24 +8,25 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.files import open_file
+from odf_engine.workspace.small_files import read_small
 
 MOST: Final = 500
 _FILE: Final = Path("cache", "sql-history.jsonl")
 
 
 def asked(odf: Path) -> list[str]:
-    """The newest queries, the newest last; lines that cannot be read are left out.
+    """The newest queries, the newest last; what cannot be read is left out.
 
     Args:
         odf: the workspace's ``.odf`` folder.
     """
     try:
-        lines = (odf / _FILE).read_text(encoding="utf-8", errors="replace").splitlines()
-    except FileNotFoundError:
+        lines = read_small(odf / _FILE).decode("utf-8", "replace").splitlines()
+    except OSError:
         return []
     found: list[str] = []
     for line in lines[-MOST:]:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("sql"), str):
                 found.append(entry["sql"])

@@ -163,7 +163,7 @@ class _WorkspaceCheck:
         for pattern in patterns:
             for path in sorted(self._cache.glob(pattern)):
                 with suppress(FileNotFoundError):  # its owner was quicker
-                    if not path.name.startswith(".") and not is_right(path):
+                    if not path.name.startswith(".") and not (path.is_file() and is_right(path)):
                         yield path
 
     # --- What belongs to datasets ---
@@ -224,7 +224,7 @@ def _is_left(path: Path) -> bool:
 def _is_readable(path: Path, decode: Callable[[bytes], object]) -> bool:
     try:
         decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
 

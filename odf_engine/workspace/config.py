@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, NamedTuple, get_args, get_origin
 
 import msgspec
 
-from odf_engine.errors import InvalidManifest, OdfError, UsageError
+from odf_engine.errors import InvalidManifest, UsageError
 from odf_engine.workspace.setting_groups import (
     ENGINE_ADDRESS,
     IN_WORKSPACE,
@@ -37,7 +37,7 @@ from odf_engine.workspace.setting_groups import (
     UiConfig,
     WorkerConfig,
 )
-from odf_engine.workspace.small_files import not_writable, write_text
+from odf_engine.workspace.small_files import not_writable, read_small, write_text
 from odf_engine.workspace.where import CONFIG_FILE
 
 __all__ = [
@@ -108,7 +108,8 @@ def load(path: Path) -> Config:
     """Reads the settings of one file; a missing file means all defaults.
 
     Raises:
-        InvalidManifest: not YAML, an unknown key (the hint says which one may be meant) or a wrong value.
+        InvalidManifest: not readable, not YAML, an unknown key (the hint says which one may be meant) or a
+            wrong value.
     """
     return msgspec.convert(read(path), Config)
 
@@ -362,8 +363,10 @@ def _parse(text: str, path: Path) -> Any:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise InvalidManifest(f"the settings are not valid YAML: {error.problem}", where=where) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # the latter: a date or number that is none
         raise InvalidManifest(f"the settings are not valid YAML: {error}", where=str(path)) from None
+    except RecursionError:
+        raise InvalidManifest("the settings are nested too deeply", where=str(path)) from None
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -373,13 +376,15 @@ def read(path: Path) -> dict[str, Any]:
         InvalidManifest: as :func:`load`.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_small(path).decode("utf-8")
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError:
         raise InvalidManifest("the settings are not UTF-8 text", where=str(path)) from None
     except OSError as error:
-        raise OdfError(f"the settings cannot be read: {error.strerror or error}", where=str(path)) from None
+        raise InvalidManifest(
+            f"the settings cannot be read: {error.strerror or error}", where=str(path)
+        ) from None
     if all(map(_says_nothing, text.splitlines())):
         return {}  # spares the import of the YAML reader, which every start would pay for
     return _checked(_parse(text, path), path)

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from odf_engine.workspace.small_files import read_small
+
 VERSION: Final = 1
 
 
@@ -61,7 +63,7 @@ def statistics_path(odf: Path, mark: str) -> Path:
 
 def known_statistics(odf: Path, mark: str) -> Statistics | None:
     """The statistics of rows, if somebody has computed them."""
-    with suppress(OSError, msgspec.MsgspecError):
-        found = msgspec.json.decode(statistics_path(odf, mark).read_bytes(), type=Statistics)
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        found = msgspec.json.decode(read_small(statistics_path(odf, mark)), type=Statistics)
         return found if found.version == VERSION else None
     return None

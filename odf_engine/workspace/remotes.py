@@ -17,7 +17,7 @@ from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound,
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.refs import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_name
 from odf_engine.workspace.addresses import bare_url, checked_url, name_in, origin_of
-from odf_engine.workspace.small_files import held, write_text
+from odf_engine.workspace.small_files import held, read_small, write_text
 
 __all__ = [
     "DatasetRemotes",
@@ -110,10 +110,10 @@ class Remotes:
             BadData: the file was changed by hand, and is damaged.
         """
         try:
-            found = msgspec.json.decode(self._file.read_bytes(), type=list[Repo])
+            found = msgspec.json.decode(read_small(self._file), type=list[Repo])
         except FileNotFoundError:
             return []
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             hint = "repair or remove the file; repositories can be added again"
             raise BadData(
                 f"the repositories cannot be read: {error}", where=str(self._file), hint=hint
@@ -166,8 +166,8 @@ class Remotes:
     def of(self, dataset: DatasetId) -> DatasetRemotes:
         """What is known of a dataset's remotes; what is damaged counts as not known."""
         try:
-            return msgspec.json.decode(self._path(dataset).read_bytes(), type=DatasetRemotes)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return msgspec.json.decode(read_small(self._path(dataset)), type=DatasetRemotes)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return DatasetRemotes()
 
     def note(self, dataset: DatasetId, seen: Seen, kind: Kind | None = None) -> None:

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file, sync_change
+
+MOST_BYTES: Final = 16 << 20
+"""No file of settings, or of what is remembered, is larger."""
+
+
+def read_small(path: Path) -> bytes:
+    """Reads a regular file of at most :data:`MOST_BYTES`; never waits for a pipe in its place.
+
+    Raises:
+        OSError: it cannot be read, is something else, or is larger.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        about = os.fstat(file.fileno())
+        if not stat.S_ISREG(about.st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        if about.st_size > MOST_BYTES:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+        return file.read(MOST_BYTES)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -25,7 +25,7 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.templates import names_in
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.small_files import write_text
+from odf_engine.workspace.small_files import read_small, write_text
 from odf_engine.workspace.workspace import ORIGIN_FILE, DatasetEntry, Workspace
 
 KINDS: Final = {
@@ -91,7 +91,7 @@ class Trust:
     def origin(self, entry: DatasetEntry) -> str | None:
         """Where the definition came from; None when it is from here, or not known."""
         try:
-            return (entry.dataset.folder / ORIGIN_FILE).read_text(encoding="utf-8")
+            return read_small(entry.dataset.folder / ORIGIN_FILE).decode("utf-8")
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError):
@@ -164,8 +164,8 @@ class Trust:
     def grant_of(self, entry: DatasetEntry) -> Grant | None:
         """What was allowed last, whether or not it still holds; None for nothing."""
         try:
-            return msgspec.json.decode(self._path(entry).read_bytes(), type=Grant)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+            return msgspec.json.decode(read_small(self._path(entry)), type=Grant)
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def check(self, entry: DatasetEntry) -> None:

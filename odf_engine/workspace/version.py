@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import OdfError, Unsupported
-from odf_engine.workspace.small_files import write_text
+from odf_engine.workspace.small_files import read_small, write_text
 
 VERSION: Final = 1
 """Another one is given to workspaces in which programs that know only this one would do harm."""
@@ -26,8 +26,7 @@ def check_version(odf: Path) -> None:
     """
     path = odf / _FILE
     try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            text = file.read(80).strip()
+        text = read_small(path)[:80].decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return
     except OSError as error:

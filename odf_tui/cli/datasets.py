@@ -266,7 +266,7 @@ def list_verb() -> None:
     """Lists the datasets of the workspace."""
     workspace = open_workspace()
     summaries = workspace.summaries()
-    statuses = read_statuses(workspace, summaries)
+    statuses = read_statuses(workspace, summaries, say)
     if options_of().json:
         print_json([_summary_json(summary, statuses[summary.id]) for summary in summaries])
         return
@@ -344,7 +344,7 @@ def show_verb(name: str, manifest: bool) -> None:
         return
     summaries = workspace.summaries()
     summary = next(summary for summary in summaries if summary.id == entry.id)
-    statuses = read_statuses(workspace, summaries)
+    statuses = read_statuses(workspace, summaries, say)
     document = _summary_json(summary, statuses[entry.id])
     document.update(details(workspace, entry, summaries))
     document["last_verification"] = statuses[entry.id].last_verification

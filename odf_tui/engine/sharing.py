@@ -67,7 +67,10 @@ class ShareReads(BlockReads):
         found: dict[str, tuple[Remote, ...]] = {}
         for summary in summaries:
             if f"{summary.id.multibase}.json" in there:
-                known = remotes.of(summary.id)
+                try:
+                    known = remotes.of(summary.id)
+                except OSError:  # as if it had none: pulling and pushing say why it cannot be read
+                    continue
                 urls = dict.fromkeys([*known.pull, *known.push])
                 labels = {url: label_among(repositories, url) for url in urls}
                 found[str(summary.id)] = tuple(

@@ -35,8 +35,7 @@ class Remembering(Sizing, Verbs):
         self._restore_graph(known.graph)
         self.graph.selected = known.dataset or None
         for dataset, choice in known.columns.items():
-            if isinstance(choice, dict):
-                self.data_pane.set_arrangement(dataset, choice)
+            self.data_pane.set_arrangement(dataset, choice)
         if known.wrap is not None and known.wrap != self.jobs_pane.log_view.wrap:
             self.jobs_pane.log_view.wrap = known.wrap
         self.go_to(known.pane if known.pane in PANES else PANES[0])

@@ -7,11 +7,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from odf_tui.actions import PANES
-from odf_tui.remembered import Shares
+from odf_tui.remembered import LEAST_SHARE, Shares
 from odf_tui.screens.base import Parts
 
 STEP: Final = 5
-LEAST: Final = 20
 USUAL: Final = Shares(left=60, upper=45, single=40)
 """What the style sheet says, in percent."""
 
@@ -28,7 +27,7 @@ def grown(shares: Shares, pane: str, by: int, *, single: bool) -> Shares:
 
     def moved(name: str, gains: bool) -> int:
         now = getattr(shares, name) or getattr(USUAL, name)
-        return max(LEAST, min(now + (by if gains else -by), 100 - LEAST))
+        return max(LEAST_SHARE, min(now + (by if gains else -by), 100 - LEAST_SHARE))
 
     if single:
         return replace(shares, single=moved("single", pane == PANES[0]))

@@ -17,6 +17,8 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
 from odf_engine.coordinator.jobs import Journal
 from odf_engine.coordinator.protocol import Failure, JobState, Pull
@@ -47,6 +49,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.terminal_text import escape_controls, escape_json
 from odf_engine.workspace.answers import AnswerProof, Column, Engine, Outcome, Table
 from odf_engine.workspace.workspace import ORIGIN_FILE, DatasetEntry, Workspace
 from odf_tui.cli.main import main
@@ -125,6 +128,7 @@ def rows_of(workspace: Workspace, name: str) -> DatasetEntry:
             [batch], schema=schema, vocab=vocab, path=staged, first_offset=number, system_time=now,
             fallback_event_time=now, reporter=Reporter(),
         )  # fmt: skip
+        assert written is not None
         data = DataSlice(written.logical_hash, written.physical_hash, written.offset_interval, written.size)
         source = SourceState(source_name=HOSTILE, kind="odf/etag", value=HOSTILE)
         event = AddData(prev_offset=state.last_offset, new_data=data, new_source_state=source)
@@ -147,7 +151,7 @@ class Hostile(BaseHTTPRequestHandler):
 
     do_POST = do_PUT = do_GET
 
-    def log_message(self, *arguments: object) -> None:
+    def log_message(self, format: str, *arguments: object) -> None:
         pass
 
 
@@ -237,6 +241,14 @@ def test_no_verb_writes_control_characters(folder: Path, server: str, odf: Odf) 
     call_odf("repo", "remove", "r", cwd=folder)
     for escape in (r"\x1b[8m", r"\u202e", "\\u001b"):
         assert escape in seen
+
+
+@given(st.text())
+def test_escapes(text: str) -> None:
+    assert not FORBIDDEN.search(escape_controls(text).replace("\r\n", ""))
+    document = json.dumps(text, ensure_ascii=False)
+    assert not FORBIDDEN.search(escape_json(document))
+    assert json.loads(escape_json(document)) == text
 
 
 def test_logs_of_jobs(tmp_path: Path) -> None:

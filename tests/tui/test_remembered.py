@@ -10,8 +10,8 @@ import pytest
 from odf_engine.workspace.config import UiConfig
 from odf_tui import remembered
 from odf_tui.app import LateSource
-from odf_tui.remembered import Remembered, Shares
-from odf_tui.screens.sizing import LEAST, grown
+from odf_tui.remembered import LEAST_SHARE, Remembered, Shares
+from odf_tui.screens.sizing import grown
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -20,7 +20,7 @@ def test_shares_stay_within_limits() -> None:
     shares = Shares()
     for _ in range(20):
         shares = grown(shares, "datasets", 5, single=False)
-    assert shares == Shares(left=100 - LEAST, upper=100 - LEAST)
+    assert shares == Shares(left=100 - LEAST_SHARE, upper=100 - LEAST_SHARE)
     assert grown(shares, "jobs", 5, single=False) == Shares(left=75, upper=75)
     assert grown(Shares(), "blocks", 5, single=True) == Shares(single=35)
 

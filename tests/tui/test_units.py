@@ -42,7 +42,9 @@ def test_numbers_for_people() -> None:
 def test_no_text_can_drive_the_terminal(text: str) -> None:
     shown = humane.plain(text)
     assert not any(ord(letter) < 0x20 or 0x7F <= ord(letter) < 0xA0 for letter in shown)
-    assert "\u202e" not in shown
+    assert not set(shown) & set(
+        "\u061c\u200e\u200f\u2028\u2029\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+    )
 
 
 @given(st.text(), st.integers(0, 40))

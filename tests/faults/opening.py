@@ -1,0 +1,223 @@
+"""Opens a workspace with damaged files, in the workstation and by verbs: ``python opening.py SCRATCH``.
+
+Runs in a jail; prints what did not work, a line each, and exits with 1 then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import faulthandler
+import gc
+import io
+import os
+import random
+import resource
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from unittest import mock
+
+import textual._wait
+
+from odf_engine.coordinator.jobs import Journal
+from odf_engine.coordinator.protocol import JobState, Pull
+from odf_engine.identity.refs import DatasetAlias
+from odf_engine.metadata.model import DatasetKind
+from odf_engine.workspace.workspace import Workspace
+from odf_tui import app, terminal
+from odf_tui.cli.main import main
+from odf_tui.engine import WorkspaceSource
+from odf_tui.workstation import Workstation
+from tests.tui.test_engine import LonelySource, add_rows
+
+CACHES = (
+    "cache/screen.msgpack", "cache/ui.json", "cache/sql-history.jsonl", "index.sqlite", "jobs.sqlite",
+    "worker.pid", "remotes/{key}.json", "repositories.json", "trust/{key}.json",
+)  # fmt: skip
+"""Files in ``.odf`` that the workstation reads when it starts, and does not need."""
+SETTINGS = ("config.yaml", "keys.yaml", "themes/tide.toml")
+"""Files of the person: those in ``.odf``, and those of the configuration."""
+MOST_MEMORY = 4 << 30
+MOST_SECONDS = 90
+
+
+def garbage(path: Path) -> None:
+    path.write_bytes(random.Random(1).randbytes(5000))
+
+
+def truncated(path: Path) -> None:
+    data = path.read_bytes() if path.exists() else b'{"a": 1}'
+    path.write_bytes(data[: len(data) // 2])
+
+
+def not_utf8(path: Path) -> None:
+    data = path.read_bytes() if path.exists() else b'{"pull": "boats"}'
+    for text in (b"boats", b"datasets", b"Settings", b"background"):
+        data = data.replace(text, b"\xff" + text[1:])
+    path.write_bytes(data)
+
+
+def nested_lists(path: Path) -> None:
+    path.write_bytes(b"[" * 100_000)
+
+
+def nested_objects(path: Path) -> None:
+    path.write_bytes(b'{"a":' * 100_000)
+
+
+def wrong_types(path: Path) -> None:
+    path.write_text(
+        '{"theme": 5, "pane": 1, "shares": {"left": 100000000000000000000}, "zoomed": "x", "recent": [1],'
+        ' "graph": {"mode": "list", "sort": "x", "reverse": true}, "columns": {"a": {"order": 5}}}'
+    )
+
+
+def wrong_numbers(path: Path) -> None:
+    path.write_text('{"theme": "none", "shares": {"left": -100000, "upper": 100000}, "wrap": false}')
+
+
+def enormous(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 100 << 30)
+
+
+def folder(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    (path / "inside").mkdir(parents=True)
+
+
+def pipe(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def link_to_itself(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(path.name)
+
+
+def endless(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to("/dev/zero")
+
+
+def not_readable(path: Path) -> None:
+    path.touch()
+    path.chmod(0)
+
+
+DAMAGES = (
+    garbage, truncated, not_utf8, nested_lists, nested_objects, wrong_types, wrong_numbers, enormous, folder,
+    pipe, link_to_itself, endless, not_readable,
+)  # fmt: skip
+
+
+def open_workstation(home: Path) -> str:
+    """Opens the workstation as ``odf`` does, goes through its panes, and leaves; what it showed."""
+    shown = ""
+
+    async def drive(station: Workstation) -> None:
+        nonlocal shown
+        async with station.run_test(size=(120, 36)) as pilot:
+            for key in ("1", "2", "3", "4", "s", "escape"):
+                await pilot.press(key)
+            deadline = time.monotonic() + 10
+            while "boats" not in shown and time.monotonic() < deadline:
+                await pilot.pause(0.01)
+                strips = station.screen._compositor.render_strips()
+                shown = "\n".join("".join(segment.text for segment in strip) for strip in strips)
+            station.action_leave()
+            await pilot.pause()
+
+    with (
+        mock.patch.object(terminal, "check", lambda: None),
+        mock.patch.object(Workstation, "run", lambda station: asyncio.run(drive(station))),
+        mock.patch.object(WorkspaceSource, "connect", LonelySource.connect),
+    ):
+        app.run(home)
+    gc.enable()
+    return shown
+
+
+def run_verb(home: Path, *arguments: str) -> tuple[int, str]:
+    """The exit code of a verb, and what it said on standard error."""
+    said = io.StringIO()
+    with (
+        contextlib.chdir(home),
+        mock.patch.object(sys, "argv", ["odf", *arguments]),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(said),
+    ):
+        try:
+            main()
+        except SystemExit as ended:
+            return int(ended.code or 0), said.getvalue()
+
+
+def make_workspace(home: Path) -> None:
+    """A workspace that was open once, so that its caches are there."""
+    workspace = Workspace.init(home)
+    add_rows(workspace.dataset_new(DatasetAlias.parse("boats"), DatasetKind.Root), 2, 20)
+    workspace.index.close()
+    journal = Journal(workspace.odf / "jobs.sqlite")
+    job = journal.create(Pull("boats"), "boats")
+    journal.transition(job.id, JobState.running)
+    journal.transition(job.id, JobState.done)
+    journal.close()
+    (workspace.odf / "cache").mkdir(exist_ok=True)
+    (workspace.odf / "cache" / "sql-history.jsonl").write_text('{"sql": "SELECT * FROM boats"}\n')
+    open_workstation(home)
+    assert (workspace.odf / "cache" / "screen.msgpack").is_file()
+
+
+def try_damage(name: str, damage: Callable[[Path], None], pristine: Path, work: Path) -> list[str]:
+    """What does not work with damaged caches, or with damaged settings."""
+    shutil.rmtree(work, ignore_errors=True)
+    home, own = work / "home", work / "config" / "odf"
+    shutil.copytree(pristine, home)
+    os.environ["XDG_CONFIG_HOME"] = str(own.parent)
+    key = next((home / ".odf" / "keys").iterdir()).stem
+    caches = [home / ".odf" / each.format(key=key) for each in CACHES]
+    settings = [home / ".odf" / SETTINGS[0], *(own / each for each in SETTINGS[1:])]
+    paths = caches if name == "caches" else settings
+    for path in paths:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        damage(path)
+    problems = []
+    try:
+        for opening in ("first", "second")[: 2 if name == "caches" else 1]:
+            if "boats" not in open_workstation(home):
+                problems.append(f"the {opening} opening does not show the dataset")
+        for verb in ("list", "jobs", "show boats", "log boats", "config list", "fsck"):
+            code, said = run_verb(home, *verb.split())
+            needed = verb in ("list", "show boats", "log boats") or (verb, name) == ("config list", "caches")
+            if (code and needed) or (code and "error: " not in said and verb != "fsck"):
+                problems.append(f"odf {verb} ends with {code}: {said}")
+    except BaseException:
+        problems.append(traceback.format_exc())
+    return problems
+
+
+def run(scratch: Path) -> int:
+    """Tries all damages."""
+    resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, MOST_MEMORY))
+    textual._wait.SLEEP_GRANULARITY, textual._wait.SLEEP_IDLE = 0.002, 0.0005
+    os.environ.pop("ODF_WORKSPACE", None)
+    make_workspace(scratch / "pristine")
+    failed = False
+    for name in ("caches", "settings"):
+        for damage in DAMAGES:
+            faulthandler.dump_traceback_later(MOST_SECONDS, exit=True)  # it waits for something
+            for problem in try_damage(name, damage, scratch / "pristine", scratch / "work"):
+                failed = True
+                print(f"{name}, {damage.__name__}: {problem}", flush=True)
+            faulthandler.cancel_dump_traceback_later()
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(run(Path(sys.argv[1])))

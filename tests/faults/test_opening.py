@@ -1,0 +1,14 @@
+"""No cache keeps the program from starting, and a wrong setting is reported in one sentence."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tests.faults.jail import run_jailed
+
+
+def test_damaged_caches_and_settings(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("opening.py")
+    done = run_jailed([sys.executable, script, tmp_path], tmp_path, timeout=600)
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-4000:]
