@@ -123,7 +123,7 @@ def _check_link(path: Path) -> None:
     Raises:
         OdfError: the link leads to a file, or to a folder that is not among the safe ones.
     """
-    target = path.resolve()
+    target = Path(os.path.realpath(path))  # resolve() raises for a loop of links
     hint = "replace it by a file or folder"
     if target.is_dir():
         if str(target) in _safe_folders():
