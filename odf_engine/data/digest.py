@@ -12,17 +12,15 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 from odf_engine.data.strands import Strand, Strands
 from odf_engine.data.value_bytes import Leaf, leaf_array, schema_bytes, value_bytes
 from odf_engine.errors import BadData, InvalidSchema, NotFound
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA3_256, Multihash
-
-_READ_ROWS: Final = 1 << 17
 
 
 class FileDigest(NamedTuple):
@@ -151,6 +149,12 @@ def digest_file(path: Path) -> FileDigest:
     return FileDigest(logical, *physical[0], rows)
 
 
+def _validated(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch whose offsets and indices are in bounds. Arrow's kernels crash on others."""
+    batch.validate(full=True)
+    return batch
+
+
 @contextmanager
 def _batches(path: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]:
     try:
@@ -158,15 +162,15 @@ def _batches(path: Path) -> Iterator[tuple[pa.Schema, Iterable[pa.RecordBatch]]]
             magic = file.read(6)
             file.seek(0)
             if magic[:4] == b"PAR1":
-                parquet = pq.ParquetFile(file, pre_buffer=False)
-                yield parquet.schema_arrow, parquet.iter_batches(_READ_ROWS)
+                yield read_parquet_schema(path), read_bounded(path)
             elif magic == b"ARROW1":
                 reader = pa.ipc.open_file(file)
-                yield reader.schema, (reader.get_batch(at) for at in range(reader.num_record_batches))
+                found = (reader.get_batch(at) for at in range(reader.num_record_batches))
+                yield reader.schema, map(_validated, found)
             else:
                 stream = pa.ipc.open_stream(file)
-                yield stream.schema, stream
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+                yield stream.schema, map(_validated, stream)
+    except UNREADABLE as error:
         raise BadData(
             f"the file cannot be read as Parquet, Arrow IPC file or Arrow IPC stream: {error}",
             where=str(path),
