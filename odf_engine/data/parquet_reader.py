@@ -11,35 +11,37 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.arrow_schema import check_field
+from odf_engine.data.parquet_headers import (
+    DATA_PAGES,
+    DICTIONARY_PAGE,
+    WIDTHS,
+    check_footer,
+    read_page_header,
+)
 from odf_engine.data.row_groups import MAX_BYTES, MAX_ROWS, is_text, split_batch
 
-UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeDecodeError)
-"""What pyarrow raises for damaged files. Names that are not UTF-8 end in a UnicodeDecodeError."""
+UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeError)
+"""What pyarrow raises for damaged files. Columns and files whose names are not UTF-8 end in UnicodeErrors."""
 
 _ALLOWED_BYTES: Final = 256 << 20
 _ALLOWED_RATIO: Final = 250
 """A row group may need 256 MiB at once, or this many times the size of its file."""
 
-_DATA_PAGE, _DICTIONARY_PAGE, _DATA_PAGE_V2 = 0, 2, 3
-_TYPE, _UNPACKED, _PACKED = 1, 2, 3
-_HEADERS: Final = {_DATA_PAGE: 5, _DICTIONARY_PAGE: 7, _DATA_PAGE_V2: 8}
-"""The field of a page header that holds the part for its type."""
-_VALUES: Final = 1
-_ENCODINGS: Final = {_DATA_PAGE: 2, _DATA_PAGE_V2: 4}
 _PLAIN_DICTIONARY, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 6, 7, 8
-_WIDTHS: Final = {"BOOLEAN": 1, "INT32": 4, "INT64": 8, "INT96": 12, "FLOAT": 4, "DOUBLE": 8}
 _INDEX_BYTES: Final = 8
 """What a value needs besides its bytes: offsets, levels, its place in a dictionary."""
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a file to read its footer. Its rows are read by :func:`read_bounded`.
+    """Open a file to read its footer, of which all columns can be looked at then.
+
+    Rows are read by :func:`read_bounded`.
 
     Raises:
         InvalidSchema: its columns are nested too deeply.
@@ -49,6 +51,8 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     try:
         for field in file.schema_arrow:
             check_field(field)
+        with path.open("rb") as raw:
+            check_footer(raw, file.metadata)
     except BaseException:
         file.close()
         raise
@@ -214,8 +218,8 @@ def _measure_group(
     about = metadata.row_group(group)
     return [
         _measure_chunk(raw, about.column(at), metadata.schema.column(at), at)
-        for at in range(min(about.num_columns, metadata.num_columns))
-        if wanted.intersection(_prefixes(about.column(at).path_in_schema))
+        for at in range(about.num_columns)
+        if wanted.intersection(_prefixes(metadata.schema.column(at).path))
     ]
 
 
@@ -234,39 +238,33 @@ def _measure_chunk(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, column: pq.Colu
     start, values = chunk.data_page_offset, 0
     if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
         start = chunk.dictionary_page_offset
-    is_bytes = chunk.physical_type == "BYTE_ARRAY"
-    width = (
-        column.length
-        if chunk.physical_type == "FIXED_LEN_BYTE_ARRAY"
-        else _WIDTHS.get(chunk.physical_type, 0)
-    )
+    is_bytes = column.physical_type == "BYTE_ARRAY"
+    is_fixed = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
+    width = column.length if is_fixed else WIDTHS.get(column.physical_type, 0)
     largest = dictionary = entries = 0
     has_deltas = False
     raw.seek(start)
     while values < chunk.num_values:
         if raw.tell() >= start + chunk.total_compressed_size:
-            raise pa.ArrowInvalid(
-                f"column '{chunk.path_in_schema}' has fewer values than the footer declares"
-            )
-        kind, unpacked, packed, part = _read_page_header(raw)
-        raw.seek(packed, io.SEEK_CUR)
-        if kind == _DICTIONARY_PAGE:
-            dictionary, entries = max(dictionary, unpacked), max(entries, _positive(part, _VALUES))
-        elif kind in _ENCODINGS:
-            count, encoding = _positive(part, _VALUES), _positive(part, _ENCODINGS[kind])
-            needed = unpacked
-            if encoding in (_DELTA_LENGTH, _DELTA_BYTE_ARRAY):
+            raise pa.ArrowInvalid(f"column '{column.path}' has fewer values than the footer declares")
+        page = read_page_header(raw)
+        raw.seek(page.packed, io.SEEK_CUR)
+        if page.type == DICTIONARY_PAGE:
+            dictionary, entries = max(dictionary, page.size), max(entries, page.values)
+        elif page.type in DATA_PAGES:
+            needed = page.size
+            if page.encoding in (_DELTA_LENGTH, _DELTA_BYTE_ARRAY):
                 has_deltas = True
-                needed += 8 * count  # lengths are decoded for the entire page
-            if encoding == _DELTA_BYTE_ARRAY:
-                width = max(width, unpacked)  # a value may repeat all that came before it
-            elif is_bytes and encoding not in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
-                width = max(width, -(-unpacked // max(count, 1)))
-            values += count
+                needed += 8 * page.values  # lengths are decoded for the entire page
+            if page.encoding == _DELTA_BYTE_ARRAY:
+                width = max(width, page.size)  # a value may repeat all that came before it
+            elif is_bytes and page.encoding not in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
+                width = max(width, -(-page.size // max(page.values, 1)))
+            values += page.values
             largest = max(largest, needed)
     return _Chunk(
         column=at,
-        path=chunk.path_in_schema,
+        path=column.path,
         values=chunk.num_values,
         width=width,
         pages=largest + dictionary + 16 * entries,
@@ -274,76 +272,3 @@ def _measure_chunk(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, column: pq.Colu
         has_dictionary=is_bytes and dictionary > 0 and not has_deltas,
         is_repeated=column.max_repetition_level > 0,
     )
-
-
-# --- Page headers: a struct in Thrift's compact protocol --------------------------------------------
-
-_Struct = dict[int, Any]
-_I16, _I32, _I64, _BINARY, _STRUCT = 4, 5, 6, 8, 12
-_SIZES: Final = {1: 0, 2: 0, 3: 1, 7: 8}
-"""Bytes of true, false, a byte and a double."""
-_MOST_DEPTH: Final = 4
-
-
-def _read_page_header(raw: BinaryIO) -> tuple[int, int, int, _Struct]:
-    """Return a page's type, its sizes decompressed and compressed, and the header of its type."""
-    header = _read_struct(raw)
-    kind = _positive(header, _TYPE)
-    part = header.get(_HEADERS.get(kind, -1), {})
-    if not isinstance(part, dict):
-        raise _malformed()
-    return kind, _positive(header, _UNPACKED), _positive(header, _PACKED), part
-
-
-def _positive(fields: _Struct, number: int) -> int:
-    value = fields.get(number)
-    if not isinstance(value, int) or not 0 <= value < 1 << 31:
-        raise _malformed()
-    return value
-
-
-def _read_struct(raw: BinaryIO, depth: int = 0) -> _Struct:
-    """Read the fields that page headers consist of. Others are skipped, and so is a field of another type."""
-    fields: _Struct = {}
-    number = 0
-    while (head := _read_byte(raw)) != 0:
-        kind = head & 15
-        number = number + (head >> 4) if head >> 4 else _zigzag(_read_varint(raw))
-        if not 0 < number < 1 << 15:
-            raise _malformed()
-        if kind == _I32:
-            fields[number] = _zigzag(_read_varint(raw))
-        elif kind == _STRUCT and depth < _MOST_DEPTH:
-            fields[number] = _read_struct(raw, depth + 1)
-        elif kind in (_I16, _I64):
-            _read_varint(raw)
-        elif kind in _SIZES or kind == _BINARY:
-            raw.seek(_read_varint(raw) if kind == _BINARY else _SIZES[kind], io.SEEK_CUR)
-        else:
-            raise _malformed()
-    return fields
-
-
-def _read_byte(raw: BinaryIO) -> int:
-    data = raw.read(1)
-    if not data:
-        raise _malformed()
-    return data[0]
-
-
-def _read_varint(raw: BinaryIO) -> int:
-    value = 0
-    for shift in range(0, 70, 7):
-        byte = _read_byte(raw)
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value
-    raise _malformed()
-
-
-def _zigzag(value: int) -> int:
-    return (value >> 1) ^ -(value & 1)
-
-
-def _malformed() -> pa.ArrowInvalid:
-    return pa.ArrowInvalid("a page header is malformed")

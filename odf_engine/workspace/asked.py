@@ -23,7 +23,7 @@ def asked(odf: Path) -> list[str]:
         return []
     found: list[str] = []
     for line in lines[-MOST:]:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             entry = json.loads(line)
             if isinstance(entry, dict) and isinstance(entry.get("sql"), str):
                 found.append(entry["sql"])

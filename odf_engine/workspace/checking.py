@@ -215,7 +215,7 @@ def _is_left(path: Path) -> bool:
 def _is_readable(path: Path, decode: Callable[[bytes], object]) -> bool:
     try:
         decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
 

@@ -71,6 +71,8 @@ def load(path: Path) -> Config:
         return Config()
     except UnicodeDecodeError:
         raise InvalidManifest("the settings are not UTF-8 text", where=str(path)) from None
+    except OSError as error:
+        raise InvalidManifest(f"the settings cannot be read: {error.strerror}", where=str(path)) from None
     if all(map(_says_nothing, text.splitlines())):
         return Config()  # spares the import of the YAML reader, which every start would pay for
     return _convert(_parse(text, path), path)
@@ -228,8 +230,10 @@ def _parse(text: str, path: Path) -> Any:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise InvalidManifest(f"the settings are not valid YAML: {error.problem}", where=where) from None
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:  # the latter: a number or a date that there is not
         raise InvalidManifest(f"the settings are not valid YAML: {error}", where=str(path)) from None
+    except RecursionError:
+        raise InvalidManifest("the settings nest too deeply", where=str(path)) from None
 
 
 def _convert(plain: Any, path: Path) -> Config:
@@ -247,9 +251,13 @@ def _convert(plain: Any, path: Path) -> Config:
             except UsageError as error:
                 raise InvalidManifest(error.message, where=str(path), hint=error.hint) from None
     try:
-        return msgspec.convert(plain, Config)
+        config = msgspec.convert(plain, Config)
+        msgspec.json.encode(config)
     except msgspec.ValidationError as error:
         raise InvalidManifest(_tidy(error), where=str(path)) from None
+    except UnicodeEncodeError as error:
+        raise InvalidManifest(f"a value is not Unicode text: {error.object!r}", where=str(path)) from None
+    return config
 
 
 def _tidy(error: msgspec.ValidationError) -> str:

@@ -61,7 +61,7 @@ def statistics_path(odf: Path, mark: str) -> Path:
 
 def known_statistics(odf: Path, mark: str) -> Statistics | None:
     """The statistics of rows, if somebody has computed them."""
-    with suppress(OSError, msgspec.MsgspecError):
+    with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         found = msgspec.json.decode(statistics_path(odf, mark).read_bytes(), type=Statistics)
         return found if found.version == VERSION else None
     return None

@@ -113,7 +113,7 @@ class Remotes:
             found = msgspec.json.decode(self._file.read_bytes(), type=list[Repo])
         except FileNotFoundError:
             return []
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             hint = "repair or remove the file; repositories can be added again"
             raise BadData(
                 f"the repositories cannot be read: {error}", where=str(self._file), hint=hint
@@ -164,11 +164,18 @@ class Remotes:
     # --- Datasets ---
 
     def of(self, dataset: DatasetId) -> DatasetRemotes:
-        """What is known of a dataset's remotes; what is damaged counts as not known."""
+        """What is known of a dataset's remotes; what is damaged counts as not known.
+
+        Raises:
+            BadData: the file cannot be read.
+        """
         try:
             return msgspec.json.decode(self._path(dataset).read_bytes(), type=DatasetRemotes)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return DatasetRemotes()
+        except OSError as error:  # it may be readable later: what is known must not be lost
+            problem = f"what is known of its remotes cannot be read: {error.strerror}"
+            raise BadData(problem, where=str(self._path(dataset))) from None
 
     def note(self, dataset: DatasetId, seen: Seen, kind: Kind | None = None) -> None:
         """Remembers how a dataset stands to a remote; with ``kind`` also that it comes from or goes there."""

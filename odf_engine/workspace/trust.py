@@ -165,7 +165,7 @@ class Trust:
         """What was allowed last, whether or not it still holds; None for nothing."""
         try:
             return msgspec.json.decode(self._path(entry).read_bytes(), type=Grant)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def check(self, entry: DatasetEntry) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import io
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from odf_engine.errors import ChainRuleViolated, OdfError
 
 def main() -> NoReturn:
     """Entry point of the ``odf`` command."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="surrogateescape")  # names of files that are not UTF-8 stay as they are
     try:
         if len(sys.argv) > 1 or "_ODF_COMPLETE" in os.environ:  # the latter: a shell completes
             _run_verb()

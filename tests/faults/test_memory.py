@@ -176,9 +176,21 @@ _LARGE = 2 << 30
         ([(tarfile.XGLTYPE, "attributes", 512), _ABOUT], "'attributes' is not a file"),
         ([_ABOUT, (tarfile.REGTYPE, "state/0", _LARGE)], "unpacks to more than"),
         ([_ABOUT, (tarfile.SYMTYPE, "link", 0)], "'link' is not a file"),
+        ([_ABOUT, (tarfile.REGTYPE, "caf\udce9", 0)], ""),
+        ([(tarfile.REGTYPE, "caf\udce9", 0)], "no checkpoint of this engine"),
         ([_ABOUT, *[(tarfile.XHDTYPE, "attributes", 0)] * 2000], "maximum recursion depth"),
     ],
-    ids=["description", "attributes", "long name", "for all", "state", "link", "nested"],
+    ids=[
+        "description",
+        "attributes",
+        "long name",
+        "for all",
+        "state",
+        "link",
+        "name",
+        "other name",
+        "nested",
+    ],
 )
 def test_a_small_checkpoint_needs_little_memory(
     tmp_path: Path, entries: list[tuple[bytes, str, int]], problem: str
@@ -201,3 +213,21 @@ def test_a_checkpoint_has_a_limited_number_of_files(tmp_path: Path, monkeypatch:
     _write_checkpoint(tmp_path / "four", _ABOUT, *files)
     with pytest.raises(BadData, match="more than 3 files"):
         checkpoint.read_checkpoint(tmp_path / "four", tmp_path / "4")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"\xff", b'{"format": 1, "engine": "\xff"}', b"[" * 100_000, b'{"format": 1e999, "engine": ""}'],
+    ids=["no text", "name", "nested", "number"],
+)
+def test_a_checkpoint_describes_itself_in_json(tmp_path: Path, text: bytes) -> None:
+    path = tmp_path / "checkpoint"
+    with (
+        pa.output_stream(str(path), compression="zstd") as output,
+        tarfile.open(fileobj=output, mode="w|") as tar,  # type: ignore[arg-type]
+    ):
+        entry = tarfile.TarInfo("checkpoint.json")
+        entry.size = len(text)
+        tar.addfile(entry, BytesIO(text))
+    with pytest.raises(BadData, match="the checkpoint is damaged"):
+        checkpoint.read_about(path)
