@@ -6,6 +6,11 @@ Every error that the engine raises on purpose is an :class:`OdfError`. The inter
 
 from __future__ import annotations
 
+from typing import Final
+
+_MOST_CHARACTERS: Final = 8000
+"""Longer texts, which quote damaged files, are cut."""
+
 
 class OdfError(Exception):
     """Something a person can understand and act on.
@@ -22,10 +27,10 @@ class OdfError(Exception):
     excerpt: tuple[str, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
-        self.where = where
+        self.message = _presentable(message)
+        self.hint = hint and _presentable(hint)
+        self.where = where and _presentable(where)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}" if self.where else self.message
@@ -39,6 +44,25 @@ class OdfError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_rebuild, (type(self), self.message, self.hint, self.where, self.__dict__))
+
+
+def _presentable(text: str) -> str:
+    text = escape_surrogates(text)
+    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether the text has characters that UTF-8 cannot express, as file names that are not UTF-8 have."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def escape_surrogates(text: str) -> str:
+    """Return the text with escapes for what UTF-8 cannot express."""
+    return text.encode(errors="backslashreplace").decode() if has_surrogates(text) else text
 
 
 def _rebuild(

@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlsplit
 
+from odf_engine.errors import has_surrogates
 from odf_engine.identity.refs import is_name
 
 SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
@@ -27,13 +28,16 @@ _USUAL_NAME: Final = "my.dataset"
 
 
 def data_files(folder: Path) -> list[tuple[str, int]]:
-    """Data files in a folder and some levels below: their paths from there, and their sizes in bytes."""
+    """Data files in a folder and some levels below: their paths from there, and their sizes in bytes.
+
+    Files whose paths are not UTF-8 are left out: a manifest cannot name them.
+    """
     found: list[tuple[str, int]] = []
     for root, folders, files in os.walk(folder):
         here = Path(root).relative_to(folder)
         folders[:] = [] if len(here.parts) >= _DEPTH else sorted(set(folders) - SKIPPED)
         for name in sorted(files):
-            if name.lower().endswith(_FOUND):
+            if name.lower().endswith(_FOUND) and not has_surrogates(str(here / name)):
                 try:
                     found.append((str(here / name), (Path(root) / name).stat().st_size))
                 except OSError:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from pathlib import Path
 from typing import Final
 
-from odf_engine.errors import BadData
 from odf_tui.datafiles import FORMATS, endings, is_url
 from odf_tui.guessing import Guess, guess, unpacking
 
@@ -21,7 +19,7 @@ def manifest_for(place: str, folder: Path, name: str) -> str:
         return _text(place, name, _example(place), "The columns are examples: write those of the file.")
     try:
         return _text(place, name, guess(folder / Path(place).expanduser()), "")
-    except (OSError, BadData, zipfile.BadZipFile, EOFError) as error:
+    except Exception as error:  # a damaged file makes its decoder raise anything, and examples do as well
         why = " ".join(str(error).split())
         return _text(place, name, _example(place), f"The columns are examples, for want of a look: {why}")
 

@@ -6,6 +6,7 @@ Both name actions (``odf_tui.actions``) and say which keys each has: ``pull: ctr
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
@@ -78,6 +79,7 @@ def _read(file: Path, problems: list[str]) -> dict[str, Any]:
 
     try:
         found = yaml.safe_load(text)
+        json.dumps(found, default=str, skipkeys=True, ensure_ascii=False).encode()  # escapes may be no text
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # the latter: no date, nested too deeply
         problems.append(f"{file} is not valid YAML: {' '.join(str(error).split())}")
         return {}

@@ -60,9 +60,9 @@ def stamp(folder: Path) -> str:
     for path in paths:
         try:
             known = os.stat(path)  # noqa: PTH116 (thousands of them, before the first paint)
-            found.update(f"{path} {known.st_mtime_ns} {known.st_size} {known.st_ino}\n".encode())
+            found.update(os.fsencode(f"{path} {known.st_mtime_ns} {known.st_size} {known.st_ino}\n"))
         except OSError:
-            found.update(f"{path} -\n".encode())
+            found.update(os.fsencode(f"{path} -\n"))
     return found.hexdigest()
 
 

@@ -19,7 +19,7 @@ from rich.style import Style
 from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
-from odf_engine.errors import InvalidManifest, NotFound, OdfError
+from odf_engine.errors import InvalidManifest, NotFound, OdfError, has_surrogates
 from odf_engine.workspace.config import user_folder
 from odf_engine.workspace.small_files import read_small
 
@@ -51,7 +51,8 @@ def own_folder() -> Path:
 def names() -> list[str]:
     """The themes there are, the default first; whether the files are right is not looked at."""
     found = {path.stem for where in (folder(), own_folder()) for path in where.glob("*.toml")}
-    return sorted(found, key=lambda name: (name != DEFAULT, name))
+    shown = [name for name in found if not has_surrogates(name)]
+    return sorted(shown, key=lambda name: (name != DEFAULT, name))
 
 
 def load(name: str, *, few: bool = False, own: bool = True) -> Theme:

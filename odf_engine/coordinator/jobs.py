@@ -28,7 +28,7 @@ from odf_engine.coordinator.protocol import (
     Progress,
     Request,
 )
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import NotFound, OdfError, escape_surrogates
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect
 
@@ -168,7 +168,7 @@ class Journal(JournalReader):
     def line(self, job_id: str, text: str, level: Level = "info") -> None:
         """Appends to a job's log, a line for each line of the text; very long ones are cut."""
         now = _now()
-        texts = text[: MAX_LINE * _MOST_LINES].splitlines()[:_MOST_LINES] or [""]
+        texts = escape_surrogates(text[: MAX_LINE * _MOST_LINES]).splitlines()[:_MOST_LINES] or [""]
         cut = (each if len(each) <= MAX_LINE else each[:MAX_LINE] + " …" for each in texts)
         self._append(*(LogLine(seq=0, job=job_id, time=now, level=level, text=each) for each in cut))
 

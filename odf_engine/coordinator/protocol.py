@@ -33,6 +33,7 @@ from odf_engine.coordinator.requests import (
     Validate,
     Verify,
 )
+from odf_engine.errors import UsageError
 
 __all__ = [
     "LOOKS", "CheckProof", "Compare", "Describe", "Diff", "Export", "Ingest", "Project", "Pull", "Push",
@@ -273,8 +274,18 @@ _events = msgspec.json.Decoder(Event)
 
 
 def encode_line(message: Command | Event) -> bytes:
-    """One JSON document and a newline."""
-    return _encoder.encode(message) + b"\n"
+    """One JSON document and a newline.
+
+    Raises:
+        UsageError: it has text that is not Unicode, such as the name of a file that is not UTF-8.
+    """
+    try:
+        return _encoder.encode(message) + b"\n"
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"{error.object[:200]!r} is not UTF-8 text, and cannot be sent to the worker",
+            hint="rename the file or folder, or correct the text",
+        ) from None
 
 
 def decode_command(line: bytes) -> Command:

@@ -26,7 +26,7 @@ from odf_engine.coordinator.protocol import (
     Push,
     Request,
 )
-from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError
+from odf_engine.errors import Cancelled, NotFound, OdfError, UsageError, escape_surrogates
 from odf_engine.progress import Reporter
 
 _log = logging.getLogger(__name__)
@@ -313,4 +313,4 @@ def _failure(error: BaseException, job: Job) -> Failure:
 
 
 def _name(error: OSError) -> str | None:
-    return None if error.filename is None else str(error.filename)
+    return None if error.filename is None else escape_surrogates(str(error.filename))

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
-import site
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from odf_engine.coordinator.rendezvous import Rendezvous
-from odf_engine.errors import OdfError
+from odf_engine.errors import OdfError, has_surrogates
 from odf_engine.files import open_file
+from odf_engine.processes import python_environment
 
 _ALREADY_RUNNING: Final = 75
 _WAIT: Final = 0.02
@@ -60,10 +58,14 @@ class Starter:
         await asyncio.sleep(_WAIT)
 
     def _spawn(self) -> subprocess.Popen[bytes]:
+        workspace = str(self._files.workspace)
+        if has_surrogates(workspace):
+            problem = "no worker can run in a folder whose path is not UTF-8 text"
+            raise OdfError(problem, where=workspace, hint="rename the folder")
         command = self._command or [
             *(sys.executable, "-P", "-m", "odf_engine.coordinator.worker"),
             *([] if self._warm else ["--spark-later"]),
-            str(self._files.workspace),
+            workspace,
         ]
         try:
             log = open_file(self._files.log, "ab")
@@ -79,7 +81,7 @@ class Starter:
                 stdout=log,
                 stderr=log,
                 cwd=self._files.workspace,
-                env=_environment(),
+                env=python_environment(),  # the worker's own folder is full of other people's files
                 start_new_session=True,
             )
         _children[:] = [each for each in _children if each.poll() is None]
@@ -96,17 +98,3 @@ class Starter:
         return OdfError(
             f"{message}: {reason}" if reason else message, where=str(self._files.workspace), hint=hint
         )
-
-
-def _environment() -> dict[str, str]:
-    """This process's environment, so that the worker finds the same code, even in a source folder.
-
-    The worker's own folder is the workspace, and must never be searched for modules (``-P``): it is
-    full of other people's files.
-    """
-    environment = dict(os.environ)
-    root = Path(__file__).resolve().parents[2]
-    if str(root) not in site.getsitepackages():
-        known = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = f"{root}{os.pathsep}{known}" if known else str(root)
-    return environment

@@ -154,7 +154,7 @@ def decode_schema(data: bytes) -> pa.Schema:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(_message(data)))
         for field in schema:
-            _check(field, 0)
+            check_field(field)
     except (pa.ArrowException, UnicodeDecodeError, struct.error, OSError) as error:
         raise InvalidSchema(f"the bytes are no Arrow schema: {error}") from error
     return schema
@@ -173,10 +173,18 @@ def _message(data: bytes) -> bytes:
     return struct.pack("<Ii", 0xFFFFFFFF, 32 + len(data) + len(padding)) + header + data + padding
 
 
-def _check(field: pa.Field, depth: int) -> None:
+def check_field(field: pa.Field, depth: int = 0) -> None:
+    """Check the names and the depth of a field that another implementation wrote.
+
+    Raises:
+        InvalidSchema: it has no name, or is nested too deeply.
+        UnicodeDecodeError: a name in it, or a time zone, is not UTF-8.
+    """
     if depth > _MAX_DEPTH:
         raise InvalidSchema("the schema is nested too deeply")
     if not isinstance(field.name, str):
         raise InvalidSchema("a column has no name")
+    if types.is_timestamp(field.type):
+        _ = field.type.tz  # is decoded here
     for index in range(field.type.num_fields):
-        _check(field.type.field(index), depth + 1)
+        check_field(field.type.field(index), depth + 1)

@@ -35,6 +35,19 @@ def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield _joined(group)
 
 
+def split_batch(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Split a batch so that no part needs more than ``most_bytes`` once dictionaries are decoded.
+
+    A row that needs more is a part of its own.
+    """
+    while batch.num_rows:
+        count = _rows_until(batch, batch.num_rows, 8 * most_bytes)
+        if count > 1 and _bits(batch.slice(0, count)) > 8 * most_bytes:
+            count -= 1
+        yield batch.slice(0, count)
+        batch = batch.slice(count)
+
+
 def _rows_until(batch: pa.RecordBatch, rows: int, bits: int) -> int:
     """How many rows it takes to have so many rows or bits; all of them if they are too few."""
     most = min(rows, batch.num_rows)
@@ -63,13 +76,35 @@ def _bits(batch: pa.RecordBatch) -> int:
 def _array_bits(array: pa.Array) -> int:
     # Adds up exactly over slices, unlike nbytes: that depends on how an array is cut and whether it has
     # room for nulls.
+    kind = array.type
+    if types.is_dictionary(kind) and is_text(kind.value_type):
+        lengths = pc.binary_length(array.dictionary).take(
+            array.indices
+        )  # the texts may be too many to decode
+        return 32 * len(array) + 8 * (pc.sum(lengths).as_py() or 0)
     array = decoded(array)
     kind = array.type
     if types.is_struct(kind):
         return sum(_array_bits(child) for child in array.flatten())
     if is_any_list(kind):
         return 32 * len(array) + _array_bits(array.flatten())
+    if types.is_map(kind):
+        start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()
+        entries = (array.keys.slice(start, stop - start), array.items.slice(start, stop - start))
+        return 32 * len(array) + sum(map(_array_bits, entries))
+    if is_text(kind):
+        return 32 * len(array) + 8 * (pc.sum(pc.binary_length(array)).as_py() or 0)
     try:
         return len(array) * kind.bit_width
-    except ValueError:  # no fixed width: text or binary
-        return 32 * len(array) + 8 * (pc.sum(pc.binary_length(array)).as_py() or 0)
+    except ValueError:  # no fixed width, and nothing that a slice holds
+        return 8 * array.nbytes
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether values of a type are text or bytes of any length, one after the other."""
+    return (
+        types.is_string(kind)
+        or types.is_binary(kind)
+        or types.is_large_string(kind)
+        or types.is_large_binary(kind)
+    )

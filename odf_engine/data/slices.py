@@ -24,6 +24,7 @@ from odf_engine.data.conform import stored_type
 from odf_engine.data.ddl import TIMESTAMP, UUID
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.kernels import pc
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.row_groups import MAX_ROWS, row_groups
 from odf_engine.data.slice_rows import SliceRows, check_clash, check_event_time
 from odf_engine.data.value_bytes import decoded, plain_type, schema_bytes
@@ -279,31 +280,8 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Re
         BadData: it is not a Parquet file, or damaged.
         InvalidSchema: it lacks a column.
     """
-    with _opened(path, columns) as file:
-        for batch in file.iter_batches(MAX_ROWS, columns=columns):
-            yield _plain(batch)
-
-
-def read_rows(path: Path, start_row: int, count: int) -> pa.Table:
-    """``count`` rows (fewer at the end) from ``start_row`` on; only their row groups are read.
-
-    Raises:
-        NotFound: there is no such file.
-        BadData: it is not a Parquet file, or damaged.
-    """
-    with _opened(path, None) as file:
-        groups: list[int] = []
-        skip, begin, metadata = 0, 0, file.metadata
-        for index in range(metadata.num_row_groups):
-            end = begin + metadata.row_group(index).num_rows
-            if begin < start_row + count and end > start_row:
-                skip = skip if groups else start_row - begin
-                groups.append(index)
-            begin = end
-        if not groups:
-            return _plain_schema(file.schema_arrow).empty_table()
-        table = file.read_row_groups(groups).slice(skip, count)
-        return pa.Table.from_batches([_plain(b) for b in table.to_batches()], _plain_schema(table.schema))
+    with _opened(path, columns):
+        yield from map(_plain, read_bounded(path, columns))
 
 
 def take_rows(path: Path, places: pa.Array, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -319,19 +297,27 @@ def take_rows(path: Path, places: pa.Array, columns: list[str]) -> Iterator[pa.R
         BadData: it is not a Parquet file, or damaged, or has fewer rows.
     """
     with _opened(path, None) as file:
-        metadata = file.metadata
-        ends = list(accumulate(metadata.row_group(at).num_rows for at in range(metadata.num_row_groups)))
-        if len(places) and places[-1].as_py() >= metadata.num_rows:
+        if len(places) and places[-1].as_py() >= file.metadata.num_rows:
             raise BadData("the data slice has fewer rows than its block says", where=str(path))
         known = [name for name in columns if name in file.schema_arrow.names]
+        about = (file.metadata.row_group(at) for at in range(file.metadata.num_row_groups))
         begin = first = 0
-        for group, end in enumerate(ends):
+        for end in accumulate(group.num_rows for group in about):
             last = pc.search_sorted(places, pa.scalar(end, places.type)).as_py()
             if last > first:
-                table = file.read_row_group(group, columns=known)
-                found = table.take(pc.subtract(places[first:last], begin)).combine_chunks()
-                yield from map(_plain, found.to_batches())
+                yield from _take(path, places[first:last], known, begin)
             begin, first = end, last
+
+
+def _take(path: Path, places: pa.Array, columns: list[str], row: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows at these places, of which none is before ``row``."""
+    first = 0
+    for batch in read_bounded(path, columns, row, places[-1].as_py() + 1):
+        row += batch.num_rows
+        last = pc.search_sorted(places, pa.scalar(row, places.type)).as_py()
+        if last > first:
+            yield _plain(batch).take(pc.subtract(places[first:last], row - batch.num_rows))
+        first = last
 
 
 @contextmanager
@@ -339,13 +325,12 @@ def _opened(path: Path, columns: list[str] | None) -> Iterator[pq.ParquetFile]:
     if not path.is_file():
         raise NotFound(f"there is no file {path}")
     try:
-        # Buffering ahead would hold the whole file in memory.
-        with pq.ParquetFile(path, pre_buffer=False) as file:
+        with open_parquet(path) as file:
             missing = [name for name in columns or () if name not in file.schema_arrow.names]
             if missing:
                 raise InvalidSchema(f"the slice has no column '{missing[0]}'", where=str(path))
             yield file
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from odf_engine.errors import InvalidIdentity, NotFound
+from odf_engine.errors import BadData, InvalidIdentity, NotFound
 from odf_engine.files import sync_folder
 from odf_engine.identity.multiformats import (
     ED25519_PUB,
@@ -175,6 +175,8 @@ class KeyStore:
             return self._path(dataset_id).read_text()
         except FileNotFoundError:
             raise NotFound(f"the private key of {dataset_id} is not in this workspace") from None
+        except UnicodeDecodeError:
+            raise BadData("the private key is damaged", where=str(self._path(dataset_id))) from None
 
     def forget(self, dataset_id: DatasetId) -> None:
         """Removes the private key, if it is here."""

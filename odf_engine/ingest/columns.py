@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec.structs import replace
 
 from odf_engine.data.conform import find_columns
+from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
 from odf_engine.errors import InvalidSchema
 from odf_engine.ingest import sql
 from odf_engine.ingest.diagnose import TextFile, shown
@@ -197,8 +197,8 @@ class PushedColumns:
 
 def _parquet_names(path: Path) -> list[str] | None:
     try:
-        return list(pq.read_schema(path).names)
-    except (pa.ArrowException, OSError):
+        return list(read_parquet_schema(path).names)
+    except (*UNREADABLE, InvalidSchema):
         return None  # reading it says what is wrong
 
 

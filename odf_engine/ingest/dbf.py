@@ -46,6 +46,9 @@ _CODE_PAGES: Final = {
     0xC9: "cp1251", 0xCA: "cp1254", 0xCB: "cp1253", 0xCC: "cp1257",
 }  # fmt: skip
 """The language byte of a header and the code page that it stands for."""
+_ENCODING: Final = "the .cpg file beside it, or the language byte in its header, says the encoding"
+_MOST_EXPONENT: Final = 400
+"""Numbers with larger exponents have no type; written out, they would need gigabytes."""
 _TRUTHS: Final = {"t": "true", "y": "true", "f": "false", "n": "false", "?": None}
 
 
@@ -131,7 +134,12 @@ class Table:
                 hint="fetch the whole file again",
             )
         encoding, guessed = _encoding(code_page, language, path, begin)
-        columns = tuple(Column(_decoded(text, encoding), *rest) for text, rest in raw)
+        try:
+            columns = tuple(Column(_decoded(text, encoding), *rest) for text, rest in raw)
+        except UnicodeError as error:
+            raise BadData(
+                f"a column's name is not {encoding.upper()} text", where=name, hint=_ENCODING
+            ) from error
         return cls(path, name, columns, count, encoding, guessed, begin, width)
 
     def rows(self) -> Iterator[list[str | None] | None]:
@@ -157,8 +165,7 @@ class Table:
                 place = f'{self.name}: record {number}, column "{column.name}"'
                 if isinstance(error, UnicodeError):
                     problem = f"{raw.rstrip()!r} is not {self.encoding.upper()} text"
-                    hint = "the .cpg file beside it, or the language byte in its header, says the encoding"
-                    raise BadData(problem, where=place, hint=hint) from None
+                    raise BadData(problem, where=place, hint=_ENCODING) from None
                 raise BadData(str(error), where=place) from None
         return values
 
@@ -198,9 +205,12 @@ def _number(text: str) -> str:
     if text.isdecimal():
         return text
     try:
-        number = format(Decimal(text), "f")
+        value = Decimal(text)
     except InvalidOperation:
         return text  # making it a number says what is wrong
+    if abs(value.adjusted()) > _MOST_EXPONENT:
+        return text
+    number = format(value, "f")
     return number.rstrip("0").rstrip(".") if "." in number else number
 
 
@@ -213,6 +223,8 @@ def _encoding(code_page: str | None, language: int, path: Path, begin: int) -> t
     """The encoding, and whether it was guessed."""
     for text in _spellings((code_page or "").strip().strip("\0")):
         try:
+            b"  ".decode(text)  # refuses codecs that are not for text
+            codecs.getincrementaldecoder(text)
             return codecs.lookup(text).name, False
         except (LookupError, ValueError):
             continue

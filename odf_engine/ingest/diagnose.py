@@ -17,10 +17,10 @@ from time import monotonic
 from typing import Any, Final, TextIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odf_engine.data.kernels import pc
-from odf_engine.errors import BadData
+from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.json_lines import dump, load
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
@@ -177,7 +177,7 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
     if isinstance(error, RejectedRow) and error.column is not None:
         try:
             row = _parquet_row(error, path, reporter)
-        except (pa.ArrowException, OSError):
+        except (*UNREADABLE, InvalidSchema):
             row = None
         if row is not None:
             return _bad_value(error, f'{name}: row {row:,}, column "{error.column}"', None)
@@ -186,17 +186,17 @@ def explain_parquet(error: BadData, path: Path, name: str, reporter: Reporter) -
 
 def _parquet_row(error: RejectedRow, path: Path, reporter: Reporter) -> int | None:
     """The number, from 1, of the first row that has the error's value in the error's column."""
-    with pq.ParquetFile(path) as file:
-        names = [each for each in file.schema_arrow.names if each.casefold() == str(error.column).casefold()]
-        before = 0
-        for batch in file.iter_batches(columns=names[:1]) if names else ():
-            reporter.check()
-            column = batch.column(0)
-            there = column.is_null() if error.value is None else column.cast(pa.string())
-            place = pc.index(there, True if error.value is None else error.value).as_py()
-            if place >= 0:
-                return before + place + 1
-            before += batch.num_rows
+    column = str(error.column).casefold()
+    names = [each for each in read_parquet_schema(path).names if each.casefold() == column]
+    before = 0
+    for batch in read_bounded(path, names[:1]) if names else ():
+        reporter.check()
+        values = batch.column(0)
+        there = values.is_null() if error.value is None else values.cast(pa.string())
+        place = pc.index(there, True if error.value is None else error.value).as_py()
+        if place >= 0:
+            return before + place + 1
+        before += batch.num_rows
     return None
 
 

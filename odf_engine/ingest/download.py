@@ -55,7 +55,7 @@ class Partial:
         self._facts_path = self._path.with_suffix(".json")
         self.facts: dict[str, Any] = {}
         self.size = self._synced = 0
-        with suppress(OSError, ValueError, TypeError, KeyError):
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError):
             known = json.loads(self._facts_path.read_text())
             # Beyond what is known to be on the disk there may be anything after a power failure.
             size = min(int(known["size"]), self._path.stat().st_size)

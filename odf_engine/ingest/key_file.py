@@ -32,6 +32,19 @@ _TAIL: Final = struct.Struct("<QI")
 _NUMBER: Final = pa.int64()
 
 
+_DAMAGE: Final = (
+    AttributeError,
+    LookupError,
+    OSError,
+    OverflowError,
+    RecursionError,
+    TypeError,
+    ValueError,
+    pa.ArrowException,
+    struct.error,
+)
+
+
 class DamagedKeys(Exception):
     """The file is not as it was written."""
 
@@ -58,19 +71,23 @@ class KeyFile:
             self.facts: dict[str, Any] = json.loads(bytes(description))
             self.rows: int = self.facts["rows"]
             self.names: list[str] = self.facts["names"]
+            if not (isinstance(self.names, list) and all(isinstance(name, str) for name in self.names)):
+                raise DamagedKeys
+            if len(self.names) < 2 or self.rows < 0:
+                raise DamagedKeys
             stride, pages = self.facts["stride"], _pages(self.rows)
             table = memoryview(self._data)[stride * len(self.names) :][: 4 * pages * len(self.names)]
             sums = array("I", bytes(table))
             if zlib.crc32(description, zlib.crc32(table)) != checksum or self.facts["name"] != path.name:
                 raise DamagedKeys
-        except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, struct.error) as error:
+            self._columns: dict[str, pa.Array] = {}
+            self._checks: dict[str, _Checks] = {}
+            for at, name in enumerate(self.names):
+                raw = self._data.slice(at * stride, 8 * self.rows)
+                self._columns[name] = pa.Array.from_buffers(_NUMBER, self.rows, [None, raw])
+                self._checks[name] = _Checks(memoryview(raw), sums[at * pages : (at + 1) * pages])
+        except _DAMAGE as error:
             raise DamagedKeys from error
-        self._columns: dict[str, pa.Array] = {}
-        self._checks: dict[str, _Checks] = {}
-        for at, name in enumerate(self.names):
-            raw = self._data.slice(at * stride, 8 * self.rows)
-            self._columns[name] = pa.Array.from_buffers(_NUMBER, self.rows, [None, raw])
-            self._checks[name] = _Checks(memoryview(raw), sums[at * pages : (at + 1) * pages])
 
     def take(self, name: str, places: pa.Array) -> pa.Array:
         """The numbers of a column at these places, which ascend.

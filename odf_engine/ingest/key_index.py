@@ -231,5 +231,5 @@ def _read(path: Path) -> dict[str, Any] | None:
     try:
         checksum, _, body = path.read_bytes().partition(b"\n")
         return json.loads(body) if int(checksum, 16) == zlib.crc32(body) else None
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None

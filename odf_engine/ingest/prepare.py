@@ -6,8 +6,10 @@ in any order. What they write is bounded, so that a small malicious archive cann
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import lzma
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
@@ -145,10 +147,32 @@ def _unzip(
         raise BadData(
             f"is not a sound zip archive: {error}", where=name, hint="fetch the file again"
         ) from None
-    except (zlib.error, lzma.LZMAError, EOFError) as error:
-        raise BadData(f"is a damaged zip archive: {error}", where=name, hint="fetch the file again") from None
     except (NotImplementedError, RuntimeError) as error:
         raise BadData(f"is a zip archive that cannot be unpacked: {error}", where=name) from None
+    except ZIP_ERRORS as error:
+        if is_disk_error(error):
+            raise
+        raise BadData(f"is a damaged zip archive: {error}", where=name, hint="fetch the file again") from None
+
+
+ZIP_ERRORS: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    IndexError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+)
+"""What ``zipfile`` raises for damaged archives. An OSError may also be one of the disk."""
+
+
+def is_disk_error(error: Exception) -> bool:
+    """Whether reading an archive failed for another reason than what is in it."""
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
 
 
 def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfile.ZipInfo:

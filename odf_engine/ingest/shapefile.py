@@ -15,7 +15,6 @@ import struct
 import tempfile
 import warnings
 import zipfile
-import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -25,7 +24,7 @@ import pyarrow as pa
 
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.ingest.dbf import Table
-from odf_engine.ingest.prepare import Limits
+from odf_engine.ingest.prepare import ZIP_ERRORS, Limits, is_disk_error
 from odf_engine.progress import Reporter
 
 if TYPE_CHECKING:
@@ -134,6 +133,12 @@ def _opened(path: Path, name: str) -> zipfile.ZipFile:
             where=name,
             hint="a shapefile is several files: do not unpack it in `prepare`; check what is fetched",
         ) from None
+    except ZIP_ERRORS as error:
+        if is_disk_error(error):
+            raise
+        raise BadData(
+            f"is a damaged zip archive: {error}", where=name, hint="fetch the archive again"
+        ) from None
 
 
 def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
@@ -197,7 +202,9 @@ def _unpack(
                         hint="if it is not, raise prepare.mostBytes or prepare.mostRatio",
                     )
                 file.write(chunk)
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
+    except ZIP_ERRORS as error:
+        if is_disk_error(error):
+            raise
         raise BadData(
             f"{entry.filename} cannot be unpacked: {error}", where=name, hint="fetch the archive again"
         ) from None
@@ -315,7 +322,7 @@ def _geometry(reader: shapefile.ShpReader, number: int, at: int, length: int, wh
         return None if shape is None or shape.shapeType == shapefile.NULL else _geojson(shape)
     except shapefile.GeoJSON_Error as error:
         raise BadData(f"the shape cannot be GeoJSON: {error}", where=where) from None
-    except (struct.error, KeyError, IndexError, ValueError) as error:
+    except (shapefile.ShapefileException, struct.error, KeyError, IndexError, ValueError) as error:
         raise BadData(f"the shape is damaged: {error}", where=where, hint="fetch the archive again") from None
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec.structs import replace
 
+from odf_engine.data.parquet_reader import read_bounded, read_parquet_schema
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import Cancelled, OdfError, Unsupported
 from odf_engine.ingest.folders import inner_folder, job_folder
@@ -209,9 +210,9 @@ def _slices(batch: pa.RecordBatch, number: int, runs: Sequence[Run]) -> Iterator
 
 def copy_rows(path: Path, runs: Sequence[Run], copy: Path) -> None:
     """Writes some rows of a slice, by their places in it, to another file; they keep their offsets."""
-    with pq.ParquetFile(path) as file, pq.ParquetWriter(copy, file.schema_arrow) as writer:
+    with pq.ParquetWriter(copy, read_parquet_schema(path)) as writer:
         number = 0
-        for batch in file.iter_batches():
+        for batch in read_bounded(path):
             for part in _slices(batch, number, runs):
                 writer.write_batch(part)
             number += batch.num_rows

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData
 from odf_engine.progress import Reporter
 from odf_engine.spark.casts import identifier, text
@@ -38,14 +39,14 @@ def prepare(path: Path, scratch: Path, name: str, reporter: Reporter) -> tuple[P
         BadData: it is not a Parquet file, or it is damaged.
     """
     try:
-        with pq.ParquetFile(path) as file:
+        with open_parquet(path) as file:
             footer = file.metadata
             largest = max((_size(footer, i) for i in range(footer.num_row_groups)), default=0)
             if largest <= _LARGEST_PIECE:
                 return linked(path, scratch, ".parquet"), footer
             copy = Path(tempfile.mkdtemp(prefix="parquet-", dir=scratch)) / "divided.parquet"
-            _divide(file, copy, reporter)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            _divide(path, copy, reporter)
+    except UNREADABLE as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadData(f"this is not a Parquet file that can be read: {problem}", where=name) from None
     return copy, footer
@@ -95,11 +96,12 @@ def _size(footer: pq.FileMetaData, group: int) -> int:
     return max(found.total_byte_size, found.num_rows * found.num_columns * 8)
 
 
-def _divide(file: pq.ParquetFile, copy: Path, reporter: Reporter) -> None:
+def _divide(path: Path, copy: Path, reporter: Reporter) -> None:
     """Copies a file with row groups of moderate size, in bounded memory and the same order."""
-    with pq.ParquetWriter(copy, file.schema_arrow, compression="lz4", version="2.6") as writer:
+    schema = read_parquet_schema(path)
+    with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
         batches: list[pa.RecordBatch] = []
-        for batch in file.iter_batches(_BATCH_ROWS):
+        for batch in read_bounded(path, most_rows=_BATCH_ROWS, most_bytes=_PIECE):
             reporter.check()
             batches.append(batch)
             if sum(each.nbytes for each in batches) >= _PIECE:

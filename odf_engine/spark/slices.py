@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
+from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.casts import identifier
@@ -68,13 +69,12 @@ def plain_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
     """
     if not _is_wide(path, vocab):
         return path
-    with pq.ParquetFile(path) as file:
-        schema = file.schema_arrow
-        at = schema.get_field_index(vocab.offset_column)
-        schema = schema.set(at, schema.field(at).with_type(pa.int64()))
-        with pq.ParquetWriter(copy, schema) as writer:
-            for batch in file.iter_batches():
-                writer.write_batch(batch.cast(schema))
+    schema = read_parquet_schema(path)
+    at = schema.get_field_index(vocab.offset_column)
+    schema = schema.set(at, schema.field(at).with_type(pa.int64()))
+    with pq.ParquetWriter(copy, schema) as writer:
+        for batch in read_bounded(path):
+            writer.write_batch(batch.cast(schema))
     return copy
 
 
@@ -103,7 +103,7 @@ def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
         metadata = pq.read_metadata(path)
     except FileNotFoundError:
         raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify") from None
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     if not metadata.num_row_groups:
         return False

@@ -80,9 +80,13 @@ class LocalObjects:
             entries = os.scandir(self.folder)
         except (FileNotFoundError, NotADirectoryError):
             return
+        except OSError as error:
+            raise NotFound(
+                f"the folder cannot be read: {error.strerror}", where=str(self.folder), hint="see: odf fsck"
+            ) from error
         with entries:
             for entry in entries:
-                if not entry.name.startswith(".") and entry.is_file():
+                if not entry.name.startswith(".") and _is_file(entry):
                     yield entry.name
 
     def exists(self, name: str) -> bool:
@@ -93,8 +97,10 @@ class LocalObjects:
         """The object's size in bytes; NotFound when there is none."""
         try:
             return self.path(name).stat().st_size
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise self._missing(name) from None
+        except OSError as error:
+            raise self._unreadable(name, error) from error
 
     def read(self, name: str) -> bytes:
         """The object's bytes; NotFound when there is none."""
@@ -108,9 +114,7 @@ class LocalObjects:
         except (FileNotFoundError, NotADirectoryError):
             raise self._missing(name) from None
         except OSError as error:
-            raise NotFound(
-                f"object {name} cannot be read: {error.strerror}", where=str(self.folder)
-            ) from error
+            raise self._unreadable(name, error) from error
 
     def path(self, name: str) -> Path:
         """Where the object of this name is, or would be."""
@@ -171,6 +175,16 @@ class LocalObjects:
 
     def _missing(self, name: str) -> NotFound:
         return NotFound(f"object {name} is not in {self.folder}")
+
+    def _unreadable(self, name: str, error: OSError) -> NotFound:
+        return NotFound(f"object {name} cannot be read: {error.strerror}", where=str(self.folder))
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself, among others
+        return False
 
 
 def sweep_folder(folder: Path, untouched_for: float) -> int:

@@ -101,7 +101,8 @@ class Front:
             if not self._busy:
                 self._idle.set()
             if self._told is not None:
-                path = quote(request.rel_url.raw_path[:200], safe="/:%")  # what is behind ? may be secret
+                # Without the query, which may be secret.
+                path = quote(request.rel_url.raw_path[:200], safe="/:%", errors="replace")
                 took = f"{(time.monotonic() - began) * 1000:.0f} ms"
                 outcome = str(status) if status else "broken off"
                 self._told(f"{request.remote} {request.method} {path} {outcome} {length} bytes {took}")
@@ -209,7 +210,7 @@ def _way(raw: str) -> _Way:
         raise UsageError("not a path of this server")
     try:
         parts = [unquote_to_bytes(part).decode("utf-8") for part in raw[1:].split("/")]
-    except UnicodeDecodeError:
+    except UnicodeError:  # one of the two parsers of aiohttp gives bytes as surrogates
         raise UsageError("the path is not UTF-8") from None
     if any(part in (".", "..") or "/" in part or not part.isprintable() for part in parts):
         raise UsageError("not a path of this server")

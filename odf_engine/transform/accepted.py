@@ -12,6 +12,7 @@ from pyarrow import types
 from odf_engine.data.changelog import Op
 from odf_engine.data.digest import digest_file, physical_hash
 from odf_engine.data.kernels import pc
+from odf_engine.data.parquet_reader import read_parquet_schema
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import BadData
 from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, OffsetInterval, TransformRequest
@@ -39,7 +40,7 @@ def accepted(
         return Result(None, schema, _checkpoint(request))
     if path.is_symlink() or not path.is_file():
         raise BadData("it says that there are rows, and wrote no file")
-    schema = pq.read_schema(path).remove_metadata()
+    schema = read_parquet_schema(path).remove_metadata()
     _check_schema(schema, request.vocab, declared)
     end = _check_rows(path, schema, request)
     if (interval.start, interval.end) != (request.next_offset, end):

@@ -14,10 +14,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.kernels import pc
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import DatasetVocabulary, TransformRequestInput
 
@@ -157,11 +157,11 @@ def _is_late(slice: Slice, mark: int) -> bool:
 def _slice(path: Path, at: int, vocab: DatasetVocabulary) -> Slice:
     names = (vocab.system_time_column, vocab.event_time_column, vocab.operation_type_column)
     try:
-        with pq.ParquetFile(path) as file:
-            ranges = _recorded(file, names) or _computed(file, names)
+        with open_parquet(path) as file:
+            ranges = _recorded(file, names) or _computed(path, names)
     except FileNotFoundError:
         raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify") from None
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     added, times, operations = ranges
     return Slice(
@@ -189,11 +189,13 @@ def _recorded(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any
     return found
 
 
-def _computed(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any]]:
+def _computed(path: Path, names: Sequence[str]) -> list[tuple[Any, Any]]:
     found: list[tuple[Any, Any]] = []
     for name in names:
-        ends = pc.min_max(file.read([name]).column(0))
-        found.append((ends["min"].as_py(), ends["max"].as_py()))
+        ends = [pc.min_max(batch.column(0)) for batch in read_bounded(path, [name])]
+        least = [each["min"].as_py() for each in ends if each["min"].is_valid]
+        greatest = [each["max"].as_py() for each in ends if each["max"].is_valid]
+        found.append((min(least, default=None), max(greatest, default=None)))
     return found
 
 

@@ -14,7 +14,7 @@ import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final, Self, cast
 
 import msgspec
 import pyarrow as pa
@@ -28,6 +28,14 @@ FORMAT: Final = 1
 ENGINE: Final = SPARK_VERSION
 """The engine that writes state."""
 _ABOUT: Final = "checkpoint.json"
+
+# Limits of what others may have written.
+_ALLOWED_BYTES: Final = 64 << 20
+_ALLOWED_RATIO: Final = 250
+"""A checkpoint may unpack to 64 MiB, or to this many times its size."""
+_MOST_ABOUT_BYTES: Final = 1 << 20
+_MOST_HEADER_BYTES: Final = 1 << 16
+_MOST_ENTRIES: Final = 100_000
 
 
 class About(msgspec.Struct, kw_only=True, rename="camel"):
@@ -88,11 +96,17 @@ def read_checkpoint(path: Path, folder: Path) -> About:
         folder: where its parts go.
 
     Raises:
-        BadData: it is missing, damaged or no checkpoint.
+        BadData: it is missing, damaged or no checkpoint, or it unpacks to more than is allowed.
         Unsupported: it was written by a version that this one does not understand.
     """
     with _opened(path) as (about, tar):
+        count = 0
         while (entry := tar.next()) is not None:
+            count += 1
+            if count > _MOST_ENTRIES:
+                raise tarfile.ReadError(f"it has more than {_MOST_ENTRIES:,} files")
+            if entry.sparse is not None:
+                raise tarfile.ReadError(f"{entry.name!r} is sparse")
             tar.extract(entry, folder, filter="data")
         return about
 
@@ -113,17 +127,59 @@ def _opened(path: Path) -> Iterator[tuple[About, tarfile.TarFile]]:
     try:
         with (
             pa.input_stream(str(path), compression="zstd") as input,
-            tarfile.open(fileobj=input, mode="r|") as tar,  # pyright: ignore[reportArgumentType]
+            tarfile.open(
+                fileobj=cast("BinaryIO", _Unpacked(input, path.stat().st_size)),
+                mode="r|",
+                tarinfo=_Entry,
+            ) as tar,
         ):
             first = tar.next()
             content = tar.extractfile(first) if first is not None and first.name == _ABOUT else None
-            if content is None:
+            if first is None or content is None or first.size > _MOST_ABOUT_BYTES:
                 raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_AGAIN)
             yield _about(content.read(), path), tar
     except FileNotFoundError:
         raise BadData("the checkpoint is missing", where=str(path), hint=_AGAIN) from None
-    except (OSError, tarfile.TarError, pa.ArrowException, EOFError) as error:
+    except (OSError, tarfile.TarError, pa.ArrowException, EOFError, ValueError, RecursionError) as error:
         raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+
+
+class _Unpacked:
+    """The decompressed bytes of a checkpoint, as long as they are not many more than the compressed ones."""
+
+    def __init__(self, stream: pa.NativeFile, packed_bytes: int) -> None:
+        self._stream = stream
+        self._allowed = self._left = max(_ALLOWED_BYTES, _ALLOWED_RATIO * packed_bytes)
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, ``size`` of them except at the end.
+
+        Raises:
+            tarfile.ReadError: there were more than are allowed.
+        """
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise tarfile.ReadError(f"it unpacks to more than {self._allowed:,} bytes")
+        return data
+
+
+class _Entry(tarfile.TarInfo):
+    """An entry of a checkpoint: a file, or the attributes of the file after it, such as a long name."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header.
+
+        Raises:
+            tarfile.ReadError: the entry is of another kind, or has too many attributes to hold in memory.
+        """
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.XHDTYPE):
+            raise tarfile.ReadError(f"{entry.name!r} is not a file")
+        if entry.type == tarfile.XHDTYPE and entry.size > _MOST_HEADER_BYTES:
+            raise tarfile.ReadError(f"the attributes of a file have {entry.size:,} bytes")
+        return entry
 
 
 _AGAIN: Final = "see `odf verify`; bring the dataset from where it is whole, or make it anew"

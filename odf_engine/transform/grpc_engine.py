@@ -14,11 +14,13 @@ import msgspec
 import pyarrow as pa
 
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.data.parquet_reader import UNREADABLE
 from odf_engine.errors import (
     BadData,
     Cancelled,
     InvalidManifest,
     InvalidQuery,
+    InvalidSchema,
     OdfError,
     SourceUnavailable,
     Unsupported,
@@ -212,8 +214,10 @@ class GrpcEngine:
                 if exchange is not None:
                     exchange.fetch(request)
                 return accepted(request, interval, declared)
-            except BadData as error:
+            except (BadData, InvalidSchema) as error:
                 raise self._broken(error.message) from None
+            except UNREADABLE as error:
+                raise self._broken(f"its data cannot be read: {error}") from None
 
     # --- Messages -------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit, urlunsplit
 
-from odf_engine.errors import UsageError
+from odf_engine.errors import UsageError, has_surrogates
 from odf_engine.identity.refs import is_name
 
 SCHEMES: Final = (
@@ -37,6 +37,8 @@ def checked_url(text: str) -> str:
         UsageError: a scheme that is not known, no host, ``..`` in the path, a login in the address.
     """
     text = text.strip()
+    if has_surrogates(text):
+        raise UsageError(f"an address is UTF-8 text, and {text!r} is not")
     if _UNSEEN.search(text):
         raise UsageError("an address has no line breaks or control characters in it")
     if text.startswith(("/", "./", "../", "~/")) or text in (".", "..", "~"):

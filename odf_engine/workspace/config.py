@@ -405,9 +405,11 @@ def _checked(plain: Any, path: Path) -> dict[str, Any]:
             except UsageError as error:
                 raise InvalidManifest(error.message, where=str(path), hint=error.hint) from None
     try:
-        msgspec.convert(plain, Config)
+        msgspec.json.encode(msgspec.convert(plain, Config))
     except msgspec.ValidationError as error:
         raise InvalidManifest(_tidy(error), where=str(path)) from None
+    except UnicodeEncodeError as error:
+        raise InvalidManifest(f"a value is not Unicode text: {error.object!r}", where=str(path)) from None
     return plain
 
 

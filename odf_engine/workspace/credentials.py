@@ -81,7 +81,8 @@ class Credentials:
             return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Login])
         except FileNotFoundError:
             return {}
-        except (msgspec.MsgspecError, UnicodeDecodeError):  # whose own words might quote what it holds
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Their own messages might quote what the file holds.
             hint = "remove the file, and log in again: odf repo login URL"
             raise BadData("the logins cannot be read", where=str(self._path), hint=hint) from None
 

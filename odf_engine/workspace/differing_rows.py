@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odf_engine.data.kernels import pc
+from odf_engine.data.parquet_reader import UNREADABLE
 from odf_engine.progress import Reporter
 from odf_engine.workspace.differing import ComparedColumn, Sides
 from odf_engine.workspace.differing_columns import CHANGE, Beside, beside, in_file
@@ -147,7 +148,7 @@ def _path(odf: Path, sides: Sides, columns: Sequence[Beside], key: Sequence[str]
 
 
 def _known(path: Path) -> Found | None:
-    with suppress(OSError, pa.ArrowException, msgspec.MsgspecError, KeyError):
+    with suppress(*UNREADABLE, msgspec.MsgspecError, KeyError, RecursionError):
         metadata = pq.read_metadata(path).metadata or {}
         return _found(path, msgspec.json.decode(metadata[_ABOUT], type=_About))
     return None

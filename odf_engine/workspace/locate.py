@@ -5,11 +5,15 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from datetime import UTC, date, datetime
+from typing import Final
 
 import pyarrow as pa
 
 from odf_engine.data.kernels import pc
 from odf_engine.workspace.preview import Preview
+
+_ROWS: Final = 1 << 20
+"""Rows that are read at once."""
 
 
 def row_of_offset(preview: Preview, offset: int, column: str) -> int | None:
@@ -28,9 +32,12 @@ def row_of_offset(preview: Preview, offset: int, column: str) -> int | None:
     if gaps or table.column(0)[0].as_py() == offset:
         return guess
     # Some writers do not store rows in the order of their offsets.
-    table, _ = preview.part(first, preview.ends[at] - first, [column])
-    found = pc.index(table.column(0), pa.scalar(offset, table.schema.field(0).type)).as_py()
-    return None if found < 0 else first + found
+    for start in range(first, preview.ends[at], _ROWS):
+        table, _ = preview.part(start, min(preview.ends[at] - start, _ROWS), [column])
+        found = pc.index(table.column(0), pa.scalar(offset, table.schema.field(0).type)).as_py()
+        if found >= 0:
+            return start + found
+    return None
 
 
 def row_at_time(preview: Preview, moment: datetime, column: str, stop: Callable[[], bool]) -> int | None:
@@ -51,10 +58,13 @@ def row_at_time(preview: Preview, moment: datetime, column: str, stop: Callable[
         greatest = group.bounds.greatest
         if greatest is not None and greatest < wanted.value:
             continue
-        table, _ = preview.part(group.start, group.stop - group.start, [column])
-        hits = pc.greater_equal(table.column(0), wanted).fill_null(False)
-        if (at := pc.index(hits, True).as_py()) >= 0:
-            return group.start + at
+        for start in range(group.start, group.stop, _ROWS):
+            if stop():
+                return None
+            table, _ = preview.part(start, min(group.stop - start, _ROWS), [column])
+            hits = pc.greater_equal(table.column(0), wanted).fill_null(False)
+            if (at := pc.index(hits, True).as_py()) >= 0:
+                return start + at
     return None
 
 

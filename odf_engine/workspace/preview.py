@@ -26,6 +26,7 @@ CACHE_BYTES: Final = 4 * 1024 * 1024
 _OPEN_FILES: Final = 16
 _BLOCK: Final = 1 << 14
 _SMALL: Final = 1 << 12
+_LARGE_BLOCK: Final = 1 << 20
 _TRIM_BYTES: Final = 2 * 1024 * 1024
 
 
@@ -190,14 +191,19 @@ class Preview:
         group, begin, end = file.group_of(row)
         stop = min(stop, self._ends[at]) - first
         block = _block(row - begin, stop - row, end - begin)
-        arrays = self._decode(self._slices[at], file, group, block, schema)
-        table = pa.Table.from_arrays(arrays, schema=schema)
+        table = self._decode(self._slices[at], file, group, block, schema)
+        if table.num_rows <= row - begin - block.start:  # the rows before it need too much memory
+            block = range(row - begin, block.stop)
+            table = self._decode(self._slices[at], file, group, block, schema)
         return table.slice(row - begin - block.start, min(stop, end) - row)
 
     def _decode(
         self, row: SliceRow, file: SliceFile, group: int, block: range, schema: pa.Schema
-    ) -> list[pa.ChunkedArray]:
-        """Rows of columns of a row group, from those that are kept or from the file."""
+    ) -> pa.Table:
+        """Rows of columns of a row group, from those that are kept or from the file.
+
+        Where they need much memory, only the first of them, and one at least.
+        """
         file_hash = row.physical_hash
         found: dict[str, pa.ChunkedArray] = {}
         for name in schema.names:
@@ -207,20 +213,17 @@ class Preview:
                     found[name] = kept.slice(block.start - start, len(block))
         missing = [field for field in schema if field.name not in found]
         if missing:
-            fresh: dict[str, pa.ChunkedArray] = {}
-            whole = len(block) > _BLOCK
-            for fields in [missing] if whole else [[field] for field in missing]:
-                table = file.read(group, [field.name for field in fields])
-                for field in fields:
-                    column = _unified(table, field, file.group_rows(group), file.where)
-                    fresh[field.name] = column if whole else _copied(column, block)
-                self._untrimmed += table.nbytes
+            table = file.read(group, [field.name for field in missing], block)
+            rows = table.num_rows if table.column_names else len(block)
+            fresh = {field.name: _unified(table, field, rows, file.where) for field in missing}
+            self._untrimmed += table.nbytes * block.stop // len(block)  # rows before it are decoded as well
             self._decoded.put(
                 {(file_hash, group, block.start, name): column for name, column in fresh.items()}
             )
             found |= fresh
             self._trim()
-        return [found[field.name] for field in schema]
+        rows = min(map(len, found.values()))
+        return pa.Table.from_arrays([found[field.name].slice(0, rows) for field in schema], schema=schema)
 
     def _trim(self) -> None:
         """Gives back to the system what decoding needed: the pool would keep several times the cache."""
@@ -240,16 +243,10 @@ class Preview:
 
 
 def _block(row: int, count: int, rows: int) -> range:
-    """Which rows of a group to keep for a window: a block of them for a small one, else all."""
-    start = row - row % _BLOCK
-    return range(start, min(start + _BLOCK, rows)) if count <= _SMALL else range(rows)
-
-
-def _copied(column: pa.ChunkedArray, block: range) -> pa.ChunkedArray:
-    """Rows by themselves: a slice would hold all the others in memory."""
-    if len(block) == len(column):
-        return column
-    return column.take(pa.array(block, pa.int64()))
+    """Which rows of a group to keep for a window: a block of them, of a size that fits the window."""
+    size = _BLOCK if count <= _SMALL else _LARGE_BLOCK
+    start = row - row % size
+    return range(start, min(start + size, rows))
 
 
 def _nulls(schema: pa.Schema, rows: int) -> pa.Table:

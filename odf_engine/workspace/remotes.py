@@ -164,11 +164,18 @@ class Remotes:
     # --- Datasets ---
 
     def of(self, dataset: DatasetId) -> DatasetRemotes:
-        """What is known of a dataset's remotes; what is damaged counts as not known."""
+        """What is known of a dataset's remotes; what is damaged counts as not known.
+
+        Raises:
+            BadData: the file cannot be read.
+        """
         try:
             return msgspec.json.decode(read_small(self._path(dataset)), type=DatasetRemotes)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return DatasetRemotes()
+        except OSError as error:  # it may be readable later: what is known must not be lost
+            problem = f"what is known of its remotes cannot be read: {error.strerror}"
+            raise BadData(problem, where=str(self._path(dataset))) from None
 
     def note(self, dataset: DatasetId, seen: Seen, kind: Kind | None = None) -> None:
         """Remembers how a dataset stands to a remote; with ``kind`` also that it comes from or goes there."""

@@ -9,15 +9,14 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from odf_engine.chain.chain import Dataset, SliceRow
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
+from odf_engine.data.row_groups import MAX_BYTES
 from odf_engine.errors import BadData, NotFound
 from odf_engine.identity.multiformats import Multihash
 
 HINT: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
-
-_UNREADABLE: Final = (pa.ArrowException, OSError)
 
 
 class Bounds(NamedTuple):
@@ -37,11 +36,12 @@ class SliceFile:
 
     def __init__(self, dataset: Dataset, row: SliceRow) -> None:
         self.where = f"slice {row.physical_hash.short} (block {row.sequence_number})"
+        self._path = dataset.slice_path(row)
         try:
-            self._parquet = pq.ParquetFile(dataset.slice_path(row))
+            self._parquet = open_parquet(self._path)
         except FileNotFoundError:
             raise NotFound("the slice is not here", where=self.where, hint=HINT) from None
-        except _UNREADABLE as error:
+        except UNREADABLE as error:
             raise self._damaged(error) from error
         metadata = self._parquet.metadata
         groups = (metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
@@ -66,16 +66,33 @@ class SliceFile:
         """How many rows a row group has."""
         return self.group_ends[group] - (self.group_ends[group - 1] if group else 0)
 
-    def read(self, group: int, columns: Sequence[str]) -> pa.Table:
-        """Some columns of a row group; those that the slice does not have are left out.
+    def read(self, group: int, columns: Sequence[str], rows: range) -> pa.Table:
+        """Read some columns of some rows of a row group. Columns that the slice lacks are left out.
+
+        Where the rows need more than 64 MiB, only the first of them are read, and one at least.
 
         Raises:
-            BadData: it is damaged.
+            BadData: it is damaged, or needs too much memory.
         """
+        known = [name for name in columns if name in self.schema.names]
+        if not known:
+            return pa.table({})
+        first = self.group_ends[group] - self.group_rows(group)
+        parts: list[pa.RecordBatch] = []
+        size = 0
         try:
-            return self._parquet.read_row_group(group, columns=list(columns))
-        except _UNREADABLE as error:
+            for batch in read_bounded(self._path, known, first + rows.start, first + rows.stop):
+                if parts and size + batch.nbytes > MAX_BYTES:
+                    break
+                size += batch.nbytes
+                if batch.get_total_buffer_size() > 2 * batch.nbytes:  # holds rows that were not asked for
+                    batch = batch.take(pa.array(range(batch.num_rows), pa.int64()))
+                parts.append(batch)
+        except UNREADABLE as error:
             raise self._damaged(error) from error
+        if not parts:
+            raise BadData("the slice has fewer rows than its footer declares", where=self.where, hint=HINT)
+        return pa.Table.from_batches(parts)
 
     def bounds(self, group: int, field: pa.Field) -> Bounds:
         """What the file says of a column of whole numbers or times, if it has the type of ``field``."""

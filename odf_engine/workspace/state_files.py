@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final, Self
 
 import msgspec
-import pyarrow as pa
 import pyarrow.parquet as pq
 
+from odf_engine.data.parquet_reader import UNREADABLE
 from odf_engine.workspace.stored import Part, StoredRows
 
 _ABOUT: Final = b"odf.projection"
@@ -100,7 +100,7 @@ def _name(family: str, count: int, mark: str) -> str:
 
 
 def _read(path: Path) -> Projection | None:
-    with suppress(OSError, pa.ArrowException, msgspec.MsgspecError, KeyError):
+    with suppress(*UNREADABLE, msgspec.MsgspecError, KeyError, RecursionError):
         metadata = pq.read_metadata(path)
         about = msgspec.json.decode((metadata.metadata or {})[_ABOUT], type=About)
         return Projection(path, about.key, metadata.num_rows, about.of)

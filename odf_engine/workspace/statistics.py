@@ -88,7 +88,7 @@ def describe(odf: Path, rows: StoredRows, reporter: Reporter, dataset: str | Non
 def _resumed(kept: Path | None, rows: StoredRows) -> tuple[list[Sketch], int]:
     """What was counted before, and of how many files it is."""
     if kept is not None and kept.is_file():
-        with suppress(OSError, ValueError, pa.ArrowException, msgspec.MsgspecError, OdfError):
+        with suppress(OSError, ValueError, pa.ArrowException, msgspec.MsgspecError, OdfError, RecursionError):
             progress = msgspec.msgpack.decode(kept.read_bytes(), type=_Progress)
             if progress.parts <= len(rows.parts) and progress.mark == _mark(rows, progress.parts):
                 pairs = zip(rows.columns, progress.sketches, strict=True)

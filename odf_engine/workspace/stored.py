@@ -17,14 +17,13 @@ import pyarrow.parquet as pq
 
 from odf_engine.chain.chain import Dataset
 from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
 from odf_engine.data.value_bytes import decoded, plain_type
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, DatasetVocabulary
 
 _MOST_ROWS: Final = 1 << 16
-_LEAST_ROWS: Final = 1 << 8
 _BATCH_BYTES: Final = 16 << 20
-_UNREADABLE: Final = (pa.ArrowException, OSError)
 _HINT: Final = "odf verify shows everything that is wrong"
 
 Range = tuple[int, int]
@@ -169,10 +168,10 @@ def file_metadata(part: Part) -> pq.FileMetaData:
 
 def open_part(part: Part) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(part.path, pre_buffer=False)  # which would hold the whole file in memory
+        return open_parquet(part.path)
     except FileNotFoundError:
         raise NotFound("the file with these rows is not there", where=part.where, hint=_HINT) from None
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
 
 
@@ -183,28 +182,13 @@ def _read(part: Part, columns: pa.Schema, start: int, stop: int) -> Iterator[pa.
             problem = f"it has {metadata.num_rows} rows where its block says {part.rows}"
             raise BadData(problem, where=part.where, hint=_HINT)
         known = [name for name in columns.names if name in file.schema_arrow.names]
-        begin = 0
-        for group in range(metadata.num_row_groups):
-            about = metadata.row_group(group)
-            end = begin + about.num_rows
-            if begin < stop and end > start:
-                at = begin
-                size = _batch_rows(about, len(known), len(file.schema_arrow))
-                try:
-                    for batch in file.iter_batches(size, row_groups=[group], columns=known):
-                        first, last = max(start - at, 0), min(stop - at, batch.num_rows)
-                        at += batch.num_rows
-                        if first < last:
-                            yield _fitted(batch.slice(first, last - first), columns, part)
-                except _UNREADABLE as error:
-                    raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
-            begin = end
-
-
-def _batch_rows(group: pq.RowGroupMetaData, read: int, all_columns: int) -> int:
-    """How many rows of a row group are some megabytes."""
-    width = group.total_byte_size * max(read, 1) / max(all_columns, 1) / max(group.num_rows, 1)
-    return int(min(max(_BATCH_BYTES / max(width, 1), _LEAST_ROWS), _MOST_ROWS))
+    try:
+        for batch in read_bounded(
+            part.path, known, start, stop, most_rows=_MOST_ROWS, most_bytes=_BATCH_BYTES
+        ):
+            yield _fitted(batch, columns, part)
+    except UNREADABLE as error:
+        raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
 
 
 def _fitted(batch: pa.RecordBatch, columns: pa.Schema, part: Part) -> pa.RecordBatch:

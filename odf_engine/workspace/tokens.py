@@ -102,7 +102,7 @@ class Tokens:
                 self._read_at = at
         except FileNotFoundError:
             self._read, self._read_at = [], None
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             hint = "remove the file, and make new tokens: odf keys token new NAME"
             raise BadData("the tokens cannot be read", where=str(self._path), hint=hint) from None
         return sorted(self._read, key=lambda token: token.name.lower())

@@ -165,7 +165,7 @@ class Trust:
         """What was allowed last, whether or not it still holds; None for nothing."""
         try:
             return msgspec.json.decode(read_small(self._path(entry)), type=Grant)
-        except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def check(self, entry: DatasetEntry) -> None:

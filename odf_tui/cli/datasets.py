@@ -45,7 +45,7 @@ def init_verb(folder: Path) -> None:
 
 
 @verb("add", example="odf add covid.yaml air-quality.yaml", json=True)
-@click.argument("manifests", nargs=-1, required=True)
+@click.argument("manifests", nargs=-1, required=True, type=click.Path())
 @click.option("-r", "--recursive", is_flag=True, help="Look for *.yaml in folders and below.")
 @click.option("--update", is_flag=True, help="Append what changed to datasets that are there already.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be added or appended.")

@@ -27,7 +27,7 @@ _SPECIAL: Final = ("/dev/", "/proc/")
 
 @verb("ingest", example="odf ingest port-haven.events today.ndjson", json=True)
 @click.argument("name")
-@click.argument("files", nargs=-1, metavar="[FILE…|-]")
+@click.argument("files", nargs=-1, type=click.Path(), metavar="[FILE…|-]")
 @click.option("--source", metavar="S", help="The push source, when the dataset has several.")
 @click.option(
     "--format",

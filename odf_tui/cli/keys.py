@@ -74,7 +74,9 @@ def list_keys() -> None:
 
 @verb("export", example="odf keys export port-haven.stations -o stations.pem")
 @click.argument("name")
-@click.option("-o", "--output", metavar="FILE", help="A new file, for you alone; - for stdout.")
+@click.option(
+    "-o", "--output", type=click.Path(), metavar="FILE", help="A new file, for you alone; - for stdout."
+)
 @click.option("--passphrase-file", type=click.Path(path_type=Path), help="Locks it with the line in there.")
 def export_key(name: str, output: str | None, passphrase_file: Path | None) -> None:
     """Writes a dataset's private key as PKCS#8 PEM: keep it as you keep passwords."""
@@ -123,7 +125,7 @@ def _write_new(path: Path, text: str) -> None:
 
 
 @verb("import", example="odf keys import stations.pem", json=True)
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.argument("files", nargs=-1, required=True, type=click.Path(), metavar="FILE...")
 @click.option("--passphrase-file", type=click.Path(path_type=Path), help="What they are locked with.")
 def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
     """Takes private keys of datasets in, from PEM files; - is stdin. The datasets may come later."""
@@ -200,7 +202,7 @@ def prove(name: str, block: str | None) -> None:
 
 @verb("sign", example="odf keys sign port-haven.stations report.pdf > report.sig", json=True)
 @click.argument("name")
-@click.argument("file")
+@click.argument("file", type=click.Path())
 def sign(name: str, file: str) -> None:
     """Signs the bytes of a file with a dataset's key (ed25519); - is stdin. Prints the signature."""
     workspace = open_workspace()
@@ -221,7 +223,7 @@ def sign(name: str, file: str) -> None:
 
 @verb("check", example="odf keys check port-haven.stations report.pdf report.sig", json=True)
 @click.argument("name")
-@click.argument("file")
+@click.argument("file", type=click.Path())
 @click.argument("signature", required=False)
 def check(name: str, file: str, signature: str | None) -> None:
     """Checks a signature over a file by the key of a dataset, NAME being its name or its id.

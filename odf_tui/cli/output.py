@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 
-from odf_engine.errors import NotFound, UsageError
+from odf_engine.errors import NotFound, UsageError, has_surrogates
 from odf_engine.terminal_text import escape_controls, escape_json, unescaped
 from odf_engine.workspace.workspace import Workspace
 
@@ -79,6 +80,20 @@ def common_options(command: F) -> F:
     return command
 
 
+class _Verb(click.Command):
+    """A command whose arguments are text; only those that name files (``click.Path``) may be any bytes."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        rest = super().parse_args(ctx, args)
+        for param in self.params:
+            if isinstance(param.type, click.types.StringParamType):
+                found = ctx.params.get(param.name or "")
+                for text in found if isinstance(found, tuple) else (found,):
+                    if text is not None and has_surrogates(text):
+                        raise UsageError(f"{param.get_error_hint(ctx)} is not UTF-8 text: {text!r}")
+        return rest
+
+
 def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[..., Any]], click.Command]:
     """Makes a verb: with the common options, ``--json`` if it has that, and its example in the help."""
 
@@ -93,7 +108,7 @@ def verb(name: str, *, example: str, json: bool = False) -> Callable[[Callable[.
                 help="One JSON document on stdout.",
             )
             function = option(function)
-        return click.command(name, epilog=f"Example:  {example}")(common_options(function))
+        return click.command(name, cls=_Verb, epilog=f"Example:  {example}")(common_options(function))
 
     return decorate
 
@@ -174,8 +189,11 @@ def print_json(document: Any) -> None:
 
     from odf_engine.metadata.model import encode_hook
 
-    data = msgspec.json.format(msgspec.json.encode(document, enc_hook=encode_hook), indent=2)
-    sys.stdout.write(escape_json(data.decode()) + "\n")
+    try:
+        text = msgspec.json.format(msgspec.json.encode(document, enc_hook=encode_hook), indent=2).decode()
+    except UnicodeEncodeError:  # the name of a file that is not UTF-8
+        text = json.dumps(msgspec.to_builtins(document, enc_hook=encode_hook), indent=2)
+    sys.stdout.write(escape_json(text) + "\n")
 
 
 def print_yaml(document: Any) -> None:

@@ -18,7 +18,7 @@ def block_verb() -> None:
 
 
 @verb("encode", example="odf block encode block.yaml -o block.bin")
-@click.argument("file", default="-")
+@click.argument("file", type=click.Path(), default="-")
 @click.option("--block-version", type=click.Choice(["2", "3"]), help="Else as the manifest says, else 3.")
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Else to stdout.")
 def encode(file: str, block_version: str | None, output: Path | None) -> None:
@@ -45,7 +45,7 @@ def encode(file: str, block_version: str | None, output: Path | None) -> None:
 
 
 @verb("decode", example="odf block decode $(odf path NAME)/blocks/f1620…", json=True)
-@click.argument("file", default="-")
+@click.argument("file", type=click.Path(), default="-")
 def decode(file: str) -> None:
     """Decodes a block to its YAML manifest; what a newer specification added is named on stderr."""
     from odf_engine.metadata.flatbuffers import decode_block

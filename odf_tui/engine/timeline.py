@@ -92,7 +92,7 @@ class _Timeline:
         found: set[int] = set()
         scale = _scale(file.schema.field(names.event_time_column).type)
         for group in range(len(file.group_ends)):
-            table = file.read(group, wanted)
+            table = file.read(group, wanted, range(file.group_rows(group)))
             rows = table.filter(pc.greater(table.column(wanted[0]), 0)).column(wanted[1])
             values = pc.unique(rows).drop_null()
             whole = values.cast("int32" if values.type.bit_width == 32 else "int64").to_pylist()

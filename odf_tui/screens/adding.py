@@ -13,7 +13,7 @@ from textual.containers import Vertical
 from textual.message import Message
 from textual.widgets import Input
 
-from odf_engine.errors import OdfError
+from odf_engine.errors import OdfError, has_surrogates
 from odf_tui.fuzzy import ranked
 from odf_tui.screens.dialogs import Choice, Choices, Dialog
 from odf_tui.screens.problems import problem_lines, text_of
@@ -26,13 +26,13 @@ _DEPTH: Final = 4
 
 
 def manifest_files(folder: Path) -> Iterator[Path]:
-    """YAML files in a folder and some levels below, relative to it."""
+    """YAML files in a folder and some levels below, relative to it; those whose paths are UTF-8."""
     found = 0
     for root, folders, files in os.walk(folder):
         here = Path(root).relative_to(folder)
         folders[:] = [] if len(here.parts) >= _DEPTH else sorted(set(folders) - _SKIPPED)
         for name in sorted(files):
-            if name.endswith((".yaml", ".yml")):
+            if name.endswith((".yaml", ".yml")) and not has_surrogates(str(here / name)):
                 yield here / name
                 found += 1
                 if found >= _MOST_FILES:

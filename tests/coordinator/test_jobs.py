@@ -15,14 +15,17 @@ from odf_engine.coordinator.jobs import INTERRUPTED, MAX_LINE, Journal, JournalR
 from odf_engine.coordinator.protocol import (
     Committed,
     Failure,
+    Ingest,
     JobChanged,
     JobState,
     LogLine,
     Progress,
     Pull,
+    Submit,
     Verify,
+    encode_line,
 )
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import NotFound, OdfError, UsageError
 
 
 @pytest.fixture
@@ -262,3 +265,29 @@ while seen < 804:
         texts = [event.text for event in journal.events(job=job.id) if isinstance(event, LogLine)]
         assert texts == [f"line {number}" for number in range(200)]
     assert [reader.wait(20) for reader in readers] == [0, 0]
+
+
+def test_text_that_is_not_unicode_is_escaped(path: Path):
+    journal = Journal(path)
+    job = journal.create(Pull("a"), "a")
+    journal.transition(job.id, JobState.running)
+    journal.line(job.id, "reads caf\udce9.csv")
+    error = OdfError("caf\udce9.csv is damaged", where="/tmp/\udcff", hint="rename \ud800")
+    failure = Failure(error.message, error.hint, error.where)
+    assert journal.transition(job.id, JobState.failed, error=failure).error == failure
+    assert (failure.message, failure.where, failure.hint) == (
+        "caf\\udce9.csv is damaged", "/tmp/\\udcff", "rename \\ud800",
+    )  # fmt: skip
+    (line,) = [event for event in JournalReader(path).events() if isinstance(event, LogLine)]
+    assert line.text == "reads caf\\udce9.csv"
+
+
+def test_a_request_is_unicode():
+    with pytest.raises(UsageError, match=r"'/data/caf\\udce9.csv' is not UTF-8 text") as caught:
+        encode_line(Submit(Ingest("did:odf:x", ["/data/caf\udce9.csv"]), "x", "tag"))
+    assert caught.value.hint is not None and "rename" in caught.value.hint
+
+
+def test_errors_of_damaged_files_are_cut():
+    error = OdfError("x" * 20_000, hint="y" * 20_000)
+    assert len(error.message) == len(error.hint or "") == 8000 and error.message.endswith("…")

@@ -152,3 +152,14 @@ def test_damaged_bytes_are_read_or_refused(changes: list[tuple[int, int]], cut: 
     except InvalidSchema:
         return
     str(schema)
+
+
+def test_names_and_time_zones_are_utf8() -> None:
+    kind = pa.struct(
+        [("inner", pa.timestamp("ms", "Zone/Of")), ("list", pa.list_(pa.field("item_", pa.int8())))]
+    )
+    data = encode_schema(pa.schema([("outer", kind)]))
+    for name in (b"outer", b"inner", b"Zone/Of", b"item_"):
+        assert data.count(name) == 1
+        with pytest.raises(InvalidSchema, match="no Arrow schema: 'utf-8' codec"):
+            decode_schema(data.replace(name, name[:-1] + b"\xff"))

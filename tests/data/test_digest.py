@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 import math
 import re
@@ -354,3 +355,16 @@ def test_files_that_are_no_data(tmp_path: Path, table: pa.Table) -> None:
         digest_file(tmp_path)
     with pytest.raises(NotFound):
         physical_hash(tmp_path / "absent")
+
+
+def test_names_that_are_not_utf8(tmp_path: Path) -> None:
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"name": [1]}), sink, store_schema=False)
+    (tmp_path / "a.parquet").write_bytes(sink.getvalue().replace(b"name", b"na\xffe"))
+    with pytest.raises(BadData, match=r"a\.parquet: the file cannot be read"):
+        digest_file(tmp_path / "a.parquet")
+    path = tmp_path / "caf\udce9.parquet"
+    path.write_bytes(sink.getvalue())
+    with pytest.raises(BadData, match="name is not UTF-8") as caught:
+        digest_file(path)
+    assert str(caught.value).isprintable()

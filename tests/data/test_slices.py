@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from odf_engine.data import row_groups
 from odf_engine.data.ddl import parse_ddl
 from odf_engine.data.digest import digest_file, logical_hash
-from odf_engine.data.slices import WrittenSlice, read_batches, read_rows, slice_schema, write_slice
+from odf_engine.data.slices import WrittenSlice, read_batches, slice_schema, write_slice
 from odf_engine.errors import BadData, Cancelled, InvalidSchema, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import DatasetVocabulary
@@ -533,29 +533,6 @@ def grouped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "s"
 
 
-@pytest.mark.parametrize(
-    ("start", "count"),
-    [(0, 5), (0, 35), (0, 99), (8, 4), (9, 1), (10, 10), (29, 6), (34, 1), (35, 5), (3, 0)],
-)
-def test_rows_by_number(grouped: Path, start: int, count: int) -> None:
-    table = read_rows(grouped, start, count)
-    assert table["n"].to_pylist() == list(range(35))[start : start + count]
-    assert table.schema.field("u").type == pa.binary(16)
-
-
-def test_only_the_row_groups_that_are_needed_are_read(grouped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[list[int]] = []
-    original: Callable[..., pa.Table] = pq.ParquetFile.read_row_groups
-
-    def spy(self: pq.ParquetFile, groups: list[int]) -> pa.Table:
-        read.append(groups)
-        return original(self, groups)
-
-    monkeypatch.setattr(pq.ParquetFile, "read_row_groups", spy)
-    read_rows(grouped, 12, 12)
-    assert read == [[1, 2]]
-
-
 def test_some_columns_only(grouped: Path) -> None:
     batches = list(read_batches(grouped, ["n", "offset"]))
     assert {name for batch in batches for name in batch.schema.names} == {"n", "offset"}
@@ -567,7 +544,5 @@ def test_files_that_are_no_slices(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("not Parquet, though long enough for a footer")
     with pytest.raises(BadData, match="text"):
         list(read_batches(tmp_path / "text"))
-    with pytest.raises(BadData, match="text"):
-        read_rows(tmp_path / "text", 0, 1)
     with pytest.raises(NotFound):
-        read_rows(tmp_path / "absent", 0, 1)
+        list(read_batches(tmp_path / "absent"))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -106,6 +109,40 @@ def test_damage_is_seen_where_it_matters(tmp_path: Path) -> None:
     assert seen > 50
     with pytest.raises(DamagedKeys):
         KeyFile(tmp_path / "missing")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rows": -1}, {"rows": 1 << 70}, {"rows": 1e400}, {"rows": 1 << 40}, {"rows": None},
+        {"stride": 1 << 70}, {"stride": -4096}, {"stride": 4095},
+        {"names": ["a"]}, {"names": []}, {"names": [1, 2]}, {"names": [["a"], ["b"]]}, {"names": {"a": 1}},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_description_that_says_what_cannot_be(tmp_path: Path, wrong: dict[str, object]) -> None:
+    rows = some(600, 5)
+    write(tmp_path / "keys", rows)
+    data = (tmp_path / "keys").read_bytes()
+    length, _ = struct.unpack("<QI", data[-12:])
+    facts = json.loads(data[-12 - length : -12]) | wrong
+    body, text = data[: -12 - length], json.dumps(facts).encode()
+    try:
+        pages = (8 * facts["rows"] + 4095) // 4096 * len(facts["names"])
+        table = body[facts["stride"] * len(facts["names"]) :][: 4 * pages]
+    except (TypeError, OverflowError):
+        table = b""
+    tail = struct.pack("<QI", len(text), zlib.crc32(text, zlib.crc32(table)))
+    (tmp_path / "keys").write_bytes(body + text + tail)
+    with pytest.raises(DamagedKeys):
+        look_up(KeyFile(tmp_path / "keys"), rows[:20])
+
+
+def test_a_description_that_nests_too_deeply(tmp_path: Path) -> None:
+    text = b"[" * 100_000
+    (tmp_path / "keys").write_bytes(text + struct.pack("<QI", len(text), zlib.crc32(text)))
+    with pytest.raises(DamagedKeys):
+        KeyFile(tmp_path / "keys")
 
 
 SOURCE = """

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import gzip
 import random
 import zipfile
@@ -95,6 +96,39 @@ def test_zip_damaged(tmp_path: Path, reporter: Recorder) -> None:
     path.write_bytes(whole[:2000] + b"\xff" * 50 + whole[2050:])
     with pytest.raises(BadData, match=r"sound|damaged"):
         run(path, reporter, ZIP)
+
+
+def test_zip_directories_that_are_wrong(tmp_path: Path, reporter: Recorder) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_BZIP2) as archive:
+        archive.writestr("é.csv", TEXT)
+    data = path.read_bytes()
+    entry = data.index(b"PK\x01\x02")
+    for wrong in (
+        data.replace("é".encode(), b"\xe9 "),  # marked as UTF-8
+        data[: entry + 6] + b"\xff" + data[entry + 7 :],  # needs version 25.5
+        data[: entry + 42] + b"\xff\xff\xff\x7f" + data[entry + 46 :],  # the place of the file
+        data.replace(b"BZh", b"BZx"),
+    ):
+        path.write_bytes(wrong)
+        with pytest.raises(BadData, match=r"^a\.zip: is .* zip archive"):
+            run(path, reporter, ZIP)
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.csv", b"1")
+    path.write_bytes(path.read_bytes().replace(b"\x05\0\0\0\0\0", b"\0\0\0\0\0\0"))  # a name of no letters
+    with pytest.raises(BadData, match=r"^a\.zip: is .* zip archive"):
+        run(path, reporter, ZIP)
+
+
+def test_an_error_of_the_disk_is_none_of_the_archive(
+    tmp_path: Path, reporter: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("odf_engine.ingest.prepare._write", full)
+    with pytest.raises(OSError, match="No space left"):
+        run(make_zip(tmp_path / "a.zip", one=b"1"), reporter, ZIP)
 
 
 def test_bombs(tmp_path: Path, reporter: Recorder) -> None:

@@ -287,6 +287,32 @@ def test_columns_of_one_name(tmp_path: Path) -> None:
         read(tmp_path, make(shapefile.POINT, write))
 
 
+def test_a_column_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    files = points(("a", 1))
+    files["a.dbf"] = files["a.dbf"].replace(b"NAME", b"N\xff\xffE")
+    with pytest.raises(BadData, match=r"in\.zip/a\.dbf: a column's name is not UTF-8 text") as caught:
+        read(tmp_path, files | {"a.cpg": b"UTF-8"})
+    assert ".cpg" in str(caught.value.hint)
+    assert "NÿÿE" in read(tmp_path, files | {"a.cpg": b"1252"})[1].columns.names
+
+
+@pytest.mark.parametrize("said", [b"hex", b"zlib", b"rot13", b"undefined", b"mbcs", b"\0x", b"\xff\xfe"])
+def test_code_pages_that_are_not_for_text(tmp_path: Path, said: bytes) -> None:
+    rows = read(tmp_path, points(("a", 1)) | {"a.cpg": said})[0]
+    assert rows[0]["NAME"] == "a"
+
+
+def test_a_number_with_a_huge_exponent_stays_as_it_is(tmp_path: Path) -> None:
+    def write(writer: Any) -> None:
+        writer.field("x", "N", 14, 2)
+        writer.point(1, 2)
+        writer.record(1)
+
+    files = make(shapefile.POINT, write)
+    files["a.dbf"] = files["a.dbf"].replace(b"          1.00", b"1e999999999999")
+    assert read(tmp_path, files)[0][0]["x"] == "1e999999999999"
+
+
 def without(files: Files, name: str) -> Files:
     return {each: data for each, data in files.items() if each != name}
 
@@ -306,6 +332,7 @@ def test_archives_that_are_wrong(tmp_path: Path) -> None:
         (files | {"a.shp": dbf}, r"a\.shp: is not a \.shp file"),
         (files | {"a.shp": endless}, r"a\.shp: was cut short or is damaged: record 1 of 3"),
         (files | {"a.shp": shp[:108] + b"\x63" + shp[109:]}, r"a\.shp: record 1: the shape is damaged"),
+        (files | {"a.shp": shp[:108] + b"\x0d" + shp[109:]}, r"a\.shp: record 1: the shape is damaged"),
         (files | {"a.shp": other["a.shp"]}, r"a\.shp: has 1 shapes, and its \.dbf file 3 records"),
         (files | {"a.dbf": other["a.dbf"]}, r"a\.shp: has more than 1 shapes, and its \.dbf file 1 record"),
         (files | {"a.dbf": dbf[:-30]}, r"a\.dbf: was cut short: the header tells of 3 rows, 1 are there"),
@@ -327,6 +354,10 @@ def test_archives_that_are_wrong(tmp_path: Path) -> None:
     broken = packed.getvalue().replace(b"c         ", b"d         ")
     with pytest.raises(BadData, match=r"in\.zip: a\.dbf cannot be unpacked: Bad CRC-32"):
         read(tmp_path, broken)
+    # An archive that needs a newer program.
+    needs = packed.getvalue().replace(b"PK\x01\x02\x14\x03\x14", b"PK\x01\x02\x14\x03\xff")
+    with pytest.raises(BadData, match=r"in\.zip: is a damaged zip archive: zip file version 25\.5"):
+        read(tmp_path, needs)
 
 
 def test_bombs(tmp_path: Path) -> None:

@@ -105,3 +105,19 @@ def test_spellings_of_a_name(store: LocalObjects) -> None:
         store.put(name, DATA)
         assert find_name(store, HASH, written) == name
     assert find_name(store, HASH) == str(HASH)
+
+
+def test_links_that_lead_to_themselves(store: LocalObjects) -> None:
+    store.put("f1", b"one")
+    (store.folder / "f2").symlink_to("f2")
+    assert list(store.names()) == ["f1"]
+    assert not store.exists("f2")
+    for read in (store.size, store.read):
+        with pytest.raises(NotFound, match="object f2 cannot be read"):
+            read("f2")
+    loop = LocalObjects(store.folder.parent / "loop")
+    loop.folder.symlink_to("loop")
+    with pytest.raises(NotFound, match="the folder cannot be read"):
+        list(loop.names())
+    with pytest.raises(NotFound):
+        loop.size("f1")

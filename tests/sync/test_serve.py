@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_engine.errors import OdfError
+from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
 from odf_engine.sync.serving_front import _way
 from odf_engine.workspace.workspace import DatasetEntry, Workspace
@@ -285,6 +285,11 @@ class TestWhatIsPrivate:
         assert way.dataset.count("/") <= 1
         for part in (*way.dataset.split("/"), way.name):
             assert part not in (".", "..") and "/" not in part and "\0" not in part
+
+    @pytest.mark.parametrize("text", ["\udcff", "caf\udce9/refs/head", "%ff", "\ud800"])
+    def test_a_path_is_utf8(self, text: str) -> None:
+        with pytest.raises(UsageError, match="the path is not UTF-8"):
+            _way("/" + text)
 
     def test_symbolic_links_and_folders_are_no_objects(self, server: Running, numbers: DatasetEntry) -> None:
         folder = numbers.dataset.folder / "data"

@@ -114,6 +114,32 @@ def test_manifests_of_files_are_right(
     assert snapshot.name == name[0]
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.json", b"[" * 100_000),
+        ("a.ndjson", b"[" * 100_000),
+        ("a.geojson", b"[1]"),
+        ("a.geojson", b'{"features": {}}'),
+        ("a.geojson", b'{"features": [1]}'),
+        ("a.csv.zip", b"PK\x03\x04"),
+        ("a.csv.gz", b"\x1f\x8b\x08\0" + bytes(20)),
+        ("a.parquet", b"PAR1" + bytes(20)),
+    ],
+)
+def test_a_manifest_for_a_damaged_file_has_examples(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    text = manifest_for(name, tmp_path, "a")
+    assert "The columns are examples" in text
+    assert read_manifests(text, name)[0].name == "a"
+
+
+def test_files_whose_names_are_not_utf8_are_not_offered(tmp_path: Path) -> None:
+    for name in ("a.csv", "caf\udce9.csv"):
+        (tmp_path / name).write_text("id\n1\n")
+    assert [found for found, _ in data_files(tmp_path)] == ["a.csv"]
+
+
 def test_places_give_names() -> None:
     assert name_for("data/Meine Daten 2024.csv.gz", []) == "meine-daten-2024"
     assert name_for("https://example.com/cases.zip?x=1", ["Cases"]) == "cases-2"

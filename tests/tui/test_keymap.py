@@ -66,7 +66,14 @@ def test_the_keys_of_the_workspace_win_over_those_of_the_person(tmp_path: Path) 
     keys, problems = keymap.load({"pull": "ctrl+g"}, own)
     assert [keys.shown(each) for each in ("pull", "zoom")] == ["^g", "Z"]
     assert problems == ["add: + is the key of grow"]
-    for text, told in (("- a\n", "is no list of actions"), ("a: [\n", "is not valid YAML")):
+    for text, told in (
+        ("- a\n", "is no list of actions"),
+        ("a: [\n", "is not valid YAML"),
+        ("a: " + "[" * 5000, "is not valid YAML"),
+        ("a: 2024-99-99\n", "is not valid YAML"),
+        ("a: " + "9" * 5000, "is not valid YAML"),
+        ('"\\ud800": a\n', "is not valid YAML"),
+    ):
         own.write_text(text)
         keys, problems = keymap.load({}, own)
         assert keys is USUAL

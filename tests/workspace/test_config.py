@@ -91,6 +91,10 @@ def test_an_unknown_key_is_refused_with_the_one_that_may_be_meant() -> None:
         ("blockVersion: two\n", "blockVersion", None),
         ("spark: 3\n", "spark", None),
         ("- a\n", "mapping", None),
+        ("spark: " + "[" * 5000, "nest too deeply", None),
+        ("blockVersion: 2024-99-99\n", "not valid YAML", None),
+        ("blockVersion: " + "9" * 5000, "not valid YAML", None),
+        ('spark:\n  master: "\\ud800"\n', "not Unicode text: '\\ud800'", None),
     ],
 )
 def test_a_wrong_file_names_itself_and_the_mistake(
@@ -123,3 +127,10 @@ def test_variables_are_allowed_by_name_or_id_of_a_dataset(tmp_path: Path) -> Non
     for text in ("NOT-A-NAME", "[1", "[1]", "A=B"):
         with pytest.raises(UsageError):
             set_value(config, "allowedEnv.x", text)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.symlink_to(path)
+    with pytest.raises(InvalidManifest, match="the settings cannot be read"):
+        load(path)

@@ -77,3 +77,15 @@ def test_damaged_logins_are_not_quoted(logins: Credentials, tmp_path: Path) -> N
     assert caught.value.where == str(path)
     assert caught.value.__cause__ is None
     assert "geheim" not in str(caught.value)
+
+
+def test_a_file_that_nests_too_deeply_or_cannot_be_read(logins: Credentials, tmp_path: Path) -> None:
+    logins.set("https://h.org/", Login(token="t1"))
+    (path,) = [each for each in tmp_path.rglob("*") if each.is_file() and each.suffix == ".json"]
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(BadData, match="the logins cannot be read"):
+        logins.origins()
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(BadData, match="the logins cannot be read"):
+        logins.origins()

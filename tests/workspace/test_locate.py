@@ -14,6 +14,7 @@ from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.workspace.locate import moment_as, row_at_time, row_of_offset
 from odf_engine.workspace.preview import Gap, Preview
+from odf_engine.workspace.slice_files import SliceFile
 from odf_engine.workspace.workspace import Workspace
 
 HOUR = 3_600_000
@@ -42,13 +43,13 @@ def test_rows_are_found_by_time(dataset: Dataset, monkeypatch: pytest.MonkeyPatc
     assert [row(at(0)), row(at(3)), row(at(3, 1)), row(at(9))] == [0, 3, 4, 9]
     assert row(at(29)) == 29 and row(at(29, 1)) is None
     read: list[int] = []
-    whole = pq.ParquetFile.read_row_group
+    whole = SliceFile.read
 
-    def watched(self: pq.ParquetFile, group: int, *rest: Any, **more: Any) -> pa.Table:
+    def watched(self: SliceFile, group: int, columns: list[str], rows: range) -> pa.Table:
         read.append(group)
-        return whole(self, group, *rest, **more)
+        return whole(self, group, columns, rows)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
+    monkeypatch.setattr(SliceFile, "read", watched)
     assert row_at_time(Preview(dataset), at(12), "event_time", lambda: False) == 20
     assert len(read) == 1
     assert row_at_time(preview, at(3), "event_time", lambda: True) is None
@@ -83,13 +84,13 @@ def test_only_columns_that_are_asked_for_are_decoded(
     dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[list[str]] = []
-    whole = pq.ParquetFile.read_row_group
+    whole = SliceFile.read
 
-    def watched(self: pq.ParquetFile, group: int, columns: list[str]) -> pa.Table:
+    def watched(self: SliceFile, group: int, columns: list[str], rows: range) -> pa.Table:
         read.append(columns)
-        return whole(self, group, columns=columns)
+        return whole(self, group, columns, rows)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
+    monkeypatch.setattr(SliceFile, "read", watched)
     preview = Preview(dataset)
     preview.window(0, 3, ["n"])
     preview.window(0, 3, ["op", "n"])

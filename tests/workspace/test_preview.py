@@ -16,6 +16,7 @@ from odf_engine.errors import BadData, NotFound
 from odf_engine.identity.refs import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.workspace.preview import Preview
+from odf_engine.workspace.slice_files import SliceFile
 from odf_engine.workspace.workspace import Workspace
 
 
@@ -63,14 +64,13 @@ def test_windows_go_across_row_groups_and_decode_only_those(
     rows = 3 << 17  # three row groups
     append(dataset, numbers(0, rows))
     read: list[int] = []
-    whole = pq.ParquetFile.read_row_group
+    whole = SliceFile.read
 
-    def watched(self: pq.ParquetFile, group: int, *rest: Any, **more: Any) -> pa.Table:
-        if read[-1:] != [group]:  # the columns of one come one by one
-            read.append(group)
-        return whole(self, group, *rest, **more)
+    def watched(self: SliceFile, group: int, columns: list[str], rows: range) -> pa.Table:
+        read.append(group)
+        return whole(self, group, columns, rows)
 
-    monkeypatch.setattr(pq.ParquetFile, "read_row_group", watched)
+    monkeypatch.setattr(SliceFile, "read", watched)
     preview = Preview(dataset, cache_bytes=1 << 26)
     assert read == []
     assert shown(preview, (1 << 17) - 2, 4) == list(range((1 << 17) - 2, (1 << 17) + 2))

@@ -287,3 +287,27 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(OdfError) as caught:
         Remotes(tmp_path / "gone").add("lab", URL)
     assert "cannot be written" in caught.value.message
+
+
+def test_files_that_nest_too_deeply_or_cannot_be_read(remotes: Remotes, tmp_path: Path) -> None:
+    (tmp_path / "remotes").mkdir()
+    files = (tmp_path / "repositories.json", tmp_path / "remotes" / f"{ID.multibase}.json")
+    for path in files:
+        path.write_bytes(b"[" * 100_000)
+    with pytest.raises(BadData, match="repositories cannot be read"):
+        remotes.repositories()
+    assert remotes.of(ID) == DatasetRemotes()
+    for path in files:
+        path.unlink()
+        path.symlink_to(path.name)
+    with pytest.raises(BadData, match="repositories cannot be read"):
+        remotes.repositories()
+    with pytest.raises(BadData, match="what is known of its remotes cannot be read"):
+        remotes.of(ID)
+
+
+@pytest.mark.parametrize("text", ["https://h.org/caf\udce9", "/mnt/\udcff/x", "file:///\ud800"])
+def test_addresses_are_utf8(text: str) -> None:
+    with pytest.raises(UsageError, match="an address is UTF-8 text") as caught:
+        checked_url(text)
+    assert str(caught.value).isprintable()

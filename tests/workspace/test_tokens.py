@@ -141,3 +141,15 @@ class TestVerb:
         assert text not in odf("list", "--json")
         odf("revoke", "nightly")
         assert Tokens(workspace.odf).find(text) is None
+
+
+def test_a_file_that_nests_too_deeply_or_cannot_be_read(tokens: Tokens, tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "push-tokens.json"
+    path.parent.mkdir()
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(BadData, match="the tokens cannot be read"):
+        tokens.all()
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(BadData, match="the tokens cannot be read"):
+        tokens.all()

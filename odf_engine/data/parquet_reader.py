@@ -1,0 +1,274 @@
+"""Reads Parquet files of other authors in bounded memory.
+
+A Parquet file of a kilobyte can declare gigabytes: pages are compressed, and a run of equal values is stored
+once. The footer alone cannot be trusted, because each page has a header of its own. Before a row group is
+decoded, the headers of its pages are read and compared with a limit. Its rows are then decoded in batches of
+bounded size.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.data.arrow_schema import check_field
+from odf_engine.data.parquet_headers import (
+    DATA_PAGES,
+    DICTIONARY_PAGE,
+    WIDTHS,
+    check_footer,
+    read_page_header,
+)
+from odf_engine.data.row_groups import MAX_BYTES, MAX_ROWS, is_text, split_batch
+
+UNREADABLE: Final = (pa.ArrowException, OSError, UnicodeError)
+"""What pyarrow raises for damaged files. Columns and files whose names are not UTF-8 end in UnicodeErrors."""
+
+_ALLOWED_BYTES: Final = 256 << 20
+_ALLOWED_RATIO: Final = 250
+"""A row group may need 256 MiB at once, or this many times the size of its file."""
+
+_PLAIN_DICTIONARY, _DELTA_LENGTH, _DELTA_BYTE_ARRAY, _RLE_DICTIONARY = 2, 6, 7, 8
+_INDEX_BYTES: Final = 8
+"""What a value needs besides its bytes: offsets, levels, its place in a dictionary."""
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a file to read its footer, of which all columns can be looked at then.
+
+    Rows are read by :func:`read_bounded`.
+
+    Raises:
+        InvalidSchema: its columns are nested too deeply.
+        UNREADABLE: it is missing or damaged, or a name in it is not UTF-8.
+    """
+    file = pq.ParquetFile(path, pre_buffer=False)  # buffering ahead would hold the entire file in memory
+    try:
+        for field in file.schema_arrow:
+            check_field(field)
+        with path.open("rb") as raw:
+            check_footer(raw, file.metadata)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def read_parquet_schema(path: Path) -> pa.Schema:
+    """Return the names and types of the columns as :func:`read_bounded` yields them, without dictionaries.
+
+    Raises:
+        InvalidSchema, UNREADABLE: as in :func:`open_parquet`.
+    """
+    with open_parquet(path) as file:
+        return _without_dictionaries(file.schema_arrow)
+
+
+def _without_dictionaries(schema: pa.Schema) -> pa.Schema:
+    return pa.schema(
+        field.with_type(field.type.value_type) if pa.types.is_dictionary(field.type) else field
+        for field in schema
+    )
+
+
+def read_bounded(
+    path: Path,
+    columns: Sequence[str] | None = None,
+    start: int = 0,
+    stop: int | None = None,
+    *,
+    most_rows: int = MAX_ROWS,
+    most_bytes: int = MAX_BYTES,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file in order, in batches of bounded size.
+
+    Args:
+        path: the file.
+        columns: names of columns to read; all by default.
+        start: the number of the first row, from 0.
+        stop: the number after that of the last row; that of the last row of the file by default. Row groups
+            without rows in this range are not read.
+        most_rows: the limit of rows in a batch.
+        most_bytes: the limit of bytes in a batch. A single row may be larger.
+
+    Raises:
+        pa.ArrowInvalid: a row group needs more memory than is allowed for a file of this size.
+        InvalidSchema, UNREADABLE: as in :func:`open_parquet`.
+    """
+    with open_parquet(path) as file, path.open("rb") as raw:
+        metadata, schema = file.metadata, _without_dictionaries(file.schema_arrow)
+        names = schema.names if columns is None else list(columns)
+        # A long text can repeat in all rows. Read as a dictionary, it is in memory once.
+        texts = [at for at, kind in enumerate(_leaf_types(file.schema_arrow)) if is_text(kind)]
+        end = 0
+        for group in range(metadata.num_row_groups):
+            row, end = end, end + metadata.row_group(group).num_rows
+            if end <= start or (stop is not None and row >= stop):
+                continue
+            chunks = _measure_group(raw, metadata, group, names)
+            indexed = [each.path for each in chunks if each.has_dictionary and each.column in texts]
+            with pq.ParquetFile(path, metadata=metadata, read_dictionary=indexed, pre_buffer=False) as reader:
+                leaves = list(_leaf_types(reader.schema_arrow))
+                width = _check_memory(chunks, leaves, end - row, raw)
+                rows = max(1, min(most_rows, most_bytes // max(width, 1)))
+                for batch in reader.iter_batches(rows, row_groups=[group], columns=names):
+                    first = max(start - row, 0)
+                    last = batch.num_rows if stop is None else min(stop - row, batch.num_rows)
+                    row += batch.num_rows
+                    if first < last:
+                        for part in split_batch(batch.slice(first, last - first), most_bytes):
+                            yield _decode(part, schema)
+                    if stop is not None and row >= stop:
+                        break
+
+
+def _decode(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the batch in the types of the schema."""
+    if not batch.num_columns:
+        return batch  # a batch made of no columns would have no rows
+    types = {field.name: field.type for field in schema}
+    fields = [field.with_type(types[field.name]) for field in batch.schema]
+    arrays = [
+        column if column.type == field.type else column.cast(field.type)
+        for column, field in zip(batch.columns, fields, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+# --- The memory that a row group needs -------------------------------------------------------------
+
+
+class _Chunk(NamedTuple):
+    """A column of a row group, measured by its page headers. Sizes are in bytes.
+
+    Attributes:
+        column: its number.
+        path: its name, dotted where it is nested.
+        values: how many it has, with nulls and items of lists.
+        width: of a value that is not in a dictionary.
+        pages: the largest page and the dictionary, decompressed.
+        dictionary: the dictionary page; no value in it is longer.
+        has_dictionary: whether Arrow can read it as a dictionary.
+        is_repeated: whether it is in a list.
+    """
+
+    column: int
+    path: str
+    values: int
+    width: int
+    pages: int
+    dictionary: int
+    has_dictionary: bool
+    is_repeated: bool
+
+    def value_bytes(self, leaves: Sequence[pa.DataType]) -> int:
+        """Return the most bytes that a value has as it is read."""
+        is_index = self.column < len(leaves) and pa.types.is_dictionary(leaves[self.column])
+        return (self.width if is_index else max(self.width, self.dictionary)) + _INDEX_BYTES
+
+
+def _check_memory(chunks: Sequence[_Chunk], leaves: Sequence[pa.DataType], rows: int, raw: BinaryIO) -> int:
+    """Return the bytes of a row, on the average where it has lists.
+
+    Args:
+        chunks: the columns of a row group.
+        leaves: types of all columns of the file, in its order.
+        rows: of the row group.
+        raw: the file.
+
+    Raises:
+        pa.ArrowInvalid: a row group needs more memory than is allowed.
+    """
+    size = raw.seek(0, io.SEEK_END)
+    allowed = max(_ALLOWED_BYTES, _ALLOWED_RATIO * size)
+    needed = width = 0
+    for each in chunks:
+        value = each.value_bytes(leaves)
+        width += value * max(1, -(-each.values // max(rows, 1)))
+        # A row cannot be divided, and all items of a column may be in one.
+        needed += each.pages + value * (each.values if each.is_repeated else 1)
+        if needed > allowed:
+            raise pa.ArrowInvalid(
+                f"a file of {size:,} bytes declares {needed:,} bytes for a page or a row of '{each.path}'; "
+                f"the limit is {allowed:,}"
+            )
+    return width
+
+
+def _leaf_types(fields: Iterable[pa.Field]) -> Iterator[pa.DataType]:
+    """Yield the types of columns in the order in which Parquet numbers them."""
+    for field in fields:
+        kind = field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+        if kind.num_fields:
+            yield from _leaf_types(kind.field(at) for at in range(kind.num_fields))
+        else:
+            yield kind
+
+
+def _measure_group(
+    raw: BinaryIO, metadata: pq.FileMetaData, group: int, names: Sequence[str]
+) -> list[_Chunk]:
+    """Measure the columns of a row group that have one of these names, or are nested in one."""
+    wanted = set(names)
+    about = metadata.row_group(group)
+    return [
+        _measure_chunk(raw, about.column(at), metadata.schema.column(at), at)
+        for at in range(about.num_columns)
+        if wanted.intersection(_prefixes(metadata.schema.column(at).path))
+    ]
+
+
+def _prefixes(path: str) -> Iterator[str]:
+    """Yield the names that a column may be nested in: a name may have dots."""
+    parts = path.split(".")
+    return (".".join(parts[:count]) for count in range(1, len(parts) + 1))
+
+
+def _measure_chunk(raw: BinaryIO, chunk: pq.ColumnChunkMetaData, column: pq.ColumnSchema, at: int) -> _Chunk:
+    """Measure a column of a row group by the headers of its pages, which are all that Arrow would read.
+
+    Raises:
+        pa.ArrowInvalid: a header is malformed, or pages are missing.
+    """
+    start, values = chunk.data_page_offset, 0
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < start:
+        start = chunk.dictionary_page_offset
+    is_bytes = column.physical_type == "BYTE_ARRAY"
+    is_fixed = column.physical_type == "FIXED_LEN_BYTE_ARRAY"
+    width = column.length if is_fixed else WIDTHS.get(column.physical_type, 0)
+    largest = dictionary = entries = 0
+    has_deltas = False
+    raw.seek(start)
+    while values < chunk.num_values:
+        if raw.tell() >= start + chunk.total_compressed_size:
+            raise pa.ArrowInvalid(f"column '{column.path}' has fewer values than the footer declares")
+        page = read_page_header(raw)
+        raw.seek(page.packed, io.SEEK_CUR)
+        if page.type == DICTIONARY_PAGE:
+            dictionary, entries = max(dictionary, page.size), max(entries, page.values)
+        elif page.type in DATA_PAGES:
+            needed = page.size
+            if page.encoding in (_DELTA_LENGTH, _DELTA_BYTE_ARRAY):
+                has_deltas = True
+                needed += 8 * page.values  # lengths are decoded for the entire page
+            if page.encoding == _DELTA_BYTE_ARRAY:
+                width = max(width, page.size)  # a value may repeat all that came before it
+            elif is_bytes and page.encoding not in (_PLAIN_DICTIONARY, _RLE_DICTIONARY):
+                width = max(width, -(-page.size // max(page.values, 1)))
+            values += page.values
+            largest = max(largest, needed)
+    return _Chunk(
+        column=at,
+        path=column.path,
+        values=chunk.num_values,
+        width=width,
+        pages=largest + dictionary + 16 * entries,
+        dictionary=dictionary if is_bytes else 0,
+        has_dictionary=is_bytes and dictionary > 0 and not has_deltas,
+        is_repeated=column.max_repetition_level > 0,
+    )
