@@ -30,7 +30,7 @@ from odf_engine.workspace.checking_dataset import check_dataset
 from odf_engine.workspace.checkup import Checkup
 from odf_engine.workspace.folders import DatasetFolders
 from odf_engine.workspace.remotes import Remotes
-from odf_engine.workspace.small_files import held
+from odf_engine.workspace.small_files import held, read_small
 from odf_engine.workspace.workspace import Workspace
 
 _OWNED: Final = re.compile(r"[a-z]+-(\d+)-.+")
@@ -223,8 +223,8 @@ def _is_left(path: Path) -> bool:
 
 def _is_readable(path: Path, decode: Callable[[bytes], object]) -> bool:
     try:
-        decode(path.read_bytes())
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        decode(read_small(path))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
 

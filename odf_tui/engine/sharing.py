@@ -69,7 +69,7 @@ class ShareReads(BlockReads):
             if f"{summary.id.multibase}.json" in there:
                 try:
                     known = remotes.of(summary.id)
-                except OSError:  # as if it had none: pulling and pushing say why it cannot be read
+                except OdfError:  # as if it had none: pulling and pushing say why it cannot be read
                     continue
                 urls = dict.fromkeys([*known.pull, *known.push])
                 labels = {url: label_among(repositories, url) for url in urls}
