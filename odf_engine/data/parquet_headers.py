@@ -202,8 +202,11 @@ def _read_byte(raw: BinaryIO) -> int:
 
 
 def _read_varint(raw: BinaryIO) -> int:
-    value = 0
-    for shift in range(0, 70, 7):
+    value = byte = _read_byte(raw)
+    if byte < 0x80:
+        return value
+    value &= 0x7F
+    for shift in range(7, 70, 7):
         byte = _read_byte(raw)
         value |= (byte & 0x7F) << shift
         if byte < 0x80:

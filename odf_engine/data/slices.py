@@ -280,8 +280,8 @@ def read_batches(path: Path, columns: list[str] | None = None) -> Iterator[pa.Re
         BadData: it is not a Parquet file, or damaged.
         InvalidSchema: it lacks a column.
     """
-    with _opened(path, columns):
-        yield from map(_plain, read_bounded(path, columns))
+    with _opened(path, columns) as file:
+        yield from map(_plain, read_bounded(path, columns, opened=file))
 
 
 def take_rows(path: Path, places: pa.Array, columns: list[str]) -> Iterator[pa.RecordBatch]:
@@ -305,14 +305,16 @@ def take_rows(path: Path, places: pa.Array, columns: list[str]) -> Iterator[pa.R
         for end in accumulate(group.num_rows for group in about):
             last = pc.search_sorted(places, pa.scalar(end, places.type)).as_py()
             if last > first:
-                yield from _take(path, places[first:last], known, begin)
+                stop = places[last - 1].as_py() + 1
+                batches = read_bounded(path, known, begin, stop, opened=file)
+                yield from _take(batches, places[first:last], begin)
             begin, first = end, last
 
 
-def _take(path: Path, places: pa.Array, columns: list[str], row: int) -> Iterator[pa.RecordBatch]:
-    """Yield the rows at these places, of which none is before ``row``."""
+def _take(batches: Iterator[pa.RecordBatch], places: pa.Array, row: int) -> Iterator[pa.RecordBatch]:
+    """Yield the rows at these places of batches that begin with the number ``row``."""
     first = 0
-    for batch in read_bounded(path, columns, row, places[-1].as_py() + 1):
+    for batch in batches:
         row += batch.num_rows
         last = pc.search_sorted(places, pa.scalar(row, places.type)).as_py()
         if last > first:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import functions as sf
 
-from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, NotFound
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.casts import identifier
@@ -100,7 +100,8 @@ def _read_wide(session: SparkSession, path: Path, schema: pa.Schema, vocab: Data
 def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
     """Whether offsets are unsigned and in a dictionary, which Spark cannot take for a BIGINT."""
     try:
-        metadata = pq.read_metadata(path)
+        with open_parquet(path) as file:
+            metadata = file.metadata
     except FileNotFoundError:
         raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify") from None
     except UNREADABLE as error:

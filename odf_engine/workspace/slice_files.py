@@ -81,7 +81,8 @@ class SliceFile:
         parts: list[pa.RecordBatch] = []
         size = 0
         try:
-            for batch in read_bounded(self._path, known, first + rows.start, first + rows.stop):
+            start, stop = first + rows.start, first + rows.stop
+            for batch in read_bounded(self._path, known, start, stop, opened=self._parquet):
                 if parts and size + batch.nbytes > MAX_BYTES:
                     break
                 size += batch.nbytes
@@ -98,10 +99,9 @@ class SliceFile:
         """What the file says of a column of whole numbers or times, if it has the type of ``field``."""
         index = self.schema.get_field_index(field.name)
         # Nested columns before it would shift the number that Parquet counts by.
-        metadata = self._parquet.metadata.row_group(group)
-        at = next(
-            (i for i in range(metadata.num_columns) if metadata.column(i).path_in_schema == field.name), -1
-        )
+        about = self._parquet.metadata
+        metadata = about.row_group(group)
+        at = next((i for i in range(about.num_columns) if about.schema.column(i).path == field.name), -1)
         if index < 0 or at < 0 or self.schema.field(index).type != field.type:
             return Bounds(None, None)
         found = metadata.column(at).statistics

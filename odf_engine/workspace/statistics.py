@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from msgspec.structs import replace
 from pyarrow import types
 
+from odf_engine.data.parquet_reader import UNREADABLE
 from odf_engine.data.sketch import Sketch
 from odf_engine.data.text_forms import texts
 from odf_engine.errors import OdfError
@@ -141,7 +142,12 @@ def told_by_files(rows: StoredRows) -> Statistics:
     except OdfError:  # reading rows will tell what is wrong; the columns are known all the same
         told = []
     whole = len(told) == len(rows.parts)
-    columns = [_told(field, told if whole else None) for field in rows.columns]
+    columns: list[ColumnStatistics] = []
+    for field in rows.columns:
+        try:
+            columns.append(_told(field, told if whole else None))
+        except (*UNREADABLE, ValueError, OverflowError):  # texts that are not UTF-8, dates that there are not
+            columns.append(_told(field, None))
     return Statistics(rows.row_count, columns)
 
 

@@ -182,13 +182,12 @@ def _read(part: Part, columns: pa.Schema, start: int, stop: int) -> Iterator[pa.
             problem = f"it has {metadata.num_rows} rows where its block says {part.rows}"
             raise BadData(problem, where=part.where, hint=_HINT)
         known = [name for name in columns.names if name in file.schema_arrow.names]
-    try:
-        for batch in read_bounded(
-            part.path, known, start, stop, most_rows=_MOST_ROWS, most_bytes=_BATCH_BYTES
-        ):
-            yield _fitted(batch, columns, part)
-    except UNREADABLE as error:
-        raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
+        limits = {"most_rows": _MOST_ROWS, "most_bytes": _BATCH_BYTES}
+        try:
+            for batch in read_bounded(part.path, known, start, stop, **limits, opened=file):
+                yield _fitted(batch, columns, part)
+        except UNREADABLE as error:
+            raise BadData(f"it cannot be read: {error}", where=part.where, hint=_HINT) from error
 
 
 def _fitted(batch: pa.RecordBatch, columns: pa.Schema, part: Part) -> pa.RecordBatch:
