@@ -1,0 +1,3 @@
+"""Engine of Open Data Fabric: datasets as hash-linked chains of blocks, their ingestion, transformation,
+exchange and verification. Public API: ``open(path) -> Workspace``; lazy.
+"""

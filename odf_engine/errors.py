@@ -1,14 +1,10 @@
-"""The errors people see: what was wrong, where, and what to do next.
-
-Every error that the engine raises on purpose is an :class:`OdfError`. The interface prints
-``message``, ``where`` and ``hint``; a traceback goes to the job's log only.
-"""
+"""Error types for people: what was wrong, where, and what to do next."""
 
 from __future__ import annotations
 
 from typing import Final
 
-_MOST_CHARACTERS: Final = 8000
+_MAX_CHARACTERS: Final = 8000
 """Longer texts, which quote damaged files, are cut."""
 
 
@@ -36,7 +32,7 @@ class OdfError(Exception):
         return f"{self.where}: {self.message}" if self.where else self.message
 
     @property
-    def in_full(self) -> str:
+    def format_line(self) -> str:
         """All of it in one line, what matters most first: what was wrong, what to do, where."""
         hint = f" – {self.hint}" if self.hint else ""
         where = f" ({self.where})" if self.where else ""
@@ -48,7 +44,7 @@ class OdfError(Exception):
 
 def _presentable(text: str) -> str:
     text = escape_surrogates(text)
-    return text if len(text) <= _MOST_CHARACTERS else text[: _MOST_CHARACTERS - 1] + "…"
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 
 
 def has_surrogates(text: str) -> bool:
@@ -157,7 +153,7 @@ class ChainRuleViolated(OdfError):
         self.block = block
 
 
-class NothingChanged(ChainRuleViolated):
+class NoOpEvent(ChainRuleViolated):
     """An event that would change nothing: it is not committed."""
 
 

@@ -69,12 +69,12 @@ def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) 
         at = None if at is None else at + written
 
 
-def sync_file(path: Path) -> None:
+def fsync_file(path: Path) -> None:
     """Makes the content of a file durable."""
     _sync(path, os.O_RDONLY)
 
 
-def sync_folder(path: Path) -> None:
+def fsync_folder(path: Path) -> None:
     """Makes the names in a folder durable."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
@@ -90,7 +90,7 @@ def sync_change(folder: Path, change: str) -> None:
         NotSynced: the change is made, and may not survive a power failure.
     """
     try:
-        sync_folder(folder)
+        fsync_folder(folder)
     except OSError as error:
         raise NotSynced(change, error.strerror or str(error), str(folder)) from error
 

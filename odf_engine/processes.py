@@ -7,7 +7,7 @@ import site
 from pathlib import Path
 
 
-def runs(pid: int) -> bool:
+def is_process_running(pid: int) -> bool:
     """Whether a process with this number is there, whoever owns it."""
     try:
         os.kill(pid, 0)

@@ -1,7 +1,4 @@
-"""How work tells what it is doing, and how it learns that it should stop.
-
-A :class:`Reporter` is handed down from whoever asked for the work; nothing below knows who listens.
-"""
+"""Progress reporting and cooperative cancellation."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ class Reporter:
     def phase(self, name: str) -> None:
         """A new phase begins: ``fetch``, ``read``, ``merge``, ``write``, ``commit``, …"""
 
-    def amount(
+    def set_amounts(
         self,
         *,
         rows: int | None = None,
@@ -35,7 +32,7 @@ class Reporter:
     ) -> None:
         """Absolute amounts so far in this phase; what is None is unchanged."""
 
-    def line(self, text: str, level: str = "info") -> None:
+    def log(self, text: str, level: str = "info") -> None:
         """A line for the job's log; levels are ``debug``, ``info``, ``warning``, ``error``."""
 
     def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
@@ -46,7 +43,7 @@ class Reporter:
         """Whether somebody asked to stop."""
         return self._cancelled.is_set()
 
-    def check(self) -> None:
+    def raise_if_cancelled(self) -> None:
         """Call it often.
 
         Raises:

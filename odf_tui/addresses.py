@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.identity.refs import DatasetAliasRemote, DatasetUrl, is_name, parse_ref_remote
-from odf_engine.workspace.addresses import checked_url, name_in
+from odf_engine.identity.names import DatasetAliasRemote, DatasetUrl, is_valid_name, parse_ref_remote
+from odf_engine.net.urls import dataset_name_from_url, normalize_url
 from odf_tui.humane import explained
 from odf_tui.remotes import is_writable
 from odf_tui.share_source import Place
@@ -21,9 +21,9 @@ def place_of(text: str, repositories: Sequence[Place]) -> Place:
     """
     ref = parse_ref_remote(text)
     if isinstance(ref, DatasetUrl):
-        url = checked_url(ref.url)
+        url = normalize_url(ref.url)
         try:
-            return Place(name_in(url), url)
+            return Place(dataset_name_from_url(url), url)
         except UsageError:
             return Place("", url)
     if isinstance(ref, DatasetAliasRemote):
@@ -57,7 +57,7 @@ def place_check(repositories: Sequence[Place], *, to_push: bool) -> Callable[[st
 def repository_check(text: str) -> str:
     """What is wrong with the URL of a repository."""
     try:
-        checked_url(text)
+        normalize_url(text)
     except OdfError as error:
         return explained(error)
     return ""
@@ -68,7 +68,7 @@ def repository_name_check(repositories: Sequence[Place]) -> Callable[[str], str]
     taken = {each.name.lower() for each in repositories}
 
     def check(text: str) -> str:
-        if not is_name(text):
+        if not is_valid_name(text):
             return "a name has letters, digits, dots and dashes"
         return f"there is a repository {text} already" if text.lower() in taken else ""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
-    from odf_engine.workspace.config import UiConfig
+    from odf_engine.settings import UiConfig
     from odf_tui.screens.base import Early
     from odf_tui.source import Link, Source
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, Literal, NamedTuple
 
-from odf_engine.metadata.sql_columns import How
-from odf_engine.workspace.column_graph import ROWS, ColumnGraph, Place, Reach, is_source
+from odf_engine.sql.lineage_model import TransformationType
+from odf_engine.workspace.column_lineage import ROWS, ColumnGraph, ColumnRef, ReachableColumn, is_source
 from odf_tui.columnwords import HOW_WORDS, column_name, source_name
 from odf_tui.humane import plain
 from odf_tui.widgets.lines import Span
@@ -19,7 +19,7 @@ _SYSTEM: Final = ("offset", "op", "system_time", "event_time")
 class Line(NamedTuple):
     """A column, or the dataset whose columns follow."""
 
-    place: Place
+    place: ColumnRef
     heads: bool = False
 
 
@@ -38,9 +38,9 @@ class ColumnMap:
     def __init__(self, graph: ColumnGraph, dataset: str, column: str | None = None) -> None:
         self.graph, self.dataset = graph, dataset
         columns = graph.datasets[dataset].columns
-        middle = [Line(Place(dataset, each)) for each in columns]
-        if graph.into(Place(dataset, ROWS)):
-            middle.append(Line(Place(dataset, ROWS)))
+        middle = [Line(ColumnRef(dataset, each)) for each in columns]
+        if graph.inputs_of(ColumnRef(dataset, ROWS)):
+            middle.append(Line(ColumnRef(dataset, ROWS)))
         self.side: Side = "middle"
         self.lines: dict[Side, list[Line]] = {
             "left": self._side(graph.upstream(*(line.place for line in middle))),
@@ -52,11 +52,11 @@ class ColumnMap:
         self.cursor: dict[Side, int] = {"left": 0, "middle": begin, "right": 0}
         if column in names:
             self.cursor["middle"] = names.index(column)
-        self.lit: dict[Side, dict[Place, Reach]] = {}
+        self.lit: dict[Side, dict[ColumnRef, ReachableColumn]] = {}
         self._connected: dict[Side, list[int]] = {"left": [], "right": []}
         self._light()
 
-    def _side(self, found: dict[Place, Reach]) -> list[Line]:
+    def _side(self, found: dict[ColumnRef, ReachableColumn]) -> list[Line]:
         """Datasets, nearest first, each with those columns that are connected with any in the middle."""
         steps: dict[str, int] = {}
         places: dict[str, set[str]] = {}
@@ -67,9 +67,9 @@ class ColumnMap:
         for dataset in sorted(steps, key=steps.__getitem__):
             if dataset == self.dataset:  # a circle, which only a damaged chain can have
                 continue
-            lines.append(Line(Place(dataset, ""), heads=True))
+            lines.append(Line(ColumnRef(dataset, ""), heads=True))
             names = [*self.graph.datasets[dataset].columns, ROWS]
-            lines += [Line(Place(dataset, name)) for name in names if name in places[dataset]]
+            lines += [Line(ColumnRef(dataset, name)) for name in names if name in places[dataset]]
         return lines
 
     def _light(self) -> None:
@@ -91,13 +91,13 @@ class ColumnMap:
         return self._connected[side]
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> ColumnRef | None:
         """The column in the middle that the cursor is on."""
         middle = self.lines["middle"]
         return middle[self.cursor["middle"]].place if middle else None
 
     @property
-    def here(self) -> Place | None:
+    def here(self) -> ColumnRef | None:
         """What the cursor is on, at whatever side."""
         lines = self.lines[self.side]
         return lines[self.cursor[self.side]].place if lines else None
@@ -146,31 +146,31 @@ def words(shown: ColumnMap) -> list[list[Span]]:
     return lines
 
 
-def _of_middle(shown: ColumnMap, place: Place) -> list[list[Span]]:
+def _of_middle(shown: ColumnMap, place: ColumnRef) -> list[list[Span]]:
     graph = shown.graph
     lines: list[list[Span]] = []
     said = "comes from"
-    for link in graph.into(place):
+    for link in graph.inputs_of(place):
         lines.append([(f" {said:<11}", "muted"), *_named(graph, link.source), *_how(link.how)])
         said = ""
     said = "goes into"
-    for link in graph.out_of(place):
+    for link in graph.outputs_of(place):
         lines.append([(f" {said:<11}", "muted"), *_named(graph, link.target), *_how(link.how)])
         said = ""
-    if not graph.into(place):
+    if not graph.inputs_of(place):
         lines.insert(0, [(" comes from ", "muted"), (_from_nothing(shown, place), "")])
-    if not graph.out_of(place) and place.column != ROWS:
+    if not graph.outputs_of(place) and place.column != ROWS:
         lines.append([(" goes into  ", "muted"), ("nothing here", "")])
     return lines
 
 
-def _from_nothing(shown: ColumnMap, place: Place) -> str:
+def _from_nothing(shown: ColumnMap, place: ColumnRef) -> str:
     if place.column.casefold() in _SYSTEM:
         return "no other column: the dataset makes it itself"
     return "no other column: it is a constant, counts rows, or what it was read from is not known"
 
 
-def _of_side(shown: ColumnMap, here: Place, place: Place) -> list[list[Span]]:
+def _of_side(shown: ColumnMap, here: ColumnRef, place: ColumnRef) -> list[list[Span]]:
     graph = shown.graph
     reach = shown.lit[shown.side].get(here)
     said = _named(graph, here)
@@ -192,9 +192,9 @@ def _of_side(shown: ColumnMap, here: Place, place: Place) -> list[list[Span]]:
     return lines
 
 
-def _named(graph: ColumnGraph, place: Place) -> list[Span]:
+def _named(graph: ColumnGraph, place: ColumnRef) -> list[Span]:
     return [(source_name(graph, place.dataset) + ": ", ""), (column_name(place.column), "strong")]
 
 
-def _how(how: How) -> list[Span]:
+def _how(how: TransformationType) -> list[Span]:
     return [(f" – {HOW_WORDS[how]}", "muted")]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from odf_engine.metadata.sql_columns import ANY, How
-from odf_engine.workspace.column_graph import ROWS, ColumnGraph, is_source
+from odf_engine.sql.lineage_model import ANY_COLUMN, TransformationType
+from odf_engine.workspace.column_lineage import ROWS, ColumnGraph, is_source
 from odf_tui.humane import plain
 
-HOW_WORDS: Final[dict[How, str]] = {
+HOW_WORDS: Final[dict[TransformationType, str]] = {
     "identity": "as it is",
     "transformation": "made from it",
     "aggregation": "from many rows",
@@ -19,7 +19,7 @@ HOW_WORDS: Final[dict[How, str]] = {
     "window": "puts rows into windows",
     "sort": "orders rows",
 }
-SHORT: Final[dict[How, str]] = {
+SHORT: Final[dict[TransformationType, str]] = {
     "identity": "as is",
     "transformation": "made",
     "aggregation": "many",
@@ -47,4 +47,4 @@ def source_name(graph: ColumnGraph, dataset: str) -> str:
 
 def column_name(column: str) -> str:
     """What a column is called."""
-    return {ROWS: "its rows", ANY: "any column"}.get(column, plain(column))
+    return {ROWS: "its rows", ANY_COLUMN: "any column"}.get(column, plain(column))

@@ -11,7 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from odf_engine.errors import has_surrogates
-from odf_engine.identity.refs import is_name
+from odf_engine.identity.names import is_valid_name
 
 SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}
 FORMATS: Final = {
@@ -66,7 +66,7 @@ def name_for(place: str, taken: Collection[str]) -> str:
     for ending in reversed(endings(place)):
         stem = stem[: len(stem) - len(ending)] if ending else stem
     name = _UNSAFE.sub("-", stem.lower()).strip("-.")
-    name = name if is_name(name) else _USUAL_NAME
+    name = name if is_valid_name(name) else _USUAL_NAME
     used = {each.lower() for each in taken}
     return next(
         each for number in count(1) if (each := name if number == 1 else f"{name}-{number}") not in used

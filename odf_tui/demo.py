@@ -10,8 +10,9 @@ from pathlib import Path
 
 from odf_engine.coordinator.protocol import Pull, Request, Verify
 from odf_engine.errors import Conflict, OdfError
-from odf_engine.workspace.lineage import Graph
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.demo_data import MANIFESTS, demo_files
 
 
@@ -54,7 +55,7 @@ def add_datasets(workspace: Workspace) -> list[DatasetEntry]:
 
 def requests_for(workspace: Workspace, entries: Sequence[DatasetEntry]) -> list[tuple[Request, str]]:
     """A pull and a verification of each dataset, and its name."""
-    graph = Graph(workspace.summaries())
+    graph = DatasetGraph(workspace.summaries())
     requests: list[tuple[Request, str]] = []
     for entry in entries:
         after = [str(each) for each in graph.upstream(entry.id)]

@@ -9,9 +9,9 @@ import msgspec
 
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.ownership import proven
-from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.trust import Trust, newest_proven_block
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.definition import fetch_words, merge_words, read_words, sections
 from odf_tui.humane import count, moment, size
 from odf_tui.state import Detail, Fact, Section
@@ -39,10 +39,10 @@ def detail_of(workspace: Workspace, entry: DatasetEntry) -> Detail:
 def _disabled(entry: DatasetEntry, state: ChainState) -> list[str]:
     """Sources that were there once, and are not any more."""
     dataset, found = entry.dataset, list[str]()
-    newest = dataset.page(1, kinds={"SetPollingSource", "DisablePollingSource"})
+    newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
     if newest and newest[0].kind == "DisablePollingSource":
         found.append("the polling source")
-    for row in dataset.page(_MOST_PUSH_BLOCKS, kinds={"DisablePushSource"}):
+    for row in dataset.list_blocks(_MOST_PUSH_BLOCKS, kinds={"DisablePushSource"}):
         event: Any = dataset.block(row.hash).block.event
         if event.source_name not in (*state.push_sources, *found):
             found.append(event.source_name)
@@ -51,7 +51,7 @@ def _disabled(entry: DatasetEntry, state: ChainState) -> list[str]:
 
 def _trust(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
     trust = Trust(workspace)
-    standing = trust.standing(entry)
+    standing = trust.describe_status(entry)
     if standing == "own":
         return
     origin = trust.origin(entry)
@@ -77,7 +77,7 @@ def _columns(state: ChainState) -> list[Fact]:
 
 def _identity(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> Iterator[Fact]:
     yield "id", str(entry.id)
-    yield "private key", "is here" if workspace.keys.holds(entry.id) else "is not here"
+    yield "private key", "is here" if workspace.keys.has_key(entry.id) else "is not here"
     yield "owner's proof", _proven(entry) or "none"
     yield "head", str(state.head)
     yield "changed", moment(str(state.system_time))
@@ -86,7 +86,7 @@ def _identity(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> I
 
 def _proven(entry: DatasetEntry) -> str:
     """Up to which block the owner stands behind it; empty: nowhere."""
-    found = proven(entry)
+    found = newest_proven_block(entry)
     return "" if found is None else up_to(found.number, found.newer)
 
 

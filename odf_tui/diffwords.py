@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.workspace.differing import ComparedColumn, Difference
+from odf_engine.views.diff import DiffColumn, Difference
 from odf_tui.humane import count, moment, plain
 from odf_tui.windows import NULL
 
@@ -102,13 +102,14 @@ class RowTexts:
     """
 
     def __init__(
-        self, columns: Sequence[ComparedColumn], keyed: bool, table: pa.Table, longest: int | None = None
+        self, columns: Sequence[DiffColumn], keyed: bool, table: pa.Table, longest: int | None = None
     ) -> None:
-        from odf_engine.workspace.differing_columns import CHANGE, changed_cells
+        from odf_engine.views.diff import CHANGE_COLUMN
+        from odf_engine.views.diff_columns import changed_cells
         from odf_tui.widgets.cells import texts
 
         self._columns, self._keyed = columns, keyed
-        self.changes: list[str] = table.column(CHANGE).to_pylist()
+        self.changes: list[str] = table.column(CHANGE_COLUMN).to_pylist()
         self._other = {name: mask.to_pylist() for name, mask in changed_cells(table, columns).items()}
         self._texts = {name: texts(_short(table.column(name), longest)) for name in table.column_names}
 
@@ -154,7 +155,7 @@ def _short(column: pa.ChunkedArray, longest: int | None) -> pa.ChunkedArray:
     """Long texts cut before they become Python's: one value may have megabytes."""
     import pyarrow as pa
 
-    from odf_engine.data.kernels import pc
+    from odf_engine.data.arrow_compute import pc
 
     if longest is None or not (pa.types.is_string(column.type) or pa.types.is_large_string(column.type)):
         return column

@@ -107,4 +107,4 @@ def remedy(error: Exception) -> str:
 
 def explained(error: Exception) -> str:
     """An error with what to do about it, in one line that is safe to show."""
-    return plain(error.in_full if isinstance(error, OdfError) else said(error))
+    return plain(error.format_line if isinstance(error, OdfError) else said(error))

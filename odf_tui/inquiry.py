@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from odf_engine.errors import NotFound
-from odf_engine.workspace.traced import Made, Source
+from odf_engine.provenance.model import ProducingTransaction, RowSource
 from odf_tui.source import RowWindow
 from odf_tui.tracenodes import Asked, EarlierGroup, FeedGroup, Group, Making, Node, Origin
 from odf_tui.tracetree import Line, TraceTree
@@ -111,7 +111,7 @@ def _place(node: Node) -> Place | None:
             return None
 
 
-def _first(dataset: str, of: Made | Source, block: int | str) -> Place | None:
+def _first(dataset: str, of: ProducingTransaction | RowSource, block: int | str) -> Place | None:
     return Place(dataset, of.runs[0][0], block) if of.runs else None
 
 

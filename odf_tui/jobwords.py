@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from rich.cells import cell_len
 
-from odf_engine.coordinator.protocol import LOOKS, Job, JobState
+from odf_engine.coordinator.protocol import READ_ONLY_JOBS, Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui import verdict
 from odf_tui.humane import count, elapsed, plain, shorten, size
@@ -59,7 +59,7 @@ def outcome(job: Job) -> tuple[str, str]:
         left = [each for each in result.get("unchecked") or () if "proof-" not in each.get("kind", "")]
         missed = f", {count(len(left))} not" if left else ""
         return f"valid{said}{missed}", "good"
-    if job.kind in LOOKS:
+    if job.kind in READ_ONLY_JOBS:
         return _looked(job.kind, result), "good"
     if job.kind == "update":
         state = result.get("state")

@@ -15,9 +15,11 @@ from typing import Any, Final
 
 from textual.keys import _character_to_key
 
-from odf_engine.workspace.config import user_folder
-from odf_engine.workspace.small_files import read_small
-from odf_tui.actions import ANYWHERE, USUAL, KeyMap, key_name
+from odf_engine.settings import user_folder
+from odf_engine.storage.atomic_files import read_small
+from odf_tui.actions import USUAL
+from odf_tui.actions.base import ANYWHERE
+from odf_tui.actions.keymap import KeyMap, key_name
 
 Wanted = Mapping[str, str | Sequence[str]]
 

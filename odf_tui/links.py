@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from odf_engine.chain.rows import StoredBlock
+from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.errors import InvalidIdentity
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata import model
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.chain_state import Link
 from odf_tui.state import Target
 from odf_tui.transactions import number_of

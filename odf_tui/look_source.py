@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from odf_engine.workspace.column_graph import ColumnGraph
+    from odf_engine.workspace.column_lineage import ColumnGraph
     from odf_tui.looks import Known
     from odf_tui.source import RowWindow
     from odf_tui.timeline import Timeline

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from rich.cells import cell_len
 
-from odf_engine.workspace.described import ColumnStatistics, Statistics
+from odf_engine.views.statistics import ColumnStatistics, Statistics
 from odf_tui.humane import clip, count, plain, short_count, size
 from odf_tui.widgets.lines import Span, right
 

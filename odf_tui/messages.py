@@ -12,7 +12,7 @@ from odf_engine.coordinator.protocol import Event, Job, JournalEvent
 from odf_tui.state import DatasetRow, Detail
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.rows import Opened
+    from odf_tui.widgets.chunks import Opened
 
 
 @dataclass

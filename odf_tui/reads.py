@@ -21,7 +21,7 @@ from odf_tui.messages import (
     RowsOpened,
 )
 from odf_tui.source import Source
-from odf_tui.widgets.rows import open_rows
+from odf_tui.widgets.chunks import open_rows
 
 T = TypeVar("T")
 

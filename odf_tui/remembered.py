@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 
-from odf_engine.workspace.small_files import read_small
+from odf_engine.storage.atomic_files import read_small
 
 MOST_RECENT: Final = 8
 MOST_DATASETS: Final = 200

@@ -29,7 +29,7 @@ class Remote(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         label: how it is called: ``repository/name``, else its URL.
         pull, push: whether the dataset comes from there, and goes there.
-        relation: as ``odf_engine.sync.compare.Relation`` says it; empty: it is not known.
+        relation: as ``odf_engine.sync.history.Relation`` says it; empty: it is not known.
         ours, theirs: how many blocks only the one side has.
         common, their_head: the newest block of both, and the head there, as text.
         at: when it was looked at, RFC 3339; empty: never.

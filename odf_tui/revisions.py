@@ -19,21 +19,21 @@ def difference(
     event: model.MetadataEvent, before: model.MetadataEvent | None, names: Mapping[DatasetId, str]
 ) -> list[str]:
     """Lines that start with ``+`` (new), ``-`` (gone), ``~`` (another type or comment) or a space."""
-    from odf_engine.workspace.definitions import change_of
+    from odf_engine.workspace.definition import describe_change
 
     if isinstance(event, model.SetDataSchema):
         old = before if isinstance(before, model.SetDataSchema) else None
         columns = _columns(event), [] if old is None else _columns(old)
         if columns[0] is not None and columns[1] is not None:
             return list(_column_lines(columns[1], columns[0]))
-    lines = change_of(event, before, names).lines
+    lines = describe_change(event, before, names).lines
     return lines or ["  nothing is other"]
 
 
 def _columns(event: model.SetDataSchema) -> list[_Column] | None:
     """The columns; None where the bytes of the schema cannot be read."""
     if event.schema is not None:
-        from odf_engine.chain.evolution import read_schema
+        from odf_engine.chain.schema_evolution import read_schema
         from odf_engine.data.ddl import type_ddl
 
         try:
@@ -47,9 +47,9 @@ def _columns(event: model.SetDataSchema) -> list[_Column] | None:
         ]
     if event.odf_schema is None:
         return None
-    from odf_engine.metadata.yaml import to_plain
+    from odf_engine.metadata.yaml import to_builtins
 
-    return [(each.name, _type_text(to_plain(each.type)), _extra(each)) for each in event.odf_schema.fields]
+    return [(each.name, _type_text(to_builtins(each.type)), _extra(each)) for each in event.odf_schema.fields]
 
 
 def _comment(field: pa.Field) -> str:

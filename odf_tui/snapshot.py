@@ -18,9 +18,8 @@ import msgspec
 from odf_engine.coordinator.protocol import PROTOCOL_VERSION, Job
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
-from odf_engine.workspace.config import UiConfig, user_file, user_file_of
-from odf_engine.workspace.small_files import read_small
-from odf_engine.workspace.where import CONFIG_FILE
+from odf_engine.settings import CONFIG_FILE, UiConfig, user_file, user_file_of
+from odf_engine.storage.atomic_files import read_small
 from odf_tui import state
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow

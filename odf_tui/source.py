@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from odf_engine.coordinator.protocol import Event, Job, JournalEvent, Request, WorkerStatus
-from odf_engine.workspace.config import UiConfig
+from odf_engine.settings import UiConfig
 from odf_tui.chain_state import BlockSource
 from odf_tui.job_source import JobSource
 from odf_tui.look_source import LookSource

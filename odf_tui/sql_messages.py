@@ -10,7 +10,7 @@ from textual.message import Message
 from odf_engine.coordinator.protocol import Job
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.rows import Opened
+    from odf_tui.widgets.chunks import Opened
 
 
 @dataclass

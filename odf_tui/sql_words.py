@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from odf_engine.metadata.sql_text import TABLE_FUNCTIONS, Token, table_names, tokens
+from odf_engine.sql.query_text import TABLE_FUNCTIONS, Token, table_names, tokenize
 
 KEYWORDS: Final = (
     "SELECT", "FROM", "WHERE", "GROUP BY", "ORDER BY", "HAVING", "LIMIT", "OFFSET", "JOIN", "LEFT JOIN",
@@ -125,7 +125,7 @@ def datasets_in(sql: str, datasets: Iterable[str]) -> list[str]:
 
 def aliases(sql: str) -> dict[str, str]:
     """Other names that a query has for its tables, with the tables' names."""
-    words = tokens(sql)
+    words = tokenize(sql)
     found: dict[str, str] = {}
     for table in table_names(sql):
         behind = [token for token in words if token.start >= table.stop][:2]
@@ -138,7 +138,7 @@ def aliases(sql: str) -> dict[str, str]:
 
 def kinds(sql: str) -> Iterator[tuple[Token, str]]:
     """The words of a query with the styles they are shown in."""
-    words = tokens(sql, comments=True)
+    words = tokenize(sql, comments=True)
     for at, token in enumerate(words):
         following = words[at + 1].text if at + 1 < len(words) else ""
         if token.kind == "comment":
@@ -161,7 +161,7 @@ def _names(token: Token) -> bool:
 
 def _open_quote(before: str) -> int | None:
     """Where a name between backquotes begins that is not closed yet."""
-    found = tokens(before)
+    found = tokenize(before)
     last = found[-1] if found else None
     if last is None or last.kind != "quoted" or last.end != len(before):
         return None

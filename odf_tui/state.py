@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from odf_engine.coordinator.protocol import (
-    LOOKS,
+    READ_ONLY_JOBS,
     Committed,
     Event,
     Job,
@@ -306,7 +306,7 @@ class JobBook(msgspec.Struct):
 
     def open_of(self, dataset: str) -> Job | None:
         """The job that runs for a dataset, or waits; one that only looks at it does not count."""
-        found = [job for job in self.open() if job.dataset == dataset and job.kind not in LOOKS]
+        found = [job for job in self.open() if job.dataset == dataset and job.kind not in READ_ONLY_JOBS]
         running = [job for job in found if job.state is JobState.running]
         return (running or found or [None])[0]
 
@@ -342,7 +342,7 @@ def healths(rows: Sequence[DatasetRow], book: JobBook) -> dict[str, Health]:
             pulls.pop(job.dataset, None)  # what failed before was another query
         elif job.kind == "verify" and job.state is JobState.done:
             verifies[job.dataset] = job
-    opened = {job.dataset: job for job in reversed(book.open()) if job.kind not in LOOKS}
+    opened = {job.dataset: job for job in reversed(book.open()) if job.kind not in READ_ONLY_JOBS}
     return {row.id: _health(row, opened.get(row.id), pulls, verifies) for row in rows}
 
 

@@ -11,7 +11,8 @@ from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
-from odf_engine.workspace.workspace import Summary, Workspace
+from odf_engine.workspace.dataset_summary import Summary
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine.datasets import dataset_rows, with_remotes
 from odf_tui.engine.sharing import ShareReads
 from odf_tui.state import Health, JobBook, healths
@@ -43,7 +44,7 @@ def read_statuses(
     try:
         book.load(journal.jobs(), journal.last_seq())
     except OdfError as error:
-        warn(f"warning: {error.in_full}")
+        warn(f"warning: {error.format_line}")
     remotes = ShareReads(workspace).remotes_of(list(summaries))
     rows = [with_remotes(row, remotes.get(row.id, ())) for row in dataset_rows(summaries)]
     found = healths(rows, book)

@@ -20,8 +20,8 @@ from textual.color import Color, ColorParseError
 from textual.theme import Theme
 
 from odf_engine.errors import InvalidManifest, NotFound, OdfError, has_surrogates
-from odf_engine.workspace.config import user_folder
-from odf_engine.workspace.small_files import read_small
+from odf_engine.settings import user_folder
+from odf_engine.storage.atomic_files import read_small
 
 COLOURS: Final = (
     "background", "foreground", "muted", "rule", "primary", "accent", "success", "warning", "error",

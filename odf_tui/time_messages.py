@@ -11,7 +11,7 @@ from textual.message import Message
 from odf_tui.timeline import Place, Probe, Timeline
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.rows import Opened
+    from odf_tui.widgets.chunks import Opened
 
 
 @dataclass

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.workspace.traced import Feed, Made, Run, Source, Step
+from odf_engine.provenance.model import InputRows, OffsetRange, ProducingTransaction, RowSource, TraceStep
 
 if TYPE_CHECKING:
     from odf_tui.tracerows import RowCells, RowReader
@@ -25,7 +25,7 @@ _COMMENT: Final = re.compile(r"--[^\n]*")
 class Offsets:
     """Rows of a dataset in order: which offset the n-th has."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[OffsetRange]) -> None:
         self.runs = list(runs)
         self._ends = list(accumulate(last - first + 1 for first, last in runs))
 
@@ -80,7 +80,7 @@ class QueryStep(Note):
 class Making(Node):
     """A transaction that made rows of a step."""
 
-    def __init__(self, above: Asked, made: Made, step: Step, *, last: bool) -> None:
+    def __init__(self, above: Asked, made: ProducingTransaction, step: TraceStep, *, last: bool) -> None:
         super().__init__(above)
         self.made, self.step = made, step
         self.under += [QueryStep(self, alias, query) for alias, query in made.query]
@@ -91,7 +91,7 @@ class Making(Node):
 class Origin(Node):
     """Where rows of a root dataset came from."""
 
-    def __init__(self, above: Asked, source: Source, step: Step) -> None:
+    def __init__(self, above: Asked, source: RowSource, step: TraceStep) -> None:
         super().__init__(above)
         self.source, self.step = source, step
         if source.state:
@@ -118,7 +118,7 @@ class Asked(Node):
         super().__init__(group)
         self.group, self.row = group, row
         self.job = ""
-        self.step: Step | None = None
+        self.step: TraceStep | None = None
         self.failed = False
         self._note: Note | None = None
 
@@ -128,7 +128,7 @@ class Asked(Node):
         return not self.group.missing
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[OffsetRange]:
         """Which offsets."""
         if self.row < 0:
             return self.group.offsets.runs
@@ -170,7 +170,7 @@ class Asked(Node):
         self.under = self._answer()
         self._put([Note(self, "stopped" if style == "warn" else "failed", text, style)])
 
-    def take(self, step: Step, checked: Sequence[str] = ()) -> None:
+    def take(self, step: TraceStep, checked: Sequence[str] = ()) -> None:
         """Shows where they come from, and what came of checking it; what was opened under it stays."""
         self.job, self.failed = "", False
         self._note = None
@@ -187,7 +187,7 @@ def _verdict(line: str) -> str:
     return "bad" if line.startswith("no: ") else "good"
 
 
-def _found(asked: Asked, step: Step) -> list[Node]:
+def _found(asked: Asked, step: TraceStep) -> list[Node]:
     """What is under rows when it is known where they come from."""
     under: list[Node] = []
     if not step.sources:
@@ -228,7 +228,7 @@ class Group(Node):
         trouble: why they cannot be read.
     """
 
-    def __init__(self, above: Node | None, dataset: str, name: str, runs: Sequence[Run]) -> None:
+    def __init__(self, above: Node | None, dataset: str, name: str, runs: Sequence[OffsetRange]) -> None:
         super().__init__(above)
         self.dataset, self.name, self.offsets = dataset, name, Offsets(runs)
         self.column: str | None = None
@@ -264,7 +264,7 @@ class Group(Node):
 class FeedGroup(Group):
     """Rows of an input."""
 
-    def __init__(self, above: Asked, feed: Feed, column: str | None) -> None:
+    def __init__(self, above: Asked, feed: InputRows, column: str | None) -> None:
         super().__init__(above, feed.dataset, feed.name, feed.runs)
         self.feed = feed
         self.missing = feed.missing
@@ -283,6 +283,6 @@ class FeedGroup(Group):
 class EarlierGroup(Group):
     """Rows of the same dataset that were taken back, or replaced."""
 
-    def __init__(self, above: Asked, step: Step) -> None:
+    def __init__(self, above: Asked, step: TraceStep) -> None:
         super().__init__(above, step.dataset, step.name, step.earlier)
         self.column = above.group.column

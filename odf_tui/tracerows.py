@@ -12,9 +12,9 @@ from typing import Final
 import pyarrow as pa
 from msgspec import structs
 
-from odf_engine.data.kernels import pc
+from odf_engine.data.arrow_compute import pc
 from odf_engine.errors import NotFound
-from odf_engine.workspace.traced import as_runs
+from odf_engine.provenance.model import to_ranges
 from odf_tui.records import Record, Value, read_record
 from odf_tui.source import RowWindow
 from odf_tui.widgets.cells import OPS, CellColumn, Columns, cell_column, trim
@@ -112,7 +112,7 @@ class RowReader:
         parts: list[pa.Table] = []
         places: dict[int, int] = {}
         rows = 0
-        for first, last in as_runs(offsets):
+        for first, last in to_ranges(offsets):
             for table, found in self._run(first, last, wanted):
                 parts.append(table)
                 places |= {offset: rows + at for at, offset in enumerate(found) if first <= offset <= last}

@@ -10,7 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from odf_engine.workspace.traced import Run
+from odf_engine.provenance.model import OffsetRange
 from odf_tui.tracenodes import Asked, Group, Heading, Node
 
 
@@ -36,7 +36,7 @@ class TraceTree:
         pending: what jobs look for, by their ids.
     """
 
-    def __init__(self, dataset: str, name: str, runs: Sequence[Run], column: str | None) -> None:
+    def __init__(self, dataset: str, name: str, runs: Sequence[OffsetRange], column: str | None) -> None:
         self.top = Group(None, dataset, name, runs)
         self.top.column = column
         self.top.columns = {} if column is None else {column: ""}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.workspace.traced import Made, Run, Source, Step, count_of
+from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSource, TraceStep, row_count
 from odf_tui.humane import count, moment, plain, shorten
 from odf_tui.screens.texts import sql_spans
 from odf_tui.tracenodes import (
@@ -50,19 +50,19 @@ def rows_words(number: int) -> str:
     return f"{count(number)} {'row' if number == 1 else 'rows'}"
 
 
-def runs_words(runs: Sequence[Run], most: int = _RUNS_SHOWN) -> str:
+def runs_words(runs: Sequence[OffsetRange], most: int = _RUNS_SHOWN) -> str:
     """Which offsets, such as ``120–126, 130 … 171``."""
     shown = ", ".join(run_words(run) for run in runs[:most])
     return shown if len(runs) <= most else f"{shown} … {run_words(runs[-1])}"
 
 
-def run_words(run: Run) -> str:
+def run_words(run: OffsetRange) -> str:
     """Offsets that follow each other."""
     first, last = run
     return count(first) if first == last else f"{count(first)}–{count(last)}"
 
 
-def exact_words(step: Step) -> str:
+def exact_words(step: TraceStep) -> str:
     """Whether it is these rows, or whether they are all that could have been."""
     return "exact" if step.exact else "larger set"
 
@@ -118,7 +118,7 @@ def _source_spans(node: Origin, room: int) -> list[Span]:
     return [*spans, (shorten(plain(source.place), max(left, _PLACE)) or _pushed(source), "name")]
 
 
-def _pushed(source: Source) -> str:
+def _pushed(source: RowSource) -> str:
     if source.kind == "push":
         return f"pushed to {plain(source.name)}" if source.name else "pushed"
     return "from somewhere that the chain does not name"
@@ -202,7 +202,7 @@ def _asked_lines(asked: Asked) -> Text:
     return lines + _step_lines(asked.step, asked.group.column)
 
 
-def _step_lines(step: Step, column: str | None) -> Text:
+def _step_lines(step: TraceStep, column: str | None) -> Text:
     """In short where rows come from, and by which query."""
     lines: Text = [_title("Where from")]
     for made in step.made[:_RUNS_SHOWN]:
@@ -222,14 +222,14 @@ def _step_lines(step: Step, column: str | None) -> Text:
     return lines
 
 
-def made_lines(made: Made, step: Step, column: str | None) -> Text:
+def made_lines(made: ProducingTransaction, step: TraceStep, column: str | None) -> Text:
     """A transaction with its query."""
     lines: Text = [_title(f"Block {count(made.sequence_number)} of {step.name}"), []]
     lines.append([_fact("hash"), (made.block, "muted")])
     lines.append([_fact("when"), (plain(made.system_time), "")])
     if made.engine:
         lines.append([_fact("engine"), (plain(made.engine), "")])
-    lines.append([_fact("made"), (f"{rows_words(count_of(made.runs))} · {runs_words(made.runs)}", "")])
+    lines.append([_fact("made"), (f"{rows_words(row_count(made.runs))} · {runs_words(made.runs)}", "")])
     if step.feeds:
         words = "exactly these rows, and no others" if step.exact else "these rows, or some of them"
         lines.append([_fact("out of"), (words, "good" if step.exact else "warn")])
@@ -239,7 +239,7 @@ def made_lines(made: Made, step: Step, column: str | None) -> Text:
     return lines + ([[], *query_lines(made.query, marked_by(step, column))] if made.query else [])
 
 
-def marked_by(step: Step | None, column: str | None) -> set[str]:
+def marked_by(step: TraceStep | None, column: str | None) -> set[str]:
     """The columns that stand out in a query: that which is traced, and those that made it."""
     feeds = step.feeds if step is not None else ()
     return {name for feed in feeds for name, _ in feed.columns} | ({column} if column else set())
@@ -272,7 +272,7 @@ def _split(span: Span, pattern: re.Pattern[str]) -> list[Span]:
     return [(part, "lineage" if at % 2 else style) for at, part in enumerate(parts) if part]
 
 
-def source_lines(source: Source) -> Text:
+def source_lines(source: RowSource) -> Text:
     """Where rows came into the workspace."""
     lines: Text = [_title("Source"), []]
     lines.append([_fact("from"), (plain(source.place) or _pushed(source), "title")])
@@ -282,7 +282,7 @@ def source_lines(source: Source) -> Text:
     if source.state:
         lines.append([_fact("version"), (plain(source.state), "")])
     lines += [[_fact("" if at else "done since"), (plain(each), "")] for at, each in enumerate(source.steps)]
-    return [*lines, [], _title(rows_words(count_of(source.runs))), *_runs(source.runs)]
+    return [*lines, [], _title(rows_words(row_count(source.runs))), *_runs(source.runs)]
 
 
 def feed_lines(node: FeedGroup) -> Text:
@@ -327,7 +327,7 @@ def columns_lines(heading: Heading) -> Text:
     return lines
 
 
-def _runs(runs: Sequence[Run]) -> Text:
+def _runs(runs: Sequence[OffsetRange]) -> Text:
     lines: Text = [[("   ", ""), (run_words(run), "")] for run in runs[:_RUNS_LISTED]]
     more = len(runs) - _RUNS_LISTED
     return [*lines, [("   ", ""), (f"… and {count(more)} more", "muted")]] if more > 0 else lines

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.rows import StoredBlock
+from odf_engine.chain.block_summary import StoredBlock
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import ExecuteTransform, ExecuteTransformInput, SetTransform
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.chain_state import Part, Transaction
 from odf_tui.definition import query_facts
 
@@ -41,16 +42,16 @@ def transaction_of(workspace: Workspace, entry: DatasetEntry, stored: StoredBloc
 
 
 def _standing(dataset: Dataset, event: ExecuteTransform, number: int) -> Literal["", "flushed", "rebuilt"]:
-    """Why there was a transaction in which no input moved (see ``odf_engine.transform.migrate``)."""
+    """Why there was a transaction in which no input moved (see ``odf_engine.transform.query_migration``)."""
     if any(item.new_block_hash is not None or item.new_offset is not None for item in event.query_inputs):
         return ""
-    before = dataset.page(1, before=number)
+    before = dataset.list_blocks(1, before=number)
     return "rebuilt" if before and before[0].kind == "SetTransform" else "flushed"
 
 
 def _transform_at(dataset: Dataset, number: int) -> SetTransform | None:
     """The query in force at a block."""
-    rows = dataset.page(1, before=number, kinds={"SetTransform"})
+    rows = dataset.list_blocks(1, before=number, kinds={"SetTransform"})
     event = dataset.block(rows[0].hash).block.event if rows else None
     return event if isinstance(event, SetTransform) else None
 
@@ -75,7 +76,7 @@ def number_of(entry: DatasetEntry | None, block: Multihash | None) -> int | None
     if entry is None or block is None:
         return None
     try:
-        held = entry.dataset.holds(block)
+        held = entry.dataset.contains_block(block)
         return entry.dataset.block(block).block.sequence_number if held else None
     except OdfError:
         return None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.runtime.session import SparkRuntime
 
 # Every Java that a test starts is over before the thorough compiler, or an archive of classes, pays.
 os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1")
@@ -73,8 +73,8 @@ def shared() -> Path:
 @pytest.fixture(scope="session")
 def runtime(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkRuntime]:
     """Spark, started once in each process of tests, on two cores with little memory."""
-    from odf_engine.spark.session import SparkRuntime
-    from odf_engine.spark.settings import SparkOptions
+    from odf_engine.spark.runtime.session import SparkRuntime
+    from odf_engine.spark.runtime.spark_conf import SparkOptions
 
     folder = tmp_path_factory.mktemp("spark")
     spark = SparkRuntime(

@@ -1,0 +1,1 @@
+"""A dataset's metadata chain: reading, append rules, folded state, block index, search."""

@@ -1,17 +1,16 @@
-"""What a chain amounts to at one of its blocks: settings, sources, offsets, watermark, totals.
-
-The state of a block follows from the state before it and the block alone (:func:`fold`), so that
-neither the next commit nor a list of datasets has to walk a chain (RFC-014).
-"""
+"""Folded state of a chain at a block: settings, sources, offsets, watermark, totals."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import glob
+import struct
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec.structs import replace
 
-from odf_engine.chain.places import same_place
 from odf_engine.errors import ChainRuleViolated, InvalidIdentity
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -21,6 +20,7 @@ from odf_engine.metadata.model import (
     AddPushSource,
     Attachments,
     Checkpoint,
+    Container,
     DataSchema,
     DatasetKind,
     DatasetVocabulary,
@@ -29,6 +29,7 @@ from odf_engine.metadata.model import (
     DisablePushSource,
     ExecuteTransform,
     ExecuteTransformInput,
+    FilesGlob,
     MetadataBlock,
     Opaque,
     Seed,
@@ -40,11 +41,86 @@ from odf_engine.metadata.model import (
     SetTransform,
     SetVocab,
     SourceState,
+    Url,
     decode_hook,
     encode_hook,
     kind_of,
 )
 from odf_engine.metadata.timestamp import Timestamp
+
+_FIELDS_SLOT: Final = 1
+_NAME_SLOT: Final = 0
+
+
+def column_names(schema: bytes | None, odf_schema: DataSchema | None) -> list[str] | None:
+    """The names, from a bare Arrow schema or one in the specification's own terms; None for other bytes."""
+    if schema is None:
+        return None if odf_schema is None else [field.name for field in odf_schema.fields]
+    try:
+        (root,) = struct.unpack_from("<I", schema)
+        vector = _follow(schema, _field(schema, root, _FIELDS_SLOT))
+        (number,) = struct.unpack_from("<I", schema, vector)
+        if number > len(schema) // 4:
+            return None
+        return [_name(schema, vector + 4 + 4 * at) for at in range(number)]
+    except (struct.error, UnicodeDecodeError, LookupError):
+        return None
+
+
+def _name(data: bytes, at: int) -> str:
+    start = _follow(data, _field(data, _follow(data, at), _NAME_SLOT))
+    (length,) = struct.unpack_from("<I", data, start)
+    if start + 4 + length > len(data):
+        raise LookupError("longer than the bytes that are left")
+    return str(data[start + 4 : start + 4 + length], "utf-8")
+
+
+def _follow(data: bytes, at: int) -> int:
+    return at + int(struct.unpack_from("<I", data, at)[0])
+
+
+def _field(data: bytes, table: int, slot: int) -> int:
+    """Where a table has a field."""
+    (back,) = struct.unpack_from("<i", data, table)
+    vtable = table - back
+    if vtable < 0 or 4 + 2 * slot >= struct.unpack_from("<H", data, vtable)[0]:
+        raise LookupError("the table has no such field")
+    (offset,) = struct.unpack_from("<H", data, vtable + 4 + 2 * slot)
+    if not offset:
+        raise LookupError("the field is not there")
+    return table + int(offset)
+
+
+def is_same_source(old: Any, new: Any) -> bool:
+    """Whether two fetch steps bring the same data, as far as can be told from them.
+
+    Then the state of the source lasts, although the step says otherwise how to get there: with which
+    headers, in which order, how the event time is known, in which version of an image.
+    """
+    return source_location(old) == source_location(new)
+
+
+def source_location(step: Any) -> Any:
+    """What of a fetch step says where the data is."""
+    match step:
+        case Url():
+            return Url(step.url)
+        case FilesGlob():
+            return FilesGlob(glob_root(step.path))
+        case Container():
+            name, _, _ = step.image.partition("@")
+            head, slash, last = name.rpartition("/")
+            image = head + slash + last.partition(":")[0]
+            return Container(image, step.command, step.args, step.env)
+        case _:
+            return step
+
+
+def glob_root(pattern: str) -> str:
+    """The folder before the first wildcard: names of files are relative to it."""
+    parts = PurePath(pattern).parts
+    fixed = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
+    return str(PurePath(*parts[:fixed]))
 
 
 class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -126,8 +202,7 @@ def _as_id(text: str) -> DatasetId | None:
         return None
 
 
-LARGEST_NUMBER: Final = 2**63 - 1
-
+MAX_NUMBER: Final = 2**63 - 1
 _ENCODER: Final = msgspec.msgpack.Encoder(enc_hook=encode_hook)
 _DECODER: Final = msgspec.msgpack.Decoder(ChainState, dec_hook=decode_hook)
 
@@ -171,7 +246,7 @@ def find_unstorable(state: ChainState | None, block: MetadataBlock) -> str | Non
         interval = data.offset_interval
         counts += [("first offset", interval.start), ("last offset", interval.end)]
         counts.append(("size of all data", data.size + (state.data_size if state else 0)))
-        counts.append(("number of records", count(data) + (state.records if state else 0)))
+        counts.append(("number of records", record_count(data) + (state.records if state else 0)))
     if (checkpoint := event.new_checkpoint) is not None:
         counts.append(("checkpoint size", checkpoint.size))
     if isinstance(event, ExecuteTransform):
@@ -183,12 +258,12 @@ def find_unstorable(state: ChainState | None, block: MetadataBlock) -> str | Non
 
 def _find_large(counts: list[tuple[str, int]]) -> str | None:
     for name, value in counts:
-        if value > LARGEST_NUMBER:
+        if value > MAX_NUMBER:
             return f"its {name} {value} is larger than 2^63 - 1, the largest number that can be stored"
     return None
 
 
-def fold(state: ChainState | None, block: MetadataBlock, block_hash: Multihash) -> ChainState:
+def apply_block(state: ChainState | None, block: MetadataBlock, block_hash: Multihash) -> ChainState:
     """The state after ``block``, given the state before it (None: it is the first).
 
     Rules are not checked here, but for those without which there is no state. What is from a newer
@@ -236,7 +311,7 @@ def _fold_data(state: ChainState, block: MetadataBlock, event: AddData | Execute
         interval = data.offset_interval
         changes |= {
             "last_offset": interval.end,
-            "records": state.records + count(data),
+            "records": state.records + record_count(data),
             "data_size": state.data_size + data.size,
             "slices": state.slices + 1,
         }
@@ -253,14 +328,14 @@ def _fold_data(state: ChainState, block: MetadataBlock, event: AddData | Execute
 
 
 def _fold_setting(state: ChainState, event: Any, sequence_number: int) -> ChainState:
-    if holds_opaque(event):
+    if contains_opaque(event):
         return _fold_not_understood(state, event, sequence_number)
     changes: dict[str, Any] = {}
     match event:
         case SetPollingSource():
             old = state.polling_source
             changes["polling_source"] = event
-            if old is None or not same_place(old.fetch, event.fetch):
+            if old is None or not is_same_source(old.fetch, event.fetch):
                 changes |= {"source_state": None, "was_polled": False}
         case DisablePollingSource():
             changes |= {"polling_source": None, "source_state": None, "was_polled": False}
@@ -339,19 +414,63 @@ def vocabulary_of(event: SetVocab) -> DatasetVocabulary:
     )
 
 
-def count(data: DataSlice | None) -> int:
+def record_count(data: DataSlice | None) -> int:
     """How many records a slice has, as its offsets say."""
     if data is None:
         return 0
     return max(0, data.offset_interval.end - data.offset_interval.start + 1)
 
 
-def holds_opaque(value: Any) -> bool:
+def contains_opaque(value: Any) -> bool:
     """Whether an event, or any part of it, is from a newer specification."""
     if isinstance(value, Opaque):
         return True
     if isinstance(value, msgspec.Struct):
-        return any(holds_opaque(getattr(value, name)) for name in value.__struct_fields__)
+        return any(contains_opaque(getattr(value, name)) for name in value.__struct_fields__)
     if isinstance(value, list):
-        return any(map(holds_opaque, value))
+        return any(map(contains_opaque, value))
     return False
+
+
+Kind = Literal["execute", "finish", "rebuild"]
+
+
+def kind_of_transaction(event: ExecuteTransform) -> Kind:
+    """Whether the query was executed on what its inputs brought, or its state was finished or rebuilt.
+
+    Where no input moves, a state that ends was finished, and one that begins was rebuilt.
+    """
+    if any(item.new_block_hash is not None for item in event.query_inputs):
+        return "execute"
+    if event.new_checkpoint is None:
+        return "execute" if event.prev_checkpoint is None else "finish"
+    return "execute" if event.new_checkpoint.physical_hash == event.prev_checkpoint else "rebuild"
+
+
+@dataclass(frozen=True)
+class ChainUpdate:
+    """What a pull did.
+
+    Attributes:
+        status: whether anything was committed.
+        old_head, new_head: before and after; equal when nothing was committed.
+        blocks: how many were committed.
+        records: how many rows they added.
+    """
+
+    status: Literal["updated", "up-to-date"]
+    old_head: Multihash | None
+    new_head: Multihash | None
+    blocks: int
+    records: int
+
+    @classmethod
+    def from_states(cls, before: ChainState, after: ChainState) -> ChainUpdate:
+        """What happened between two states of a chain."""
+        return cls(
+            status="up-to-date" if after.head == before.head else "updated",
+            old_head=before.head,
+            new_head=after.head,
+            blocks=after.blocks - before.blocks,
+            records=after.records - before.records,
+        )

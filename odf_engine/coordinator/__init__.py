@@ -1,0 +1,1 @@
+"""A workspace's background worker: protocol, client, server, job queue, job log."""

@@ -1,12 +1,575 @@
-"""How screens and commands reach the worker: everything that they need of it, in one place.
-
-Light to import: no Spark, no Arrow. The worker is a process of its own and goes on when a client ends.
-"""
+"""Worker client: launches, connects, submits jobs, follows events."""
 
 from __future__ import annotations
 
-from odf_engine.coordinator.connection import Client, WorkerGone, read_journal
-from odf_engine.coordinator.journal import JournalReader
-from odf_engine.coordinator.runs import run_jobs
+import asyncio
+import contextlib
+import errno
+import itertools
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Self
 
-__all__ = ["Client", "JournalReader", "WorkerGone", "read_journal", "run_jobs"]
+from odf_engine.coordinator.endpoint import WorkerEndpoint, engine_version
+from odf_engine.coordinator.job_log import JobLogReader
+from odf_engine.coordinator.protocol import (
+    MAX_EVENT_BYTES,
+    PROTOCOL_VERSION,
+    Accepted,
+    Cancel,
+    Command,
+    DatasetsChanged,
+    Event,
+    Job,
+    JobChanged,
+    JobProgress,
+    Ping,
+    Rejected,
+    Request,
+    Samples,
+    Stop,
+    Submit,
+    Subscribe,
+    WorkerStatus,
+    decode_event,
+    encode_line,
+    needs_spark,
+)
+from odf_engine.errors import Cancelled, OdfError, has_surrogates
+from odf_engine.files import open_file
+from odf_engine.processes import python_environment
+from odf_engine.workspace.environment import allowed_environment
+
+_ALREADY_RUNNING: Final = 75
+_WAIT: Final = 0.02
+_HINTS: Final = {
+    errno.EROFS: "the disk can only be read, and so can what is here; a job has to write",
+    errno.ENOSPC: "make room on the disk; what is here can be read meanwhile",
+    errno.EDQUOT: "make room on the disk; what is here can be read meanwhile",
+}
+_children: list[subprocess.Popen[bytes]] = []
+"""Workers started by this process, kept so that those that end are not left as zombies."""
+
+
+class WorkerLauncher:
+    """Starts a workspace's worker and waits for it, one short step at a time.
+
+    Several clients may do so at once: of their workers one gets the lock and the others leave.
+    """
+
+    def __init__(
+        self,
+        files: WorkerEndpoint,
+        timeout: float,
+        command: Sequence[str] | None = None,
+        *,
+        warm: bool = True,
+    ) -> None:
+        self._files = files
+        self._deadline = time.monotonic() + timeout
+        self._command = command
+        self._warm = warm
+        self._child: subprocess.Popen[bytes] | None = None
+
+    async def step(self) -> None:
+        """Starts a worker if none runs or starts, then waits a moment.
+
+        Raises:
+            OdfError: it ended at once (the message has the end of its log), or takes too long.
+        """
+        code = None if self._child is None else self._child.poll()
+        if code is not None and code != _ALREADY_RUNNING:
+            raise self._failed("the worker ended right after its start")
+        if time.monotonic() > self._deadline:
+            raise self._failed("the worker does not answer")
+        if (self._child is None or code == _ALREADY_RUNNING) and not self._files.worker_alive():
+            self._child = self._spawn()
+        await asyncio.sleep(_WAIT)
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        workspace = str(self._files.workspace)
+        if has_surrogates(workspace):
+            problem = "no worker can run in a folder whose path is not UTF-8 text"
+            raise OdfError(problem, where=workspace, hint="rename the folder")
+        command = self._command or [
+            *(sys.executable, "-P", "-m", "odf_engine.coordinator.worker"),
+            *([] if self._warm else ["--spark-later"]),
+            workspace,
+        ]
+        try:
+            log = open_file(self._files.log, "ab")
+        except OSError as error:
+            raise OdfError(
+                f"no worker can be started here: {(error.strerror or str(error)).lower()}",
+                hint=_HINTS.get(error.errno or 0, f"look who owns {self._files.log}, and its mode"),
+            ) from None
+        with log:
+            child = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=self._files.workspace,
+                env=python_environment(),  # the worker's own folder is full of other people's files
+                start_new_session=True,
+            )
+        _children[:] = [each for each in _children if each.poll() is None]
+        _children.append(child)
+        return child
+
+    def _failed(self, message: str) -> OdfError:
+        hint, reason = f"its log is {self._files.log}", ""
+        for line in self._files.log_tail().splitlines():
+            if line.startswith("hint: "):  # what it said for people, before it ended
+                hint = line.removeprefix("hint: ")
+            elif line.strip():
+                reason = line.strip()
+        return OdfError(
+            f"{message}: {reason}" if reason else message, where=str(self._files.workspace), hint=hint
+        )
+
+
+ANSWER_SECONDS: Final = 15.0
+_STOP_SECONDS: Final = 20.0
+_REATTACH_SECONDS: Final = 2.0
+
+
+class WorkerLost(OdfError):
+    """There is no worker (any more) at the other end."""
+
+
+class VersionMismatch(OdfError):
+    """The worker is of another version, and has so many ``jobs`` that it is not replaced."""
+
+    jobs = 0
+
+
+class Client:
+    """A connection to a workspace's worker.
+
+    Attributes:
+        status: the worker as it was when this client connected, or when :meth:`ping` last asked.
+        closed: the connection has ended: by :meth:`close`, or because the worker is gone. Then
+            :func:`read_journal` shows what it left as interrupted, and :meth:`connect` starts another.
+    """
+
+    def __init__(
+        self, files: WorkerEndpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._files = files
+        self._lines = _EventReader(reader)
+        self._writer = writer
+        self._lock = asyncio.Lock()
+        self._tags = itertools.count(1)
+        self._streams: set[asyncio.StreamWriter] = set()
+        self.closed = False
+        self.status: WorkerStatus
+
+    @classmethod
+    async def connect(
+        cls,
+        workspace: Path,
+        start: bool = True,
+        *,
+        timeout: float = 20.0,
+        command: Sequence[str] | None = None,
+        warm: bool = True,
+    ) -> Self:
+        """Attaches to the worker of a workspace (its folder, or the ``.odf`` in it).
+
+        When none runs, one is started, unless ``start`` is False; ``command`` is the command line to start
+        another program than the usual worker. An idle worker of another version is replaced. It begins to
+        start Spark at once, if it is to be ``warm``, else when a job needs it.
+
+        Raises:
+            NotFound: the folder is not a workspace.
+            WorkerGone: no worker runs, and none shall be started.
+            OdfError: the worker does not start, does not answer, or is a busy one of another version.
+        """
+        files = WorkerEndpoint(workspace)
+        files.check()
+        starter = WorkerLauncher(files, timeout, command, warm=warm)
+        while True:
+            client = await cls._attach(files)
+            if client is not None:
+                if not start:
+                    return client
+                if _compatible(client.status):
+                    if warm and client.status.spark == "off":
+                        await client.ping(warm=True)
+                    return client
+                await client._replace()
+            if not start:
+                raise WorkerLost("no worker is running for this workspace", where=str(files.workspace))
+            await starter.step()
+
+    @classmethod
+    async def _attach(cls, files: WorkerEndpoint) -> Self | None:
+        """None when nobody listens, or the one who did is just leaving."""
+        files.check_owner()
+        try:
+            reader, writer = await asyncio.open_unix_connection(files.address())
+        except PermissionError:
+            raise OdfError(
+                "the worker of this workspace cannot be reached: permission denied",
+                where=files.address(),
+                hint=f"give it back its mode: chmod 600 {files.address()}",
+            ) from None
+        except OSError:
+            return None
+        client = cls(files, reader, writer)
+        try:
+            await asyncio.wait_for(client.ping(), ANSWER_SECONDS)
+        except WorkerLost:
+            return None
+        except TimeoutError:
+            await client.close()
+            pid = files.worker_pid()
+            raise OdfError(
+                f"the worker (process {pid}) does not answer", hint=f"end it with: kill {pid}"
+            ) from None
+        except BaseException:
+            await client.close()
+            raise
+        return client
+
+    async def _replace(self) -> None:
+        """Ends a worker of another version, if it has nothing to do."""
+        status = self.status
+        if status.running or status.queued:
+            await self.close()
+            theirs, ours = status.version, engine_version()
+            if theirs == ours:
+                theirs, ours = (
+                    f"{theirs}, protocol {status.protocol},",
+                    f"{ours}, protocol {PROTOCOL_VERSION}",
+                )
+            error = VersionMismatch(
+                f"a worker of version {theirs} is busy, and this is version {ours}",
+                hint="wait for its jobs, or end it with 'odf worker stop'",
+            )
+            error.jobs = status.running + status.queued
+            raise error
+        await self.stop()
+
+    async def submit(self, request: Request, target: str) -> str:
+        """Makes a job and returns its id; ``target`` is the dataset's alias, for people.
+
+        The variables that the dataset's source may read go with it, as they are set in this process.
+
+        Raises:
+            WorkerGone: the connection is lost; whether the job was made, the journal knows.
+            OdfError: the worker did not take it.
+        """
+        tag = str(next(self._tags))
+        environment = allowed_environment(self._files.odf, request.dataset, target)
+        return (await self._accepted(Submit(request, target, tag, environment), tag)).job
+
+    async def cancel(self, job: str) -> None:
+        """Asks for a job to stop; that it has, an event tells.
+
+        Raises:
+            WorkerGone: the connection is lost.
+            NotFound, UsageError: as :class:`OdfError`: there is no such job, or it has ended already.
+        """
+        tag = str(next(self._tags))
+        await self._accepted(Cancel(job, tag), tag)
+
+    async def ping(self, warm: bool = False) -> WorkerStatus:
+        """How the worker is; with ``warm`` it begins to start Spark, if nobody needed it yet.
+
+        Raises:
+            WorkerGone: the connection is lost.
+        """
+        async with self._talking():
+            await self._send(Ping(warm))
+            while not isinstance(answer := await self._receive(), WorkerStatus):
+                pass
+        self.status = answer
+        return answer
+
+    async def stop(self) -> None:
+        """Ends the worker (running jobs are cancelled) and waits until it is gone.
+
+        Raises:
+            OdfError: it does not go.
+        """
+        with contextlib.suppress(WorkerLost):
+            async with self._talking():
+                await self._send(Stop())
+        await self.close()
+        deadline = asyncio.get_running_loop().time() + _STOP_SECONDS
+        while self._files.worker_pid() == self.status.pid:
+            if asyncio.get_running_loop().time() > deadline:
+                pid = self.status.pid
+                raise OdfError(f"the worker (process {pid}) does not end", hint=f"end it with: kill -9 {pid}")
+            await asyncio.sleep(0.02)
+
+    async def events(self, since: int | None = None) -> AsyncGenerator[Event, None]:
+        """Journal events after ``since`` (None: from now on), then everything that happens.
+
+        The first event is a :class:`WorkerStatus`. A broken connection is taken up again without a gap
+        while the worker lives; the iterator ends when it is gone, and :attr:`closed` is True then.
+        """
+        cursor = since
+        while True:
+            stream = await self._subscribe(cursor)
+            if stream is None:
+                break
+            lines, writer = stream
+            self._streams.add(writer)
+            try:
+                while (event := await lines.event()) is not None:
+                    if isinstance(event, WorkerStatus):
+                        cursor = event.last_seq if cursor is None else cursor
+                    elif not isinstance(event, Accepted | Rejected | JobProgress | Samples | DatasetsChanged):
+                        cursor = event.seq
+                    yield event
+            finally:
+                self._streams.discard(writer)
+                writer.close()
+            if self.closed:
+                return
+        await self.close()
+
+    async def close(self) -> None:
+        """Leaves, and ends :meth:`events`; the worker and its jobs go on."""
+        self.closed = True
+        for writer in (self._writer, *self._streams):
+            writer.close()
+
+    async def _subscribe(self, since: int | None) -> tuple[_EventReader, asyncio.StreamWriter] | None:
+        """A connection of its own, so that a slow reader of events never delays an answer.
+
+        None when there is no worker any more.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + _REATTACH_SECONDS
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(self._files.address())
+                writer.write(encode_line(Subscribe(since)))
+                return _EventReader(reader), writer
+            except OSError:
+                if self.closed or not self._files.worker_alive() or loop.time() > deadline:
+                    return None
+                await asyncio.sleep(0.05)
+
+    async def _accepted(self, command: Command, tag: str) -> Accepted:
+        async with self._talking():
+            await self._send(command)
+            while True:
+                answer = await self._receive()
+                if isinstance(answer, Accepted) and answer.tag == tag:
+                    return answer
+                if isinstance(answer, Rejected) and answer.tag in (tag, ""):
+                    error = answer.error
+                    failure = OdfError(error.message, hint=error.hint, where=error.where)
+                    failure.exit_code = error.exit_code
+                    raise failure
+
+    @contextlib.asynccontextmanager
+    async def _talking(self) -> AsyncIterator[None]:
+        """One question and its answer at a time."""
+        async with self._lock:
+            if self.closed:
+                raise WorkerLost("the connection to the worker is closed")
+            try:
+                yield
+            except OSError:
+                raise await self._gone() from None
+
+    async def _send(self, command: Command) -> None:
+        self._writer.write(encode_line(command))
+        await self._writer.drain()
+
+    async def _receive(self) -> Event:
+        event = await self._lines.event()
+        if event is None:
+            raise await self._gone()
+        return event
+
+    async def _gone(self) -> WorkerLost:
+        await self.close()
+        return WorkerLost("the worker has ended", hint="its jobs are marked as interrupted: run them again")
+
+
+class _EventReader:
+    """Events from a connection. It takes from the socket only what is asked for, so that a slow reader
+    slows the sender down instead of filling this process's memory."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self._buffer = bytearray()
+        self._seen = 0
+
+    async def event(self) -> Event | None:
+        """The next event; None at the end, however it came."""
+        while (line := await self._line()) is not None:
+            try:
+                return decode_event(line)
+            except ValueError:
+                if (status := _foreign_status(line)) is not None:
+                    return status
+        return None
+
+    async def _line(self) -> bytes | None:
+        while (end := self._buffer.find(b"\n", self._seen)) < 0:
+            self._seen = len(self._buffer)
+            try:
+                chunk = await self._reader.read(1 << 16)
+            except OSError:
+                return None
+            if not chunk or self._seen > MAX_EVENT_BYTES:
+                return None
+            self._buffer += chunk
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
+        self._seen = 0
+        return line
+
+
+def _foreign_status(line: bytes) -> WorkerStatus | None:
+    """What can be understood of the status of a worker of another version; other events are skipped."""
+    import msgspec
+
+    try:
+        plain = msgspec.json.decode(line, type=dict)
+    except ValueError:
+        return None
+    if plain.get("type") != "worker":
+        return None
+    known: dict[str, int] = {
+        name: plain[name] if isinstance(plain.get(name), int) else 0
+        for name in ("pid", "protocol", "running", "queued", "last_seq")
+    }
+    return WorkerStatus(
+        version=str(plain.get("version", "unknown")), spark="off", spark_detail="", spark_hint="", **known
+    )
+
+
+def _compatible(status: WorkerStatus) -> bool:
+    return status.protocol == PROTOCOL_VERSION and status.version == engine_version()
+
+
+def read_journal(workspace: Path) -> JobLogReader:
+    """Reads jobs and logs of a workspace (its folder, or the ``.odf`` in it), with or without a worker.
+
+    Jobs that nobody works on any more, because their worker died, read as interrupted.
+    """
+    files = WorkerEndpoint(workspace)
+    return JobLogReader(files.journal, files.worker_alive)
+
+
+def run_jobs(
+    workspace: Path,
+    requests: Sequence[tuple[Request, str]],
+    on_event: Callable[[Event], None] = lambda event: None,
+    *,
+    command: Sequence[str] | None = None,
+) -> list[Job]:
+    """Submits requests (with their targets), follows them until all have ended, and returns their jobs.
+
+    ``on_event`` is told what happens to these jobs and to the worker. The first ^C cancels them and waits
+    for their end, a second one leaves at once.
+
+    Raises:
+        Cancelled: the second ^C; the jobs are being cancelled in the background.
+        OdfError: no worker can be had, or it does not take a request.
+    """
+    return asyncio.run(_Run(workspace, on_event).run(requests, command))
+
+
+class _Run:
+    def __init__(self, workspace: Path, on_event: Callable[[Event], None]) -> None:
+        self._workspace = workspace
+        self._on_event = on_event
+        self._jobs: dict[str, Job | None] = {}
+        self._interrupts = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, requests: Sequence[tuple[Request, str]], command: Sequence[str] | None) -> list[Job]:
+        warm = any(needs_spark(request) for request, _ in requests)
+        client = await Client.connect(self._workspace, command=command, warm=warm)
+        self._client = client
+        try:
+            since = client.status.last_seq
+            with self._on_interrupt():
+                await self._submit(requests)
+                await self._follow(since)
+            return [job for job in self._jobs.values() if job is not None]
+        finally:
+            await client.close()
+
+    async def _submit(self, requests: Sequence[tuple[Request, str]]) -> None:
+        try:
+            for request, target in requests:
+                if self._interrupts:
+                    raise Cancelled
+                self._jobs[await self._client.submit(request, target)] = None
+        except BaseException:
+            # All or nothing: whoever asked for these jobs gets an error instead of their results.
+            await self._cancel()
+            raise
+
+    async def _follow(self, since: int) -> None:
+        if not self._jobs:
+            return
+        follow = asyncio.ensure_future(self._listen(since))
+        self._following = follow
+        try:
+            await follow
+        except asyncio.CancelledError:
+            if self._interrupts > 1:
+                raise Cancelled("left; the jobs are being cancelled in the background") from None
+            raise
+        for job_id, job in self._jobs.items():
+            if job is None or not job.state.final:  # the worker is gone: the journal shows how it left them
+                job = read_journal(self._workspace).job(job_id)
+                self._jobs[job_id] = job
+                self._on_event(JobChanged(since, job))
+
+    async def _listen(self, since: int) -> None:
+        async with contextlib.aclosing(self._client.events(since)) as events:
+            async for event in events:
+                if isinstance(event, JobChanged):
+                    if event.job.id not in self._jobs:
+                        continue
+                    self._jobs[event.job.id] = event.job
+                elif not isinstance(event, WorkerStatus) and getattr(event, "job", None) not in self._jobs:
+                    continue
+                self._on_event(event)
+                if all(job is not None and job.state.final for job in self._jobs.values()):
+                    return
+
+    async def _cancel(self) -> None:
+        for job_id, job in list(self._jobs.items()):
+            if job is None or not job.state.final:
+                with contextlib.suppress(OdfError):  # it ended meanwhile
+                    await self._client.cancel(job_id)
+
+    def _interrupted(self) -> None:
+        self._interrupts += 1
+        if self._interrupts == 1:
+            task = asyncio.ensure_future(self._cancel())
+            self._tasks.add(task)
+        elif (following := getattr(self, "_following", None)) is not None:
+            following.cancel()
+
+    @contextmanager
+    def _on_interrupt(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, self._interrupted)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGINT)

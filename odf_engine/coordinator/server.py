@@ -1,8 +1,4 @@
-"""The worker's side of the socket: one session a connection; a slow or broken client harms nobody.
-
-A session that subscribed reads the journal from where its client left off, so that nothing has to be
-kept in memory for a client that is slow, and nothing is lost for one that comes back.
-"""
+"""The worker's socket server: client sessions."""
 
 from __future__ import annotations
 
@@ -16,33 +12,33 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from odf_engine.coordinator.jobs import Journal
+from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import (
     MAX_COMMAND_BYTES,
     Accepted,
     Cancel,
     Command,
+    DatasetsChanged,
     Event,
     Failure,
     Job,
     JobChanged,
     JobProgress,
+    NotifyChanged,
     Ping,
     Progress,
-    Refused,
+    Rejected,
     Request,
     Sample,
     Samples,
     Stop,
     Submit,
     Subscribe,
-    Touch,
-    Touched,
     WorkerStatus,
     decode_command,
     encode_line,
 )
-from odf_engine.coordinator.sampling import KEPT
+from odf_engine.coordinator.spark_service import MAX_SAMPLES
 from odf_engine.errors import OdfError
 
 SEND_PATIENCE: Final = 30.0
@@ -52,11 +48,11 @@ _PAGE: Final = 200
 _log = logging.getLogger(__name__)
 
 
-class Host(Protocol):
+class SessionHost(Protocol):
     """What a session needs of its worker."""
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> JobLog:
         """The journal."""
         ...
 
@@ -88,7 +84,7 @@ class Host(Protocol):
 class Sessions:
     """All connections of a worker. Lives in the worker's loop; nothing here blocks."""
 
-    def __init__(self, host: Host, patience: float = SEND_PATIENCE) -> None:
+    def __init__(self, host: SessionHost, patience: float = SEND_PATIENCE) -> None:
         self._host = host
         self._patience = patience
         self._sessions: dict[_Session, asyncio.Task[Any] | None] = {}
@@ -148,7 +144,7 @@ class Sessions:
 class _Session:
     def __init__(
         self,
-        host: Host,
+        host: SessionHost,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         patience: float,
@@ -164,7 +160,7 @@ class _Session:
         self._sending = asyncio.Lock()
         self.wake = asyncio.Event()
         self.amounts: dict[str, Progress] = {}
-        self.samples: deque[Sample] = deque(maxlen=KEPT)
+        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.status_due = False
 
     async def run(self) -> None:
@@ -224,10 +220,10 @@ class _Session:
         try:
             return self._do(command)
         except OdfError as error:
-            return Refused(tag, Failure(error.message, error.hint, error.where, error.exit_code))
+            return Rejected(tag, Failure(error.message, error.hint, error.where, error.exit_code))
         except sqlite3.Error as error:
             hint = "make room on the disk of the workspace, or make it writable; reading goes on meanwhile"
-            return Refused(tag, Failure(f"the journal of jobs cannot be written: {error}", hint=hint))
+            return Rejected(tag, Failure(f"the journal of jobs cannot be written: {error}", hint=hint))
         except Exception as error:
             # Not the command itself: it may carry secrets.
             _log.exception("a command failed: %s", type(command).__name__)
@@ -252,7 +248,7 @@ class _Session:
                 if command.warm:
                     self._host.warm_up()
                 return self._host.status()
-            case Touch():
+            case NotifyChanged():
                 self._touched()
                 return None
             case Stop():
@@ -281,7 +277,7 @@ class _Session:
                 await self._write([self._host.status()])
             if self.touched:
                 self.touched = False
-                await self._write([Touched()])
+                await self._write([DatasetsChanged()])
             if self.samples:
                 samples = list(self.samples)
                 self.samples.clear()
@@ -300,8 +296,8 @@ class _Session:
             await asyncio.wait_for(self._writer.drain(), self._patience)
 
 
-def _refused(tag: str, message: str) -> Refused:
-    return Refused(
+def _refused(tag: str, message: str) -> Rejected:
+    return Rejected(
         tag, Failure(message, hint="is the client of another version than the worker?", exit_code=2)
     )
 

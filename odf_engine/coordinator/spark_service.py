@@ -1,25 +1,24 @@
-"""The worker's Spark: started in the background, awaited by the jobs that need it, restarted after a loss."""
+"""The worker's Spark: start, wait, restart; load samples."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
+from odf_engine.coordinator.protocol import Progress, Rate, Sample
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
-from odf_engine.spark.leftovers import has_leftovers
-from odf_engine.spark.memory import Memory
 
 if TYPE_CHECKING:
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.runtime.session import Memory, SparkRuntime
+
 
 State = Literal["off", "starting", "ready", "failed"]
-
 _STEP_SECONDS: Final = 0.1
-
-_log = logging.getLogger(__name__)
 
 
 class Runtime(Protocol):
@@ -110,9 +109,9 @@ class SparkService:
             self.start()
         with reporter.on_cancel(self._wake), self._condition:
             while self.state == "starting":
-                reporter.check()
+                reporter.raise_if_cancelled()
                 self._condition.wait()
-            reporter.check()
+            reporter.raise_if_cancelled()
             if self._runtime is None:
                 raise self._error or OdfError("Spark is not running")
             return cast("SparkRuntime", self._runtime)
@@ -131,7 +130,7 @@ class SparkService:
             with self._condition:  # once more, if its start had not begun yet
                 self._condition.wait_for(lambda: self._starting is None, _STEP_SECONDS)
 
-    def end_leftovers(self) -> None:
+    def stop_runaway_tasks(self) -> None:
         """Ends Spark if tasks of cancelled jobs do not stop, once no job runs; starts it again.
 
         Returns at once; call it after a job was cancelled.
@@ -139,8 +138,10 @@ class SparkService:
         threading.Thread(target=self._end_leftovers, name="spark-leftovers", daemon=True).start()
 
     def _end_leftovers(self) -> None:
+        from odf_engine.spark.runtime.session import has_runaway_tasks
+
         runtime = self._runtime
-        if runtime is None or not has_leftovers(runtime, self._busy):
+        if runtime is None or not has_runaway_tasks(runtime, self._busy):
             return
         with self._condition:
             if runtime is not self._runtime or self._busy():
@@ -205,3 +206,80 @@ def _clear_away(runtime: Runtime) -> None:
         runtime.stop()
     except Exception:
         _log.warning("while clearing away the Spark that ended", exc_info=True)
+
+
+PERIOD_SECONDS: Final = 1.0
+MAX_SAMPLES: Final = 240
+"""Samples kept for clients that come later."""
+_log = logging.getLogger(__name__)
+
+
+class LoadSampler:
+    """Takes samples in a thread of its own, since Java may take its time to answer.
+
+    Args:
+        amounts: of the running jobs, by their ids.
+        memory: of Spark, None while it does not run.
+        busy: whether there are jobs.
+        tell: gets each sample, in the thread of the sampler.
+    """
+
+    def __init__(
+        self,
+        amounts: Callable[[], Mapping[str, Progress]],
+        memory: Callable[[], Memory | None],
+        busy: Callable[[], bool],
+        tell: Callable[[Sample], None],
+        seconds: float = PERIOD_SECONDS,
+    ) -> None:
+        self._amounts, self._memory, self._busy, self._tell = amounts, memory, busy, tell
+        self._seconds = seconds
+        self._thread: threading.Thread | None = None
+        self._before: Mapping[str, Progress] = {}
+        self.samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+
+    def start(self) -> None:
+        """Begins to look, until nothing is to be done any more. Called from one thread only."""
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        self._before, at = {}, time.monotonic()
+        while self._busy():
+            time.sleep(self._seconds)
+            now = time.monotonic()
+            try:
+                sample = self._look(now - at)
+            except Exception:  # jobs matter more than what is told of them
+                _log.exception("no sample was taken")
+                return
+            at = now
+            self.samples.append(sample)
+            self._tell(sample)
+
+    def _look(self, seconds: float) -> Sample:
+        from odf_engine.spark.runtime.session import resident
+
+        now, before = self._amounts(), self._before
+        self._before = now
+        rates = {job: rate_between(before.get(job), amounts, seconds) for job, amounts in now.items()}
+        memory = self._memory()
+        mine = resident()
+        if memory is None:
+            return Sample(time.time(), rates, memory=mine)
+        return Sample(time.time(), rates, memory.heap, memory.heap_max, mine + memory.resident)
+
+
+def rate_between(before: Progress | None, now: Progress, seconds: float) -> Rate:
+    """What was done in between, per second; a phase begins at nothing."""
+
+    def rate(was: int | None, amount: int | None) -> float:
+        done = amount or 0
+        start = was or 0
+        grown = done - start if same and done >= start else done
+        return round(grown / seconds, 1) if seconds > 0 else 0.0
+
+    same = before is not None and before.phase == now.phase
+    was = before or Progress()
+    return Rate(rate(was.rows, now.rows), rate(was.bytes, now.bytes), rate(was.files, now.files))

@@ -1,8 +1,4 @@
-"""The background process of a workspace: owns Spark, runs jobs, outlives terminals.
-
-``python -m odf_engine.coordinator.worker WORKSPACE [--foreground]``. Clients start it when they need it
-(:mod:`odf_engine.coordinator.client`); it ends by itself when nobody has needed it for a while.
-"""
+"""The background worker process."""
 
 from __future__ import annotations
 
@@ -25,8 +21,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_engine import processes
-from odf_engine.coordinator.jobs import Journal
-from odf_engine.coordinator.operations import Executor, execute, tidy, warm_up
+from odf_engine.coordinator.endpoint import WorkerEndpoint, engine_version
+from odf_engine.coordinator.handlers.dispatch import remove_staged_files, run_request, warm_up
+from odf_engine.coordinator.job_log import JobLog
+from odf_engine.coordinator.job_queue import Executor, JobQueue
 from odf_engine.coordinator.protocol import (
     MAX_COMMAND_BYTES,
     PROTOCOL_VERSION,
@@ -37,18 +35,15 @@ from odf_engine.coordinator.protocol import (
     Request,
     Sample,
     WorkerStatus,
+    needs_spark,
 )
-from odf_engine.coordinator.queue import JobQueue
-from odf_engine.coordinator.rendezvous import Rendezvous, engine_version
-from odf_engine.coordinator.requests import needs_spark
-from odf_engine.coordinator.sampling import Sampler
 from odf_engine.coordinator.server import SEND_PATIENCE, Sessions
-from odf_engine.coordinator.spark_service import Runtime, SparkService, StartSpark
+from odf_engine.coordinator.spark_service import LoadSampler, Runtime, SparkService, StartSpark
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
 from odf_engine.progress import Reporter
+from odf_engine.storage.scratch import sweep_spools
 from odf_engine.terminal_text import escape_controls, escape_standard_streams
-from odf_engine.workspace.spool import sweep_spools
 
 EXIT_ALREADY_RUNNING: Final = 75
 BEAT_SECONDS: Final = 0.25
@@ -74,14 +69,14 @@ class Worker:
         workspace: Path,
         *,
         start_spark: StartSpark,
-        executor: Executor = execute,
+        executor: Executor = run_request,
         max_jobs: int = 2,
         idle_seconds: float = 1800,
         send_patience: float = SEND_PATIENCE,
         stop_patience: float = STOP_PATIENCE,
         spark_later: bool = False,
     ) -> None:
-        self._files = Rendezvous(workspace)
+        self._files = WorkerEndpoint(workspace)
         self._executor = executor
         self._max_jobs = max_jobs
         self._idle_seconds = idle_seconds
@@ -106,7 +101,7 @@ class Worker:
     # --- what sessions need ---
 
     @property
-    def journal(self) -> Journal:
+    def journal(self) -> JobLog:
         """The journal."""
         return self._journal
 
@@ -146,7 +141,7 @@ class Worker:
         if needs_spark(request):
             self.warm_up()
         job = self._queue.submit(request, target, environment)
-        self._loop.call_soon(self._queue.start_ready)
+        self._loop.call_soon(self._queue.dispatch_ready)
         self._start_beat()
         return job
 
@@ -154,7 +149,7 @@ class Worker:
         """Stops a job."""
         self._last_command = time.monotonic()
         self._queue.cancel(job_id)
-        self._spark.end_leftovers()
+        self._spark.stop_runaway_tasks()
 
     def stop(self) -> None:
         """Ends the worker; safe from any thread."""
@@ -174,9 +169,9 @@ class Worker:
         with self._files.locked() as mine:
             if not mine:
                 return EXIT_ALREADY_RUNNING
-            self._journal = Journal(self._files.journal, self._journalled)
+            self._journal = JobLog(self._files.journal, self._journalled)
             try:
-                with self._files.listening() as server:
+                with self._files.listen() as server:
                     asyncio.run(self._serve(server))
             finally:
                 self._journal.close()
@@ -187,11 +182,13 @@ class Worker:
         self._stop = asyncio.Event()
         self._beat: asyncio.Task[None] | None = None
         self._queue = JobQueue(self._journal, self, self._executor, self._max_jobs, self._journal_lost)
-        self._sampler = Sampler(self._queue.amounts, lambda: self._spark.memory, self._busy, self._sampled)
+        self._sampler = LoadSampler(
+            self._queue.amounts, lambda: self._spark.memory, self._busy, self._sampled
+        )
         interrupted = self._journal.interrupt_open_jobs()
         for job in interrupted:
             _log.warning("job %s was interrupted: an earlier worker ended before it", job.id)
-        tidy(self.folder, [job.dataset for job in interrupted])
+        remove_staged_files(self.folder, [job.dataset for job in interrupted])
         sweep_spools(self._files.odf)
         self._journal.prune()
         self._handle_signals()
@@ -218,7 +215,7 @@ class Worker:
         deadline = time.monotonic() + self._stop_patience
         while self._queue.running and time.monotonic() < deadline:
             await asyncio.sleep(0.02)
-        self._queue.interrupt_rest()
+        self._queue.mark_interrupted()
         if self._beat is not None:
             self._beat.cancel()
         await self._sessions.close()
@@ -240,7 +237,7 @@ class Worker:
             if left <= 0:
                 _log.info("nobody has needed this worker for %.0f s", self._idle_seconds)
                 return self.stop()
-            if not self._files.still_here():
+            if not self._files.workspace_exists():
                 _log.warning("the workspace is gone")
                 return self.stop()
             await asyncio.sleep(min(left, _LOOK_SECONDS))
@@ -255,7 +252,7 @@ class Worker:
     async def _beat_while_busy(self) -> None:
         while self._busy():
             await asyncio.sleep(BEAT_SECONDS)
-            self._queue.start_ready()
+            self._queue.dispatch_ready()
             self._sessions.progress(self._queue.collect())
 
     def _journalled(self, event: JournalEvent) -> None:
@@ -306,7 +303,7 @@ def start_spark(workspace: Path, begin: Callable[[Runtime], None]) -> Runtime:
     Raises:
         OdfError: it does not start.
     """
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.workspace.workspace import Workspace
 
     home = Workspace.find(explicit=workspace)
@@ -337,7 +334,7 @@ class _EscapingFormatter(logging.Formatter):
         return escape_controls(super().format(record))
 
 
-def settle(log: Path, foreground: bool) -> None:
+def daemonize(log: Path, foreground: bool) -> None:
     """Makes this process a background one: own session, lower priority, a log file of limited size."""
     os.nice(_NICE)  # so that screens stay quick while jobs use every core
     handlers: list[logging.Handler] = [_LogFile(log, maxBytes=1_000_000, backupCount=1, encoding="utf-8")]
@@ -361,11 +358,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--foreground", action="store_true", help="stay in this terminal")
     parser.add_argument("--spark-later", action="store_true", help="start Spark when a job needs it")
     given = parser.parse_args(arguments)
-    files = Rendezvous(given.workspace)
+    files = WorkerEndpoint(given.workspace)
     try:
         files.check()
-        settle(files.log, given.foreground)
-        from odf_engine.workspace.config import load_workspace
+        daemonize(files.log, given.foreground)
+        from odf_engine.settings import load_workspace
 
         config = load_workspace(files.odf).worker
         worker = Worker(

@@ -1,0 +1,1 @@
+"""Data files: schemas, Parquet slices, logical and physical hashes, changelogs, column statistics."""

@@ -1,8 +1,4 @@
-"""``SetDataSchema.schema``: a bare Arrow ``Schema`` table in FlatBuffers, no message around it.
-
-The bytes equal those of arrow-rs, so that equal schemas have equal blocks: that fixes in which order
-parts are created, and is why they are not taken from pyarrow's own message.
-"""
+"""Codec of the bare Arrow schema in SetDataSchema (FlatBuffers without IPC framing)."""
 
 from __future__ import annotations
 

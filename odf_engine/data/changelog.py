@@ -1,16 +1,15 @@
-"""Operations of a changelog, and the state that a changelog describes (specification: Representation
-of Retractions and Corrections)."""
+"""Changelog operations (append, retract, correct), replay into a state, correction pairs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
 import pyarrow as pa
 
-from odf_engine.data.conform import find_columns
-from odf_engine.data.kernels import pc
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import DatasetVocabulary
 
@@ -31,7 +30,7 @@ class Op(IntEnum):
         return ("+A", "-R", "-C", "+C")[self]
 
 
-def replay(
+def replay_changelog(
     batches: Iterable[pa.RecordBatch | pa.Table], primary_key: Sequence[str], vocab: DatasetVocabulary
 ) -> pa.Table:
     """The state after all changes: of each key its newest row, unless that row takes the key away.
@@ -72,7 +71,7 @@ def _newest(
         return pa.table({})
     table = pa.concat_tables(tables)
     names = [*primary_key, vocab.offset_column, vocab.operation_type_column]
-    places = find_columns(table.column_names, names)
+    places = match_columns(table.column_names, names)
     for name, place in zip(names, places, strict=True):
         if place is None:
             raise InvalidSchema(f"there is no column '{name}' in the changelog")
@@ -87,3 +86,91 @@ def _newest(
     newest = pc.is_in(offset, value_set=grouped.column("offset_max"))
     stays = pc.is_in(op, value_set=pa.array([Op.APPEND, Op.CORRECT_TO], op.type))
     return table.filter(pc.and_(newest, stays))
+
+
+def repair_correction_pairs(
+    batches: Iterable[pa.RecordBatch], position: str, operation: str
+) -> Iterator[pa.RecordBatch]:
+    """The rows, with the operations of those that do not stand as a pair changed.
+
+    A correction is two rows of an input, -C and +C, at two positions that follow each other. It stays a
+    correction when each of the two has exactly one image and these follow each other; else the images
+    of -C are retractions, those of +C additions.
+
+    Args:
+        batches: rows in their order.
+        position, operation: columns that say where a row comes from, and the input row's operation.
+    """
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        rows = batch if held is None else pa.concat_batches([held, batch])
+        keep = _open_end(rows, position, operation)
+        done, held = rows.slice(0, rows.num_rows - keep), rows.slice(rows.num_rows - keep)
+        if done.num_rows:
+            yield _settled(done, position, operation)
+    if held is not None and held.num_rows:
+        yield _settled(held, position, operation)
+
+
+def _open_end(rows: pa.RecordBatch, position: str, operation: str) -> int:
+    """How many rows at the end may belong together with rows that follow."""
+    reach = {Op.CORRECT_FROM: 0, Op.CORRECT_TO: 1}.get(rows.column(operation)[-1].as_py())
+    if reach is None:
+        return 0
+    places = rows.column(position)
+    last = places[-1].as_py()
+    keep = 1
+    while keep < rows.num_rows and last - places[rows.num_rows - 1 - keep].as_py() in (0, reach):
+        keep += 1
+    return keep
+
+
+def _settled(rows: pa.RecordBatch, position: str, operation: str) -> pa.RecordBatch:
+    operations = rows.column(operation)
+    corrections = pc.is_in(operations, pa.array([Op.CORRECT_FROM, Op.CORRECT_TO], operations.type))
+    if not pc.any(corrections).as_py():
+        return rows
+    codes: list[int] = operations.to_pylist()
+    places: list[int] = rows.column(position).to_pylist()
+    count = len(codes)
+    at = 0
+    while at < count:
+        code = codes[at]
+        if code == Op.CORRECT_FROM and _is_pair(codes, places, at):
+            at += 2
+            continue
+        if code == Op.CORRECT_FROM:
+            codes[at] = Op.RETRACT
+        elif code == Op.CORRECT_TO:
+            codes[at] = Op.APPEND
+        at += 1
+    index = rows.schema.get_field_index(operation)
+    return rows.set_column(index, rows.schema.field(index), pa.array(codes, operations.type))
+
+
+def split_corrections(batch: pa.RecordBatch, operation: str) -> pa.RecordBatch:
+    """The rows with every correction taken apart: for results whose order is not that of the input."""
+    operations = batch.column(operation)
+    plain = pc.if_else(
+        pc.equal(operations, pa.scalar(Op.CORRECT_FROM, operations.type)),
+        pa.scalar(Op.RETRACT, operations.type),
+        pc.if_else(
+            pc.equal(operations, pa.scalar(Op.CORRECT_TO, operations.type)),
+            pa.scalar(Op.APPEND, operations.type),
+            operations,
+        ),
+    )
+    index = batch.schema.get_field_index(operation)
+    return batch.set_column(index, batch.schema.field(index), plain)
+
+
+def _is_pair(codes: list[int], places: list[int], at: int) -> bool:
+    """Whether the -C at ``at`` and the row after it are the only images of a pair."""
+    place, count = places[at], len(codes)
+    return (
+        (at == 0 or places[at - 1] != place)
+        and at + 1 < count
+        and codes[at + 1] == Op.CORRECT_TO
+        and places[at + 1] == place + 1
+        and (at + 2 == count or places[at + 2] != place + 1)
+    )

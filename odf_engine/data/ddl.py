@@ -1,7 +1,4 @@
-"""Schemas as SQL data definitions, such as ``name STRING NOT NULL`` (specification: Schema Format).
-
-Timestamps are always milliseconds in UTC, whatever precision is written: that is what slices hold.
-"""
+"""Parses and writes schemas as SQL DDL."""
 
 from __future__ import annotations
 

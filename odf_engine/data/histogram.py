@@ -1,8 +1,4 @@
-"""A histogram that grows with its values: bins of equal width, which doubles when they become too many.
-
-Widths are powers of two and bins begin at multiples of them, so that bins of one width are exactly pairs
-of bins of half of it: how values came makes no difference.
-"""
+"""A mergeable histogram with bins of equal width that double when there are too many."""
 
 from __future__ import annotations
 
@@ -12,10 +8,10 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from odf_engine.data.kernels import pc
+from odf_engine.data.arrow_compute import pc
 
-MOST_BINS: Final = 24
-_LEAST_EXPONENT: Final = -1000
+MAX_BINS: Final = 24
+_MIN_EXPONENT: Final = -1000
 
 
 class Histogram(msgspec.Struct):
@@ -30,14 +26,14 @@ class Histogram(msgspec.Struct):
         if not len(values):
             return
         least, greatest = pc.min_max(values).values()
-        exponent = _fitting(least.as_py(), greatest.as_py(), 0 if whole else _LEAST_EXPONENT)
+        exponent = _fitting(least.as_py(), greatest.as_py(), 0 if whole else _MIN_EXPONENT)
         if self.exponent is not None:
             exponent = max(exponent, self.exponent)
         self._widen(exponent)
         numbers = pc.floor(pc.multiply(values, math.ldexp(1.0, -exponent))).cast(pa.int64())
         for each in pc.value_counts(numbers).to_pylist():
             self.bins[each["values"]] = self.bins.get(each["values"], 0) + each["counts"]
-        while max(self.bins) - min(self.bins) >= MOST_BINS:
+        while max(self.bins) - min(self.bins) >= MAX_BINS:
             self._widen(exponent := exponent + 1)
 
     def counts(self) -> list[int]:
@@ -60,7 +56,7 @@ def _fitting(least: float, greatest: float, narrowest: int) -> int:
     largest = max(abs(least), abs(greatest))
     # Bins have to be wide enough for their numbers to be 64-bit integers.
     floor = max(narrowest, math.frexp(largest)[1] - 52 if largest else 0)
-    exponent = floor if half <= 0 else max(floor, math.frexp(half / MOST_BINS)[1])
-    while math.floor(math.ldexp(greatest, -exponent)) - math.floor(math.ldexp(least, -exponent)) >= MOST_BINS:
+    exponent = floor if half <= 0 else max(floor, math.frexp(half / MAX_BINS)[1])
+    while math.floor(math.ldexp(greatest, -exponent)) - math.floor(math.ldexp(least, -exponent)) >= MAX_BINS:
         exponent += 1
-    return max(exponent, _LEAST_EXPONENT)
+    return max(exponent, _MIN_EXPONENT)

@@ -22,9 +22,9 @@ _Struct = dict[int, Any]
 _TRUE, _FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _STRUCT = 1, 2, 3, 4, 5, 6, 7, 8, 9, 12
 _SKIPPED: Final = {_TRUE: 0, _FALSE: 0, _BYTE: 1, _DOUBLE: 8}
 """Bytes of values that are not needed."""
-_MOST_DEPTH: Final = 12
-_MOST_BYTES: Final = 16 << 20
-_MOST_LIST: Final = 1 << 20
+_MAX_DEPTH: Final = 12
+_MAX_BYTES: Final = 16 << 20
+_MAX_LIST: Final = 1 << 20
 _FOOTER_END: Final = struct.Struct("<I4s")
 
 # --- Page headers ----------------------------------------------------------------------------------
@@ -82,8 +82,8 @@ _TYPES: Final = (
     "BYTE_ARRAY",
     "FIXED_LEN_BYTE_ARRAY",
 )
-_MOST_CODEC: Final = 7
-_LEAST_AND_GREATEST: Final = (1, 2, 5, 6)
+_MAX_CODEC: Final = 7
+_MIN_AND_GREATEST: Final = (1, 2, 5, 6)
 
 
 def check_footer(raw: BinaryIO, metadata: pq.FileMetaData) -> None:
@@ -107,7 +107,7 @@ def check_footer(raw: BinaryIO, metadata: pq.FileMetaData) -> None:
 
 def _check_column(about: _Struct, column: pq.ColumnSchema) -> None:
     kind = column.physical_type
-    if _number(about, _CODEC) > _MOST_CODEC or _number(about, _TYPE) >= len(_TYPES):
+    if _number(about, _CODEC) > _MAX_CODEC or _number(about, _TYPE) >= len(_TYPES):
         raise _malformed()
     if _TYPES[_number(about, _TYPE)] != kind:
         raise _malformed()
@@ -115,7 +115,7 @@ def _check_column(about: _Struct, column: pq.ColumnSchema) -> None:
     if not isinstance(statistics, dict) or not isinstance(sizes, dict):
         raise _malformed()
     width = column.length if kind == "FIXED_LEN_BYTE_ARRAY" else WIDTHS.get(kind, 0)
-    for field in _LEAST_AND_GREATEST:
+    for field in _MIN_AND_GREATEST:
         value = statistics.get(field, bytes(width))
         if not isinstance(value, bytes) or len(value) < width:
             raise _malformed()
@@ -145,7 +145,7 @@ def _read_struct(raw: BinaryIO, depth: int = 0) -> _Struct:
 
     Others are None. So an integer of 64 bits is never taken for one of 32 bits, and neither would Arrow.
     """
-    if depth > _MOST_DEPTH:
+    if depth > _MAX_DEPTH:
         raise _malformed()
     fields: _Struct = {}
     number = 0
@@ -168,7 +168,7 @@ def _read_value(raw: BinaryIO, kind: int, depth: int) -> Any:
     if kind == _LIST:
         head = _read_byte(raw)
         count = _read_varint(raw) if head >> 4 == 15 else head >> 4
-        if count > _MOST_LIST:
+        if count > _MAX_LIST:
             raise _malformed()
         return [_read_value(raw, head & 15, depth + 1) for _ in range(count)]
     if kind in (_I16, _I64):
@@ -188,7 +188,7 @@ def _number(fields: _Struct, number: int) -> int:
 
 
 def _read_bytes(raw: BinaryIO, size: int) -> bytes:
-    data = raw.read(size) if size <= _MOST_BYTES else b""
+    data = raw.read(size) if size <= _MAX_BYTES else b""
     if len(data) < size:
         raise _malformed()
     return data

@@ -8,14 +8,13 @@ from typing import Final
 import pyarrow as pa
 from pyarrow import types
 
-from odf_engine.data.kernels import pc
-from odf_engine.data.value_bytes import decoded, is_any_list
+from odf_engine.data.arrow_compute import decode_array, is_list_like, pc
 
 MAX_ROWS: Final = 1 << 17  # a preview decodes a whole row group to show a few rows
 MAX_BYTES: Final = 64 << 20
 
 
-def row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def split_row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in batches that end with the row that makes them ``MAX_ROWS`` rows or ``MAX_BYTES``.
 
     Where they end depends on the rows alone, not on how they came.
@@ -82,11 +81,11 @@ def _array_bits(array: pa.Array) -> int:
             array.indices
         )  # the texts may be too many to decode
         return 32 * len(array) + 8 * (pc.sum(lengths).as_py() or 0)
-    array = decoded(array)
+    array = decode_array(array)
     kind = array.type
     if types.is_struct(kind):
         return sum(_array_bits(child) for child in array.flatten())
-    if is_any_list(kind):
+    if is_list_like(kind):
         return 32 * len(array) + _array_bits(array.flatten())
     if types.is_map(kind):
         start, stop = array.offsets[0].as_py(), array.offsets[-1].as_py()

@@ -1,0 +1,3 @@
+"""Identities and names: dataset ids (did:odf), key pairs, aliases and references, multihashes, ownership
+proofs.
+"""

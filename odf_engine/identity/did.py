@@ -1,4 +1,4 @@
-"""Dataset identity: ``did:odf`` and the key pairs behind it (specification: Unique Identifiers)."""
+"""Dataset ids (``did:odf``) and the key store that holds their private keys."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from odf_engine.errors import BadData, InvalidIdentity, NotFound
-from odf_engine.files import sync_folder
+from odf_engine.files import fsync_folder
 from odf_engine.identity.multiformats import (
     ED25519_PUB,
     multibase_decode,
@@ -111,10 +111,10 @@ class KeyStore:
     def generate(self) -> DatasetId:
         """Makes a new ed25519 key pair, stores its private half, and returns the identity."""
         dataset_id, pem = new_key()
-        self.keep(dataset_id, pem)
+        self.store(dataset_id, pem)
         return dataset_id
 
-    def keep(self, dataset_id: DatasetId, pem: str) -> None:
+    def store(self, dataset_id: DatasetId, pem: str) -> None:
         """Stores a private key, durably and in one step.
 
         Args:
@@ -130,7 +130,7 @@ class KeyStore:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
         if not self.folder.is_dir():
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            sync_folder(self.folder.parent)
+            fsync_folder(self.folder.parent)
         staged = self.folder / f"{_STAGING}{secrets.token_hex(8)}"
         try:
             descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -142,7 +142,7 @@ class KeyStore:
         finally:
             staged.unlink(missing_ok=True)
         try:
-            sync_folder(self.folder)
+            fsync_folder(self.folder)
         except OSError:
             path.unlink(missing_ok=True)
             raise
@@ -161,7 +161,7 @@ class KeyStore:
                 except InvalidIdentity:
                     continue
 
-    def holds(self, dataset_id: DatasetId) -> bool:
+    def has_key(self, dataset_id: DatasetId) -> bool:
         """Whether the private key is here."""
         return self._path(dataset_id).is_file()
 
@@ -178,7 +178,7 @@ class KeyStore:
         except UnicodeDecodeError:
             raise BadData("the private key is damaged", where=str(self._path(dataset_id))) from None
 
-    def forget(self, dataset_id: DatasetId) -> None:
+    def delete(self, dataset_id: DatasetId) -> None:
         """Removes the private key, if it is here."""
         self._path(dataset_id).unlink(missing_ok=True)
 

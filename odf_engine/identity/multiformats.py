@@ -1,7 +1,4 @@
-"""Multibase, multicodec and multihash (specification: Hash Representation, RFC-012).
-
-All encodings in status *final* are read; lower case base16 is written.
-"""
+"""Multibase, multicodec, varint and multihash codecs."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable
-from typing import Final, Self
+from typing import Any, Final, Self
 
 from odf_engine.errors import InvalidIdentity
 
@@ -18,7 +15,6 @@ SHA3_256: Final = 0x16
 ED25519_PUB: Final = 0xED
 ARROW0_SHA3_256: Final = 0x300016
 ODF_METADATA_BLOCK: Final = 0x400000
-
 HASH_NAMES: Final = {SHA2_256: "sha2-256", SHA3_256: "sha3-256", ARROW0_SHA3_256: "arrow0-sha3-256"}
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE: Final = {char: value for value, char in enumerate(_BASE58)}
@@ -195,7 +191,7 @@ class Multihash:
         return multibase_encode(bytes(self))
 
     @property
-    def short(self) -> str:
+    def abbreviated(self) -> str:
         """The last 8 characters of the text, as people quote it."""
         return str(self)[-8:]
 
@@ -210,3 +206,14 @@ class Multihash:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Multihash, (self.code, self.digest))
+
+
+def hash_bytes(data: bytes, code: int) -> Multihash:
+    """The hash of ``data`` by the algorithm of this multicodec number."""
+    hasher = _hasher(code)
+    hasher.update(data)
+    return Multihash(code, hasher.digest())
+
+
+def _hasher(code: int) -> Any:
+    return hashlib.sha256() if code == SHA2_256 else hashlib.sha3_256()

@@ -1,4 +1,4 @@
-"""From one payload to one commit."""
+"""Turns one payload into one commit: preprocess, schema, merge, write."""
 
 from __future__ import annotations
 
@@ -11,45 +11,202 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from odf_engine.chain.schema_evolution import declared_schema
 from odf_engine.data.arrow_schema import encode_schema
-from odf_engine.data.slices import WrittenSlice, write_slice
-from odf_engine.errors import BadData, Cancelled, Conflict, InvalidSchema, NotSynced, OdfError
+from odf_engine.data.ddl import to_ddl, type_ddl
+from odf_engine.data.schema_enforcement import match_columns, slice_type
+from odf_engine.data.slices import WrittenSlice, slice_schema, write_slice
+from odf_engine.errors import BadData, Cancelled, Conflict, InvalidQuery, InvalidSchema, NotSynced, OdfError
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.ingest.fetch import Payload
-from odf_engine.ingest.merge import merge
-from odf_engine.ingest.merge_base import Inputs, Merged, TryAgain
-from odf_engine.ingest.prepare import Limits, Prepared, prepare
-from odf_engine.ingest.preprocess import preprocess
-from odf_engine.ingest.read import Reading, read
-from odf_engine.ingest.shape import as_declared, declared_schema, find_operations, schema_for, without
+from odf_engine.ingest.fetch.model import Payload
+from odf_engine.ingest.merge.base import MergeInputs, PreparedMerge, RetryMerge
+from odf_engine.ingest.merge.merge_strategy import merge
+from odf_engine.ingest.prep_step import Limits, PreparedFile, prepare
+from odf_engine.ingest.read.read_step import ReadPlan, read
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
     Csv,
+    DatasetVocabulary,
     DataSlice,
     EsriShapefile,
     MetadataEvent,
     Parquet,
     SetDataSchema,
     SetPollingSource,
+    Sql,
+    SqlQueryStep,
+    Transform,
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.spark.encodings import encoding_of
-from odf_engine.spark.plans import loses_order
-from odf_engine.spark.types import arrow_schema
-from odf_engine.workspace.config import Config
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.settings import Config
+from odf_engine.spark.row_order import has_nondeterministic_order
+from odf_engine.spark.sql_types import arrow_schema, spark_schema
+from odf_engine.spark.text_files import encoding_of
+from odf_engine.spark.user_query import run_query
+from odf_engine.sql.query_text import attach_query_excerpt
+from odf_engine.workspace.dataset_summary import DatasetEntry
 
 if TYPE_CHECKING:
-    from odf_engine.spark.frames import DataFrame
-    from odf_engine.spark.session import SparkSession
+    from odf_engine.spark import DataFrame, SparkSession
+
+
+ENGINES: Final = ("spark",)
+INPUT: Final = "input"
+
+
+def preprocess(session: SparkSession, frame: DataFrame, step: Transform | None) -> DataFrame:
+    """The result of the query; ``input`` in it is what was read. Nothing runs yet.
+
+    Raises:
+        InvalidQuery: another engine, a syntax error, an unknown column, …
+    """
+    if step is None:
+        return frame
+    if step.engine.lower() not in ENGINES:
+        raise InvalidQuery(
+            f"the preprocess query is for the engine '{step.engine}', which is not here",
+            where="preprocess",
+            hint=f"engines: {', '.join(ENGINES)}. Set engine: spark and write the query in Spark SQL",
+        )
+    steps = steps_of(step)
+    with attach_query_excerpt(steps):
+        return run_query(session, {INPUT: frame}, steps)
+
+
+def steps_of(step: Sql) -> list[SqlQueryStep]:
+    """The steps of a query, however it was written.
+
+    Raises:
+        InvalidQuery: it has both ``query`` and ``queries``, or neither.
+    """
+    if (step.query is None) == (step.queries is None):
+        raise InvalidQuery("a transform has either query or queries", where="preprocess")
+    return step.queries if step.queries is not None else [SqlQueryStep(query=step.query or "")]
+
+
+def result_schema(
+    result: pa.Schema, columns: pa.Schema | None, declared: pa.Schema | None, vocab: DatasetVocabulary
+) -> pa.Schema:
+    """The complete schema of the slice for a result.
+
+    Args:
+        result: columns as they come out of Spark.
+        columns: the same as the manifest declares them, when no query comes in between; Spark knows
+            fewer types, and nothing of NOT NULL.
+        declared: the dataset's schema, which the result has to have then.
+        vocab: names of the system columns.
+
+    Raises:
+        InvalidSchema: a clash with a system column, an event time that is no time, or columns that
+            are not those of the dataset; the message lists the differences.
+    """
+    _check_clashes(result, vocab)
+    source = columns if columns is not None else pa.schema([field.with_nullable(True) for field in result])
+    if declared is None:
+        return slice_schema(source, vocab)
+    _check_same(source, declared, vocab)
+    return declared
+
+
+def adopt_declared_types(
+    guessed: pa.Schema, declared: pa.Schema | None, vocab: DatasetVocabulary, *, subset: bool
+) -> pa.Schema | None:
+    """Columns whose types were guessed, in the types of the dataset; None to leave them as they are.
+
+    Without ``subset`` the names have to be all those of the dataset; with it some may be missing, as
+    in files where a value that is null is not written at all.
+    """
+    if declared is None:
+        return None
+    columns = data_columns(declared, vocab)
+    places = [place for place in match_columns(columns.names, guessed.names) if place is not None]
+    missing = set(columns.names) - {columns.names[place] for place in places} - {vocab.event_time_column}
+    if len(places) < len(guessed) or (missing and not subset):
+        return None  # a difference that is said later
+    if missing:
+        return columns
+    found = [columns.field(at).with_name(name) for at, name in zip(places, guessed.names, strict=True)]
+    same = all(slice_type(left.type) == right.type for left, right in zip(guessed, found, strict=True))
+    return None if same else pa.schema(found)
+
+
+def operation_column(names: list[str], vocab: DatasetVocabulary) -> str | None:
+    """What the rows call the column with operations (``op``); None when they have none."""
+    (place,) = match_columns(names, [vocab.operation_type_column])
+    return None if place is None else names[place]
+
+
+def drop_column(schema: pa.Schema, name: str | None) -> pa.Schema:
+    """The schema without a column of this name, in whatever case."""
+    if name is None:
+        return schema
+    return pa.schema([field for field in schema if field.name.casefold() != name.casefold()])
+
+
+def data_columns(declared: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    return pa.schema([field for field in declared if field.name not in system])
+
+
+def _check_clashes(result: pa.Schema, vocab: DatasetVocabulary) -> None:
+    keys = ("offsetColumn", "operationTypeColumn", "systemTimeColumn")
+    names = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    for key, name in zip(keys, names, strict=True):
+        for column in result.names:
+            if column.casefold() == name.casefold():
+                raise InvalidSchema(
+                    f"the data has a column '{column}', which is the name of a system column",
+                    hint=f"rename it in the preprocess query, or give the system column another name: "
+                    f"SetVocab with {key}",
+                )
+    for field in result:
+        if field.name.casefold() == vocab.event_time_column.casefold() and not (
+            pa.types.is_timestamp(field.type) or pa.types.is_date(field.type) or pa.types.is_null(field.type)
+        ):
+            raise InvalidSchema(
+                f"the event time column '{field.name}' is {type_ddl(field.type)}, not TIMESTAMP or DATE",
+                hint=f"convert it in the preprocess query: CAST({field.name} AS TIMESTAMP), "
+                "or name another column in SetVocab.eventTimeColumn",
+            )
+
+
+def _check_same(source: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
+    """Names and types have to be equal; the order and nullability of columns do not matter."""
+    wanted = data_columns(declared, vocab)
+    held = arrow_schema(spark_schema(wanted))  # the same columns as Spark has them
+    places = match_columns(source.names, wanted.names)
+    missing: list[str] = []
+    changed: list[str] = []
+    for field, in_spark, place in zip(wanted, held, places, strict=True):
+        if place is None:
+            if field.name != vocab.event_time_column:
+                missing.append(f"column '{field.name}' is missing")
+            continue
+        kind = source.field(place).type
+        if not (pa.types.is_null(kind) or slice_type(kind) == field.type or kind == in_spark.type):
+            changed.append(f"column '{field.name}' was {type_ddl(field.type)}, is {type_ddl(kind)}")
+    new = [field for place, field in enumerate(source) if place not in places]
+    told = [*missing, *changed, *(f"column '{field.name}' is new" for field in new)]
+    if not told:
+        return
+    hint = "give the dataset's columns in the preprocess query, or start a new dataset for the others"
+    if new and not changed:
+        listed = ", ".join(to_ddl(pa.schema([field.with_nullable(True) for field in new])))
+        hint = (
+            f"add {listed} to the dataset: list all columns under SetDataSchema in its manifest, which"
+            " odf show --manifest prints, and run odf add --update; or leave them out in the query"
+        )
+        if missing:
+            hint += ", which can also give NULL for what is missing"
+    raise InvalidSchema("the columns are not those of the dataset: " + "; ".join(told), hint=hint)
+
 
 _LINE: Final = re.compile(r": line ([0-9]+)")
 _WIDEST: Final = 160
 _PART: Final = 1 << 16
-
-Reader = Callable[["SparkSession", Prepared, Path, Reporter], Reading | None]
+Reader = Callable[["SparkSession", PreparedFile, Path, Reporter], ReadPlan | None]
 """Begins to read a prepared file; the folder is for temporary files."""
 
 
@@ -103,7 +260,7 @@ class PayloadJob:
         self._declared = declared_schema(self._state)
         self._begun = monotonic()
         self._size = 0
-        self._merged: Merged | None = None
+        self._merged: PreparedMerge | None = None
 
     def run(self) -> Multihash:
         """Does it; returns the head that the dataset has then.
@@ -129,7 +286,7 @@ class PayloadJob:
             staged.unlink(missing_ok=True)
         return head
 
-    def _prepare(self) -> Prepared:
+    def _prepare(self) -> PreparedFile:
         payload = self._payload
         steps = self._source.prepare if isinstance(self._source, SetPollingSource) else None
         if steps:
@@ -137,7 +294,7 @@ class PayloadJob:
         limits = Limits.of(self._config.prepare)
         return prepare(steps, payload.path, payload.name, self._folder, self._reporter, limits)
 
-    def _read(self, prepared: Prepared) -> Reading | None:
+    def _read(self, prepared: PreparedFile) -> ReadPlan | None:
         reporter = self._reporter
         self._size = prepared.path.stat().st_size
         reporter.phase("read")
@@ -151,22 +308,22 @@ class PayloadJob:
         # What types were guessed depends on the rows of the day; the dataset's types count.
         guessed = arrow_schema(reading.frame.schema)
         subset = not isinstance(step, Csv | Parquet | EsriShapefile)
-        columns = as_declared(guessed, self._declared, self._state.vocabulary, subset=subset)
+        columns = adopt_declared_types(guessed, self._declared, self._state.vocabulary, subset=subset)
         if columns is None:
             return reading
         return read(session, step, prepared, folder, reporter, columns, limits=limits)
 
-    def _write(self, reading: Reading, staged: Path) -> tuple[WrittenSlice | None, pa.Schema]:
+    def _write(self, reading: ReadPlan, staged: Path) -> tuple[WrittenSlice | None, pa.Schema]:
         """Everything that runs in Spark; errors get the place in the file that they are about."""
         try:
             vocab = self._state.vocabulary
             result = preprocess(self._session, reading.frame, self._source.preprocess)
             pushed = isinstance(self._source, AddPushSource)
-            operations = find_operations(result.columns, vocab) if pushed else None
+            operations = operation_column(result.columns, vocab) if pushed else None
             columns = reading.columns if self._source.preprocess is None else None
-            schema = schema_for(
-                without(arrow_schema(result.schema), operations),
-                columns and without(columns, operations),
+            schema = result_schema(
+                drop_column(arrow_schema(result.schema), operations),
+                columns and drop_column(columns, operations),
                 self._declared,
                 vocab,
             )
@@ -180,8 +337,8 @@ class PayloadJob:
             error.where = error.where or self._payload.name
             raise
 
-    def _inputs(self, new: DataFrame, schema: pa.Schema, operations: str | None) -> Inputs:
-        return Inputs(
+    def _inputs(self, new: DataFrame, schema: pa.Schema, operations: str | None) -> MergeInputs:
+        return MergeInputs(
             session=self._session,
             new=new,
             schema=schema,
@@ -193,15 +350,15 @@ class PayloadJob:
             reporter=_Part(self._reporter, bytes=self._bytes_read),
             changelog=operations,
             strict=self._strict,
-            unordered=self._source.preprocess is not None and loses_order(new),
+            unordered=self._source.preprocess is not None and has_nondeterministic_order(new),
         )
 
-    def _write_slice(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
+    def _write_slice(self, merged: PreparedMerge, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
         while True:
-            with suppress(TryAgain):
+            with suppress(RetryMerge):
                 return self._write_once(merged, schema, staged)
 
-    def _write_once(self, merged: Merged, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
+    def _write_once(self, merged: PreparedMerge, schema: pa.Schema, staged: Path) -> WrittenSlice | None:
         begun = monotonic()
         written = write_slice(
             merged.batches(),
@@ -214,9 +371,9 @@ class PayloadJob:
             reporter=_Part(self._reporter, rows=lambda rows: {"rows": rows}),
         )
         if written is None:
-            self._reporter.line(f"{self._payload.name}: no new rows")
+            self._reporter.log(f"{self._payload.name}: no new rows")
         else:
-            self._reporter.line(
+            self._reporter.log(
                 f"{self._payload.name}: read, merged and written, {written.rows:,} rows,"
                 f" {written.size:,} bytes in {monotonic() - begun:.1f} s"
             )
@@ -235,10 +392,10 @@ class PayloadJob:
         reporter, state = self._reporter, self._state
         source_state = self._payload.state or state.source_state
         if written is None and source_state == state.source_state:
-            reporter.line(f"{self._payload.name}: nothing changed")
+            reporter.log(f"{self._payload.name}: nothing changed")
             return state.head
         reporter.phase("commit")
-        reporter.check()
+        reporter.raise_if_cancelled()
         events: list[MetadataEvent] = []
         if written is not None and self._declared is None and schema is not None:
             events.append(SetDataSchema(schema=encode_schema(schema)))
@@ -263,7 +420,7 @@ class PayloadJob:
         )
         rows = written.rows if written is not None else 0
         took = monotonic() - self._begun
-        reporter.line(f"{self._payload.name}: block {head}, {rows:,} rows, in {took:.1f} s all in all")
+        reporter.log(f"{self._payload.name}: block {head}, {rows:,} rows, in {took:.1f} s all in all")
         reporter.committed(str(self._entry.id), str(head), "AddData", rows)
         if written is not None and self._merged is not None:
             self._merged.committed(written.offset_interval.end, str(written.physical_hash))
@@ -271,7 +428,7 @@ class PayloadJob:
 
 
 @contextmanager
-def _excerpts(prepared: Prepared, encoding: str | None) -> Iterator[None]:
+def _excerpts(prepared: PreparedFile, encoding: str | None) -> Iterator[None]:
     """Gives errors about a line of the file that line."""
     try:
         yield
@@ -317,20 +474,20 @@ class _Part(Reporter):
         self._whole = whole
         self._amounts = amounts
 
-    def amount(self, **amounts: Any) -> None:
+    def set_amounts(self, **amounts: Any) -> None:
         for name, said in self._amounts.items():
             if amounts.get(name) is not None:
-                self._whole.amount(**said(amounts[name]))
+                self._whole.set_amounts(**said(amounts[name]))
 
-    def line(self, text: str, level: str = "info") -> None:
-        self._whole.line(text, level)
+    def log(self, text: str, level: str = "info") -> None:
+        self._whole.log(text, level)
 
     @property
     def cancelled(self) -> bool:
         return self._whole.cancelled
 
-    def check(self) -> None:
-        self._whole.check()
+    def raise_if_cancelled(self) -> None:
+        self._whole.raise_if_cancelled()
 
     @contextmanager
     def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:

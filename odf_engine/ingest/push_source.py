@@ -1,59 +1,433 @@
-"""Which push source takes what is pushed (specification: AddPushSource, DisablePushSource)."""
+"""Pushes files into a root dataset through a push source."""
 
 from __future__ import annotations
 
-from odf_engine.errors import Unsupported, UsageError
-from odf_engine.metadata.model import AddPushSource, DatasetKind
-from odf_engine.workspace.workspace import DatasetEntry
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.chain.state import ChainState, ChainUpdate
+from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
+from odf_engine.data.schema_enforcement import match_columns
+from odf_engine.errors import BadData, Conflict, InvalidSchema, NotSynced, OdfError, UsageError
+from odf_engine.ingest.fetch.model import Payload, file_stamp, require_readable
+from odf_engine.ingest.payload import PayloadJob, data_columns
+from odf_engine.ingest.prep_step import Limits, PreparedFile
+from odf_engine.ingest.read.error_location import TextFile, shorten
+from odf_engine.ingest.read.read_step import ReadPlan, csv_file, declared_columns, first_row, read
+from odf_engine.metadata.model import (
+    AddPushSource,
+    Csv,
+    EsriShapefile,
+    GeoJson,
+    Json,
+    NdGeoJson,
+    NdJson,
+    Parquet,
+    ReadStep,
+    kind_of,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.spark import sql_types
+from odf_engine.spark.sql_types import arrow_schema
+from odf_engine.storage.atomic_files import translate_os_errors
+from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definition import select_push_source
+from odf_engine.workspace.trust import Trust
+from odf_engine.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.spark import SparkSession
+    from odf_engine.spark.runtime.session import SparkRuntime
 
 
-def push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
-    """The active push source of this name, or the only one.
+_MANY: Final = 50
+"""So many names are listed."""
+_SHAPES: Final = (GeoJson, NdGeoJson, EsriShapefile)
+_GEOMETRY: Final = "geometry"
+
+
+@dataclass(frozen=True)
+class PushedFileReader:
+    """Reads files with the columns that a push source takes.
+
+    Attributes:
+        step: how to read.
+        plain: the step is not the source's own: CSV has a header if its first line has a column's name.
+        columns: that the source takes; None where any will do.
+        optional: of them those that a push may always leave out.
+        operations: the name of the column that says what is done with a row.
+        ignore_unknown: leave out what is unknown, and make null what is missing.
+        limits: of what a format that is an archive may unpack to.
+    """
+
+    step: ReadStep
+    plain: bool
+    columns: pa.Schema | None
+    optional: tuple[str, ...]
+    operations: str
+    ignore_unknown: bool
+    limits: Limits
+
+    def read(
+        self, session: SparkSession, prepared: PreparedFile, folder: Path, reporter: Reporter
+    ) -> ReadPlan | None:
+        """Begins to read; None when there is nothing in the file at all.
+
+        Raises:
+            InvalidSchema: columns that are unknown, or missing; the message lists them.
+            BadData: the file is not of its format.
+        """
+        columns, step = self.columns, self.step
+        if columns is None or prepared.path.stat().st_size == 0:
+            return read(session, step, prepared, folder, reporter, limits=self.limits)
+        found: list[str] | None = None
+        if isinstance(step, Csv):
+            found = self._header(step, prepared)
+            step = step if found is None else replace(step, header=True)
+        elif isinstance(step, Parquet):
+            found = _parquet_names(prepared.path)
+        if found is None:
+            return self._read_keys(session, step, columns, prepared, folder, reporter)
+        places = match_columns(columns.names, found)
+        self._check(columns, found, prepared.name, reporter)
+        held = [
+            pa.field(name, pa.string()) if place is None else columns.field(place)
+            for name, place in zip(found, places, strict=True)
+        ]
+        if isinstance(step, Parquet):
+            held = [field for field, place in zip(held, places, strict=True) if place is not None]
+        step = replace(step, schema=None, odf_schema=None)
+        reading = read(session, step, prepared, folder, reporter, pa.schema(held))
+        return reading and self._in_order(reading, columns)
+
+    def _header(self, step: Csv, prepared: PreparedFile) -> list[str] | None:
+        """The names in the first line; None when it has none."""
+        if not step.header and not self.plain:
+            return None
+        names = [name.strip() for name in first_row(csv_file(step, prepared))]
+        folded = [name.casefold() for name in names]
+        if not step.header:
+            assert self.columns is not None
+            if not {name.casefold() for name in self.columns.names} & set(folded):
+                return None
+        double = next((name for at, name in enumerate(names) if folded[at] in folded[:at]), None)
+        if double is not None or "" in names:
+            raise InvalidSchema(
+                "the header lacks a name" if double is None else f"the header has '{double}' twice",
+                where=f"{prepared.name}: line 1",
+            )
+        return names or None
+
+    def _read_keys(
+        self,
+        session: SparkSession,
+        step: ReadStep,
+        columns: pa.Schema,
+        prepared: PreparedFile,
+        folder: Path,
+        reporter: Reporter,
+    ) -> ReadPlan | None:
+        """Files whose every row has names of its own, or none at all."""
+        absent: list[str] = []
+
+        def compare(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -> None:
+            if keys:
+                absent.extend(self._check(columns, keys, file.name, reporter))
+
+        reading = read(session, step, prepared, folder, reporter, columns, compare, self.limits)
+        gone = [name for name in absent if name in self.optional]
+        if reading is None or not gone:
+            return reading
+        return self._in_order(reading, pa.schema([field for field in columns if field.name not in gone]))
+
+    def _check(self, columns: pa.Schema, found: Collection[str], file: str, reporter: Reporter) -> list[str]:
+        """Compares names, in whatever case.
+
+        Returns: the columns that are not there.
+        """
+        there, known = {name.casefold() for name in found}, {name.casefold() for name in columns.names}
+        # Shapes are always there, and a source need not want them.
+        tacit = [_GEOMETRY] if isinstance(self.step, _SHAPES) else []
+        unknown = [name for name in found if name.casefold() not in known and name not in tacit]
+        missing = [name for name in columns.names if name.casefold() not in there]
+        wanted = [name for name in missing if name not in self.optional]
+        required = [name for name in wanted if not columns.field(name).nullable]
+        if any(name.casefold() == self.operations.casefold() for name in unknown):
+            # Without it, rows that take others back would be added.
+            raise InvalidSchema(
+                f"the rows say in a column '{self.operations}' what is done with each, and the source does"
+                " not take that column",
+                where=file,
+                hint=f"declare it in the source's read.schema, as {self.operations} STRING: odf add --update",
+            )
+        if required or ((unknown or wanted) and not self.ignore_unknown):
+            if unknown and isinstance(found, Mapping) and isinstance(self.step, NdJson):
+                file = f"{file}: line {found[unknown[0]]}"
+            raise self._mismatch(columns, unknown, wanted, required, file)
+        if unknown:
+            reporter.log(f"{file}: unknown columns are left out: {_listed(unknown)}", "warning")
+        if wanted:
+            reporter.log(f"{file}: missing columns are null: {_listed(wanted)}", "warning")
+        return missing
+
+    def _mismatch(
+        self, columns: pa.Schema, unknown: list[str], missing: list[str], required: list[str], where: str
+    ) -> InvalidSchema:
+        problems = [f"unknown: {_listed(unknown)}"] if unknown else []
+        problems += [f"missing: {_listed(missing)}"] if missing else []
+        hint = f"the source takes {_listed(columns.names)}"
+        folded = {name.casefold(): name for name in missing}
+        pairs = {
+            name: folded[close[0]]
+            for name in unknown
+            if (close := get_close_matches(name.casefold(), folded, n=1))
+        }
+        if pairs:
+            hint += "; is " + ", ".join(f"'{name}' '{close}'" for name, close in pairs.items()) + "?"
+        elif self.ignore_unknown:
+            hint += f"; {_listed(required)} may not be null"
+        elif not required:
+            hint += "; --ignore-unknown leaves out what is unknown and makes null what is missing"
+        return InvalidSchema(
+            "the columns are not those that the source takes; " + "; ".join(problems), where=where, hint=hint
+        )
+
+    def _in_order(self, reading: ReadPlan, columns: pa.Schema) -> ReadPlan:
+        """The rows with the columns of the source, what is missing as null; without what may be left out."""
+        held = arrow_schema(reading.frame.schema)
+        parts: list[str] = []
+        fields: list[pa.Field] = []
+        for field, place in zip(columns, match_columns(held.names, columns.names), strict=True):
+            if place is None and field.name in self.optional:
+                continue
+            value = (
+                sql_types.null(field.type, field.name)
+                if place is None
+                else sql_types.column(held.names[place])
+            )
+            parts.append(f"{value} AS {sql_types.column(field.name)}")
+            fields.append(field)
+        return ReadPlan(reading.frame.selectExpr(*parts), pa.schema(fields), reading.explain)
+
+
+def _parquet_names(path: Path) -> list[str] | None:
+    try:
+        return list(read_parquet_schema(path).names)
+    except (*UNREADABLE, InvalidSchema):
+        return None  # reading it says what is wrong
+
+
+def _listed(names: Iterable[str]) -> str:
+    names = list(names)
+    more = f" and {len(names) - _MANY} more" if len(names) > _MANY else ""
+    return ", ".join(map(shorten, names[:_MANY])) + more
+
+
+FORMATS: Final[dict[str, type[ReadStep]]] = {
+    "csv": Csv,
+    "json": Json,
+    "ndjson": NdJson,
+    "geojson": GeoJson,
+    "ndgeojson": NdGeoJson,
+    "parquet": Parquet,
+    "esrishapefile": EsriShapefile,
+}
+"""The formats by the names that people give them."""
+_ENDINGS: Final[dict[str, type[ReadStep]]] = {
+    ".csv": Csv,
+    ".ndjson": NdJson,
+    ".jsonl": NdJson,
+    ".json": Json,
+    ".geojson": GeoJson,
+    ".parquet": Parquet,
+}
+_JSON: Final = (Json, NdJson, GeoJson, NdGeoJson)
+_HEAD: Final = 4096
+
+
+def format_named(name: str) -> type[ReadStep]:
+    """The format of this name, in whatever case.
 
     Raises:
-        Unsupported: the dataset is not pushed to, or the source is of a newer specification.
-        UsageError: there are several, or none of that name.
+        UsageError: there is none.
+    """
+    try:
+        return FORMATS[name.lower()]
+    except KeyError:
+        raise UsageError(f"there is no format '{name}'", hint="formats: " + ", ".join(FORMATS)) from None
+
+
+def read_step_for(source: ReadStep, asked: str | None, path: Path, reporter: Reporter) -> ReadStep:
+    """How to read a file: the source's own step, or the plain step of another format with its columns.
+
+    Another format is one that is asked for, or else one that the end of the file's name tells. All that
+    belongs to the source's format alone, such as separators, does not count then. A CSV file that is
+    read in this way has a header if its first line has the name of a column; that is looked at when it
+    is read.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    wanted = format_named(asked) if asked is not None else _by_name(type(source), path)
+    if wanted is type(source):
+        return source
+    if asked is None:
+        own, other = kind_of(source), wanted.__name__  # type: ignore[arg-type]
+        reporter.log(f"{path.name} is read as {other}, as its name says, and not as {own}")
+    return replace(wanted(), schema=source.schema, odf_schema=source.odf_schema)
+
+
+def _by_name(own: type[ReadStep], path: Path) -> type[ReadStep]:
+    """The format that the end of a name stands for, where that cannot be the source's own.
+
+    Names ending in ``.json`` are given to JSON of all kinds: what is in the file decides then.
+    """
+    wanted = _ENDINGS.get(path.suffix.lower(), own)
+    if wanted is not Json or own in (Json, GeoJson, NdGeoJson):
+        return own if own is NdGeoJson and wanted in (NdJson, GeoJson) else wanted
+    with path.open("rb") as file:
+        head = file.read(_HEAD).removeprefix(b"\xef\xbb\xbf").lstrip()
+    return Json if head.startswith(b"[") else NdJson
+
+
+_PACKED: Final = {b"\x1f\x8b": "gzip -dc", b"PK\x03\x04": "unzip -p"}
+
+
+def push(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    *,
+    files: Sequence[Path],
+    source: str | None = None,
+    format: str | None = None,
+    event_time: Timestamp | None = None,
+    ignore_unknown: bool = False,
+    strict: bool = False,
+) -> ChainUpdate:
+    """Adds the rows of files to a root dataset, as one of its push sources says.
+
+    Args:
+        workspace: whose dataset it is.
+        entry: the dataset.
+        runtime: a started Spark.
+        reporter: hears of phases, amounts and commits, and is asked whether to stop.
+        files: what to read; each becomes at most one commit.
+        source: the push source's name; it may be left out when there is only one.
+        format: of the files, when it is not what the source or the file's name says.
+        event_time: of rows without one; by default the time of ingestion.
+        ignore_unknown: leave out columns that the source does not know, and make those that are missing
+            null, if they may be.
+        strict: a known key of a ledger with other values is an error.
+
+    Raises:
+        Cancelled: what was committed until then stays.
+        NotTrusted: somebody else's dataset, and what it runs was not allowed.
+        OdfError: the push failed. The files before the one that failed are in the dataset, and the hint
+            names them; of that one nothing is.
+    """
+    before = entry.dataset.state()
+    event = select_push_source(entry, source)
+    Trust(workspace).check(entry)
+    if format is not None:
+        format_named(format)
+    for path in files:
+        require_readable(path)
+    reporter.log(f"push source '{event.source_name}'")
+    done: list[str] = []
+    with translate_os_errors(workspace.odf), job_scratch_folder(workspace.odf / "cache") as job:
+        session = runtime.session()
+        for path in files:
+            payload = Payload(path, path.name, None, event_time, file_stamp(path))
+            try:
+                state = _unchanged(entry, event, path)
+                step = read_step_for(event.read, format, path, reporter)
+                _check_unpacked(path, step, entry)
+                columns = _columns(workspace, state, event, step, ignore_unknown)
+                effective = replace(event, read=step)
+                with payload_scratch_folder(job) as folder:
+                    PayloadJob(
+                        *(entry, effective, payload, session, folder, workspace.config, reporter),
+                        after=state.head,
+                        reader=columns.read,
+                        strict=strict,
+                    ).run()
+            except OdfError as error:
+                if isinstance(error, NotSynced):
+                    done.append(path.name)
+                _say_done(error, done)
+                raise
+            done.append(path.name)
+            reporter.raise_if_cancelled()
+    return ChainUpdate.from_states(before, entry.dataset.state())
+
+
+def _unchanged(entry: DatasetEntry, source: AddPushSource, path: Path) -> ChainState:
+    """The state of the dataset before a file.
+
+    Raises:
+        Conflict: the source is defined otherwise by now.
     """
     state = entry.dataset.state()
-    if state.kind is not DatasetKind.Root:
-        raise Unsupported(
-            f"{entry.alias} is a derivative dataset, and only root datasets can be pushed to",
-            hint="push into the datasets that it reads",
+    if state.push_sources.get(source.source_name) != source:
+        raise Conflict(
+            f"push source '{source.source_name}' changed while files were pushed",
+            where=path.name,
+            hint="push what is left again",
         )
-    if state.polling_source is not None or "SetPollingSource" in state.not_understood:
-        raise Unsupported(
-            f"{entry.alias} polls its source, so that nothing can be pushed into it",
-            hint=f"pull it: odf pull {entry.alias}",
-        )
-    sources = state.push_sources
-    for key, block in state.not_understood.items():
-        if key.startswith("AddPushSource ") and name in (None, key.removeprefix("AddPushSource ")):
-            raise Unsupported(
-                "the push source is of a kind that only a newer version understands", where=f"block {block}"
-            )
-    listed = ", ".join(f"'{each}'" for each in sorted(sources))
-    if name is None:
-        if len(sources) == 1:
-            return next(iter(sources.values()))
-        if sources:
-            raise UsageError(
-                f"{entry.alias} has {len(sources)} push sources: {listed}", hint="say which with --source"
-            )
-        raise Unsupported(
-            f"{entry.alias} has no push source{_disabled(entry, None)}",
-            hint="add an AddPushSource to its manifest: odf add --update MANIFEST",
-        )
-    if name not in sources:
-        problem = f"{entry.alias} has no push source '{name}'{_disabled(entry, name)}"
-        raise UsageError(problem, hint=f"it has {listed}" if sources else "it has none at all")
-    return sources[name]
+    return state
 
 
-def _disabled(entry: DatasetEntry, name: str | None) -> str:
-    """Says whether the source, or any, was there once."""
-    dataset = entry.dataset
-    for row in dataset.page(dataset.state().blocks, kinds={"DisablePushSource"}):
-        gone = getattr(dataset.block(row.hash).block.event, "source_name", None)
-        if name is None or gone == name:
-            return f": '{gone}' was disabled by block {row.sequence_number}"
-    return ""
+def _columns(
+    workspace: Workspace, state: ChainState, source: AddPushSource, step: ReadStep, ignore_unknown: bool
+) -> PushedFileReader:
+    """What the source takes: the columns that it declares, else those of the dataset."""
+    vocab = state.vocabulary
+    operations = vocab.operation_type_column
+    columns = declared_columns(step)
+    optional: list[str] = []
+    if columns is None and source.preprocess is None and (held := declared_schema(state)) is not None:
+        columns = data_columns(held, vocab).append(pa.field(operations, pa.int32()))
+        optional.append(vocab.event_time_column)
+    if source.preprocess is None:  # a query may count on the column being there
+        optional.append(operations)
+    names = [] if columns is None else columns.names
+    return PushedFileReader(
+        step=step,
+        plain=step is not source.read,
+        columns=columns,
+        optional=tuple(name for name in names if name.casefold() in {each.casefold() for each in optional}),
+        operations=operations,
+        ignore_unknown=ignore_unknown,
+        limits=Limits.of(workspace.config.prepare),
+    )
+
+
+def _check_unpacked(path: Path, step: ReadStep, entry: DatasetEntry) -> None:
+    """A push source has no prepare steps that could unpack a file."""
+    with path.open("rb") as file:
+        head = file.read(4)
+    for magic, command in _PACKED.items():
+        if head.startswith(magic) and not (isinstance(step, EsriShapefile) and magic.startswith(b"PK")):
+            raise BadData(
+                "is packed, and what is pushed is read as it is",
+                where=path.name,
+                hint=f"unpack it first: {command} {path.name} | odf ingest {entry.alias} -",
+            )
+
+
+def _say_done(error: OdfError, done: Sequence[str]) -> None:
+    """What a person has to know who would push the same files again."""
+    if done:
+        said = f"already in the dataset: {', '.join(done)}; push only the files after it"
+        error.hint = f"{error.hint}; {said}" if error.hint else said

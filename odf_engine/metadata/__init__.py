@@ -1,0 +1,3 @@
+"""The metadata model and its encodings: events and manifests, FlatBuffers, YAML with positions, JSON Schema,
+timestamps.
+"""

@@ -1,25 +1,510 @@
-"""Metadata blocks and engine messages as FlatBuffers (specification: Metadata Format, Block Hashing).
-
-A block is a Manifest whose content is a separately finished MetadataBlock; its hash covers all of
-the Manifest's bytes. Bytes that were received are kept as they are and never encoded again.
-"""
+"""FlatBuffers codec of blocks and engine messages, with a bounds-checked decoder."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import struct
+from collections.abc import Callable
+from datetime import date
+from enum import Enum
+from functools import cache
+from typing import Any, Final, NoReturn
 
+import flatbuffers
 import msgspec
+from flatbuffers import number_types as numbers
 
-from odf_engine.errors import MalformedBlock
+from odf_engine.errors import InvalidIdentity, MalformedBlock, Unsupported
+from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import ODF_METADATA_BLOCK
-from odf_engine.metadata._decode import Reader
-from odf_engine.metadata._encode import encode_root
+from odf_engine.metadata import model
+from odf_engine.metadata.descriptors import (
+    MAX_DEPTH,
+    BoolType,
+    BytesType,
+    EnumType,
+    FieldDescriptor,
+    FieldType,
+    InstantType,
+    IntegerType,
+    JsonType,
+    StringType,
+    TableType,
+    UnionType,
+    VectorType,
+    describe_table,
+    field_type_of,
+    json_depth,
+    union_of,
+    union_tag,
+)
 from odf_engine.metadata.model import Manifest, MetadataBlock, Model
-from odf_engine.metadata.wire import Table, shape_of
+from odf_engine.metadata.timestamp import Timestamp
+
+_FLAGS: Final = {
+    "Q": numbers.Uint64Flags,
+    "q": numbers.Int64Flags,
+    "I": numbers.Uint32Flags,
+    "i": numbers.Int32Flags,
+    "h": numbers.Int16Flags,
+}
+_DAY_NS: Final = 86_400 * 10**9
+
+
+def encode_root(value: model.Model, *, aligned: bool = True) -> bytes:
+    """``value`` as a finished buffer; a union's member goes into the wrapper table of its union.
+
+    ``aligned`` false leaves times where they fall, as block version 2 did.
+
+    Raises:
+        Unsupported: something within comes from a newer specification, or nests too deeply.
+        InvalidIdentity: a dataset reference starts like an id and is none.
+    """
+    writer = _Writer(aligned)
+    if union_tag(type(value)) is None:
+        root = writer.table(value)
+    else:
+        root = writer.wrapper(union_of(type(value)), value)
+    return writer.finish(root)
+
+
+class _Writer:
+    def __init__(self, aligned: bool) -> None:
+        self._builder = flatbuffers.Builder(512)
+        self._moment_alignment = 4 if aligned else 1
+        self._depth = 0
+
+    def finish(self, root: int) -> bytes:
+        self._builder.Finish(root)
+        return bytes(self._builder.Output())
+
+    def table(self, value: model.Model) -> int:
+        """Children first, then the fields, both in order of slots."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise Unsupported(f"data types must not nest deeper than {MAX_DEPTH} levels")
+        layout = describe_table(type(value))
+        values = [getattr(value, field.name) for field in layout.fields]
+        children = [
+            None if item is None else self._child(field.shape, item)
+            for field, item in zip(layout.fields, values, strict=True)
+        ]
+        self._builder.StartObject(layout.slots)
+        for field, item, child in zip(layout.fields, values, children, strict=True):
+            if item is not None:
+                self._field(field, item, child)
+        self._depth -= 1
+        return self._builder.EndObject()
+
+    def wrapper(self, union: UnionType, value: model.Model) -> int:
+        """A table around a union's value, for where a union cannot stand by itself."""
+        child = self._union_value(value)
+        self._builder.StartObject(2)
+        self._union_slots(0, union, value, child)
+        return self._builder.EndObject()
+
+    def _child(self, shape: FieldType, value: object) -> int | None:
+        match shape:
+            case StringType():
+                return self._builder.CreateString(_ref_text(value) if shape.is_ref else value)
+            case JsonType():
+                return self._builder.CreateString(msgspec.json.encode(value, order="sorted"))
+            case BytesType():
+                return self._builder.CreateByteVector(bytes(value))  # type: ignore[arg-type]
+            case TableType():
+                return self.table(value)  # type: ignore[arg-type]
+            case UnionType():
+                return self._union_value(value)  # type: ignore[arg-type]
+            case VectorType():
+                return self._vector(shape.item, value)  # type: ignore[arg-type]
+            case _:
+                return None
+
+    def _union_value(self, value: model.Model) -> int:
+        if isinstance(value, model.Opaque):
+            raise Unsupported(
+                f"{value.union} number {value.discriminant} comes from a newer specification "
+                "and cannot be written",
+                hint="blocks that were received are kept and passed on as they are",
+            )
+        return self.table(value)
+
+    def _vector(self, item: FieldType, values: list[object]) -> int:
+        if isinstance(item, UnionType):
+            offsets = [self.wrapper(item, value) for value in values]  # type: ignore[arg-type]
+        else:
+            offsets = [self._child(item, value) for value in values]
+        self._builder.StartVector(4, len(offsets), 4)
+        for offset in reversed(offsets):
+            self._builder.PrependUOffsetTRelative(offset)
+        return self._builder.EndVector()
+
+    def _field(self, field: FieldDescriptor, value: object, child: int | None) -> None:
+        # An optional scalar has no default, so that a zero is told from nothing.
+        default = None if field.optional else 0
+        match field.shape:
+            case IntegerType(format):
+                self._builder.PrependSlot(_FLAGS[format], field.slot, value, default)
+            case BoolType():
+                self._builder.PrependSlot(numbers.BoolFlags, field.slot, value, default)
+            case EnumType(enum, format):
+                index = list(enum).index(value)  # type: ignore[arg-type]
+                self._builder.PrependSlot(_FLAGS[format], field.slot, index, default)
+            case InstantType():
+                self._moment(field.slot, value)  # type: ignore[arg-type]
+            case UnionType() as union:
+                self._union_slots(field.slot, union, value, child)
+            case _:
+                self._offset(field.slot, child)
+
+    def _union_slots(self, slot: int, union: UnionType, value: object, child: int | None) -> None:
+        self._builder.PrependUint8Slot(slot, union.members.index(type(value)) + 1, 0)  # type: ignore[arg-type]
+        self._offset(slot + 1, child)
+
+    def _offset(self, slot: int, child: int | None) -> None:
+        self._builder.PrependUOffsetTRelative(child)
+        self._builder.Slot(slot)
+
+    def _moment(self, slot: int, value: Timestamp) -> None:
+        builder = self._builder
+        builder.Prep(self._moment_alignment, _MOMENT.size)
+        builder.head -= _MOMENT.size
+        _MOMENT.pack_into(builder.Bytes, builder.head, *_moment_parts(value))
+        builder.Slot(slot)
+
+
+def _moment_parts(moment: Timestamp) -> tuple[int, int, int, int]:
+    """Year, day of the year from 1, second of the day, nanosecond."""
+    days, rest = divmod(moment.ns, _DAY_NS)
+    day = date.fromordinal(_EPOCH_DAY + days)
+    return day.year, day.timetuple().tm_yday, rest // 10**9, rest % 10**9
+
+
+def _ref_text(value: object) -> str:
+    text = str(value)
+    return str(DatasetId.parse(text)) if text[: len(DID_PREFIX)].lower() == DID_PREFIX else text
+
+
+_MAX_SLOTS: Final = 128
+_MAX_NOTES: Final = 100  # to show; more would only take memory
+_U8: Final = struct.Struct("<B")
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+_VTABLE_HEAD: Final = struct.Struct("<HH")
+_SLOTS: Final = tuple(struct.Struct(f"<{count}H") for count in range(_MAX_SLOTS + 1))
+_MOMENT: Final = struct.Struct("<iHxxII")
+_EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
+_json_object: Final = msgspec.json.Decoder(dict[str, Any])
+_Read = Callable[["BufferDecoder", int], Any]
+
+
+class _Slot(msgspec.Struct, frozen=True, gc=False):
+    """How one field is read: where from, and what to do when it is absent."""
+
+    name: str
+    key: str
+    slot: int
+    width: int
+    read: _Read
+    union: bool
+    has_default: bool
+    default: Any
+
+
+class _Plan(msgspec.Struct, frozen=True, gc=False):
+    """How a table is read; ``build`` makes the value of the fields that were there."""
+
+    slots: tuple[_Slot, ...]
+    count: int
+    build: Callable[..., Any]
+    needs_one_of: tuple[str, ...]
+
+
+class BufferDecoder:
+    """Reads one buffer.
+
+    Attributes:
+        unknown: newer slots and union members that were met, such as ``event: slot 9``.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.unknown: list[str] = []
+        self._data = data
+        self._size = len(data)
+        self._path: list[str] = []
+        self._depth = 0
+        # Every object takes an offset of 4 bytes and its own bytes; the double is for vtables.
+        self._budget = 2 * len(data) + 64
+
+    def root(self, kind: type[model.Model] | UnionType) -> Any:
+        """The value of the buffer's root table: a table, or a union within its wrapper.
+
+        Raises:
+            MalformedBlock: whatever is wrong with the bytes.
+        """
+        plan = _wrapper_plan(kind) if isinstance(kind, UnionType) else _table_plan(kind)
+        try:
+            return self._table(self._follow(0), plan)
+        except struct.error:
+            self._fail("it leads past the end of the bytes")
+
+    def _fail(self, problem: str, hint: str | None = None) -> NoReturn:
+        where = "".join(self._path).removeprefix(".")
+        if not where:  # nothing of it could be read: not damaged, but something else
+            raise MalformedBlock(f"these are not the bytes of a block or message: {problem}", hint=hint)
+        raise MalformedBlock(problem, hint=hint, where=where)
+
+    def _charge(self, cost: int) -> None:
+        self._budget -= cost
+        if self._budget < 0:
+            self._fail("it holds more than its size allows")
+
+    def _note(self, what: str) -> None:
+        if len(self.unknown) < _MAX_NOTES:
+            self.unknown.append(("".join(self._path) + f": {what}").removeprefix(".").removeprefix(": "))
+
+    def _follow(self, at: int) -> int:
+        offset = _U32.unpack_from(self._data, at)[0]
+        if offset < 4 or at + offset > self._size:
+            self._fail("it leads to a place that cannot be")
+        return at + offset
+
+    def _table(self, at: int, plan: _Plan) -> Any:
+        data = self._data
+        vtable = at - _I32.unpack_from(data, at)[0]
+        if vtable < 0:
+            self._fail("its list of fields lies outside of the bytes")
+        vtable_size, size = _VTABLE_HEAD.unpack_from(data, vtable)
+        count = (vtable_size - 4) >> 1
+        if vtable_size & 1 or not 0 <= count <= _MAX_SLOTS:
+            self._fail("its list of fields has an impossible size")
+        if size < 4 or at + size > self._size:
+            self._fail("it has an impossible size")
+        offsets = _SLOTS[count].unpack_from(data, vtable + 4)
+        extra = count - plan.count
+        self._charge(4 if extra <= 0 else 4 + extra)
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            self._fail("it nests too deeply")
+        values = self._fields(at, size, offsets, plan)
+        self._depth -= 1
+        if extra > 0:
+            for slot in range(plan.count, count):
+                if offsets[slot]:
+                    self._note(f"slot {slot}")
+        if plan.needs_one_of and values.keys().isdisjoint(plan.needs_one_of):
+            self._fail(f"it has none of {', '.join(plan.needs_one_of)}")
+        return plan.build(**values)
+
+    def _fields(self, at: int, size: int, offsets: tuple[int, ...], plan: _Plan) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        path = self._path
+        count = len(offsets)
+        for field in plan.slots:
+            slot = field.slot
+            offset = offsets[slot] if slot < count else 0
+            if offset and field.union:
+                offset = self._member(at, size, offsets, field, values)
+            elif offset:
+                if offset < 4 or offset + field.width > size:
+                    path.append(field.key)
+                    self._fail("it lies outside of its table")
+                path.append(field.key)
+                values[field.name] = field.read(self, at + offset)
+                path.pop()
+            if not offset:
+                if field.has_default:
+                    if field.default is not None:
+                        values[field.name] = field.default
+                else:
+                    path.append(field.key)
+                    self._fail("it is missing")
+        return values
+
+    def _member(
+        self, at: int, size: int, offsets: tuple[int, ...], field: _Slot, values: dict[str, Any]
+    ) -> int:
+        """Reads a union's value; returns its number, 0 when there is none."""
+        self._path.append(field.key)
+        offset = offsets[field.slot]
+        if not 4 <= offset < size:
+            self._fail("it lies outside of its table")
+        number = self._data[at + offset]
+        if number:
+            offset = offsets[field.slot + 1] if field.slot + 1 < len(offsets) else 0
+            if offset < 4 or offset + 4 > size:
+                self._fail("it has a kind and no value")
+            values[field.name] = field.read(self, (at + offset) << 8 | number)
+        self._path.pop()
+        return number
+
+    # --- Readers of the shapes; ``at`` is where the field lies within its table ---------------
+
+    def _bytes(self, at: int) -> bytes:
+        start = self._follow(at)
+        length = _U32.unpack_from(self._data, start)[0]
+        end = start + 4 + length
+        if end > self._size:
+            self._fail("it is longer than the bytes that are left")
+        self._charge(4 + length)
+        return self._data[start + 4 : end]
+
+    def _text(self, at: int) -> str:
+        try:
+            return str(self._bytes(at), "utf-8")
+        except UnicodeDecodeError:
+            self._fail("its text is not UTF-8")
+
+    def _json(self, at: int) -> dict[str, Any]:
+        try:
+            value = _json_object.decode(self._bytes(at))
+        except (msgspec.MsgspecError, RecursionError, ValueError):
+            self._fail("its text is not a JSON object")
+        if json_depth(value) > MAX_DEPTH:
+            self._fail("it nests too deeply")
+        return value
+
+    def _moment(self, at: int) -> Timestamp:
+        year, day, second, ns = _MOMENT.unpack_from(self._data, at)
+        if not (1 <= year <= 9999 and 1 <= day <= 366 and second < 86_400 and ns < 10**9):
+            self._fail("it is not a time")
+        first = date(year, 1, 1).toordinal()
+        if day == 366 and date(year, 12, 31).toordinal() - first != 365:
+            self._fail("it is not a time")
+        return Timestamp(((first + day - 1 - _EPOCH_DAY) * 86_400 + second) * 10**9 + ns)
+
+    def _vector(self, at: int, item: _Read) -> list[Any]:
+        start = self._follow(at)
+        length = _U32.unpack_from(self._data, start)[0]
+        if start + 4 + 4 * length > self._size:
+            self._fail("it is longer than the bytes that are left")
+        self._charge(4)
+        values: list[Any] = []
+        path = self._path
+        for index in range(length):
+            path.append(f"[{index}]")
+            values.append(item(self, start + 4 + 4 * index))
+            path.pop()
+        return values
+
+
+# --- Plans -----------------------------------------------------------------------------------
+
+
+@cache
+def _table_plan(kind: type[model.Model]) -> _Plan:
+    layout = describe_table(kind)
+    slots: list[_Slot] = []
+    for field in layout.fields:
+        read, width, zero = _reader_of(field.shape)
+        slots.append(
+            _Slot(
+                name=field.name,
+                key="." + field.key,
+                slot=field.slot,
+                width=width,
+                read=read,
+                union=isinstance(field.shape, UnionType),
+                has_default=field.optional or zero is not None,
+                default=None if field.optional else zero,
+            )
+        )
+    return _Plan(tuple(slots), layout.slots, kind, kind.NEEDS_ONE_OF)
+
+
+@cache
+def _wrapper_plan(union: UnionType) -> _Plan:
+    read, width, _ = _reader_of(union)
+    slot = _Slot(
+        name="value", key="", slot=0, width=width, read=read, union=True, has_default=False, default=None
+    )
+    return _Plan((slot,), 2, lambda value: value, ())
+
+
+def _reader_of(shape: FieldType) -> tuple[_Read, int, Any]:
+    """How a shape is read, its width within the table, and what its absence means, if anything."""
+    match shape:
+        case IntegerType(format):
+            return _number_reader(format), struct.calcsize("<" + format), 0
+        case BoolType():
+            return (lambda reader, at: reader._data[at] != 0), 1, False
+        case EnumType(enum, format):
+            return _choice_reader(enum, format), struct.calcsize("<" + format), next(iter(enum))
+        case InstantType():
+            return BufferDecoder._moment, _MOMENT.size, None
+        case StringType():
+            return BufferDecoder._text, 4, None
+        case JsonType():
+            return BufferDecoder._json, 4, None
+        case BytesType(kind):
+            return (BufferDecoder._bytes if kind is bytes else _value_reader(kind)), 4, None
+        case TableType(kind):
+            return _table_reader(kind), 4, None
+        case UnionType():
+            return _union_reader(shape), 1, None
+        case VectorType(item):
+            return _vector_reader(item), 4, None
+
+
+def _number_reader(format: str) -> _Read:
+    unpack = struct.Struct("<" + format).unpack_from
+    return lambda reader, at: unpack(reader._data, at)[0]
+
+
+def _choice_reader(enum: type[Enum], format: str) -> _Read:
+    unpack = struct.Struct("<" + format).unpack_from
+    members = tuple(enum)
+
+    def read(reader: BufferDecoder, at: int) -> Enum:
+        number = unpack(reader._data, at)[0]
+        if not 0 <= number < len(members):
+            reader._fail(f"{number} is no {enum.__name__}")
+        return members[number]
+
+    return read
+
+
+def _value_reader(kind: type[Any]) -> _Read:
+    parse = kind.from_bytes
+
+    def read(reader: BufferDecoder, at: int) -> Any:
+        data = reader._bytes(at)
+        try:
+            return parse(data)
+        except InvalidIdentity as error:
+            reader._fail(error.message, error.hint)
+
+    return read
+
+
+def _table_reader(kind: type[model.Model]) -> _Read:
+    return lambda reader, at: reader._table(reader._follow(at), _table_plan(kind))
+
+
+def _wrapper_reader(union: UnionType) -> _Read:
+    return lambda reader, at: reader._table(reader._follow(at), _wrapper_plan(union))
+
+
+def _union_reader(union: UnionType) -> _Read:
+    """Takes position and number in one argument, as ``position << 8 | number``."""
+    members = union.members
+
+    def read(reader: BufferDecoder, place: int) -> Any:
+        number = place & 0xFF
+        if number > len(members):
+            reader._note(f"member {number}")
+            return model.Opaque(union.name, number)
+        return reader._table(reader._follow(place >> 8), _table_plan(members[number - 1]))
+
+    return read
+
+
+def _vector_reader(item: FieldType) -> _Read:
+    read_item = _wrapper_reader(item) if isinstance(item, UnionType) else _reader_of(item)[0]
+    return lambda reader, at: reader._vector(at, read_item)
+
 
 BLOCK_VERSION: Final = 3
 """The version that blocks are written in; version 2 differs in how times are aligned."""
-
 READABLE_VERSIONS: Final = (2, 3)
 
 
@@ -54,10 +539,10 @@ def decode_block(data: bytes) -> DecodedBlock:
     Raises:
         MalformedBlock: whatever is wrong with them; ``where`` names the field.
     """
-    outer = Reader(data)
+    outer = BufferDecoder(data)
     manifest: Manifest = outer.root(Manifest)
     _check_manifest(manifest)
-    inner = Reader(manifest.content)
+    inner = BufferDecoder(manifest.content)
     block: MetadataBlock = inner.root(MetadataBlock)
     unknown = [f"manifest: {name}" for name in outer.unknown] + inner.unknown
     return DecodedBlock(block, manifest.version, tuple(unknown))
@@ -91,5 +576,5 @@ def decode_table(data: bytes, kind: Any) -> Any:
     Raises:
         MalformedBlock: whatever is wrong with the bytes.
     """
-    shape, _ = shape_of(kind)
-    return Reader(data).root(shape.type if isinstance(shape, Table) else shape)  # type: ignore[arg-type]
+    shape, _ = field_type_of(kind)
+    return BufferDecoder(data).root(shape.type if isinstance(shape, TableType) else shape)  # type: ignore[arg-type]

@@ -1,20 +1,4 @@
-"""Every event, step, fragment and manifest of ODF 0.34.1 (specification: Reference Information).
-
-Each class is declared once, and its order of fields is the order of slots in the FlatBuffers
-schema. From this declaration come the bytes (``metadata.flatbuffers``), the YAML manifests
-(``metadata.yaml``) and the JSON Schema (``metadata.json_schema``). How a declaration reads:
-
-- a tagged struct is a member of a union; its discriminant is its place in the union, from 1;
-- an untagged struct is a table; ``list`` is a vector; ``str`` a string;
-- ``Multihash``, ``DatasetId`` and ``bytes`` are byte vectors, ``Timestamp`` a 16-byte struct;
-- ``U64``, ``I32`` … are scalars: without ``| None`` a zero is not written, with it always;
-- an enum's number is its place, from 0, and has 32 bits unless ``Meta`` says otherwise;
-- ``NEEDS_ONE_OF`` names fields of which at least one has to be there;
-- ``TEXT_ONLY`` names fields that have no slot: a shorter way to write another field in a definition.
-
-Fields and union members that came after 0.34.1 follow the older ones, so that newer blocks can be
-read; a table that uses them goes by the newer field names (``NEWER_NAMES``) in its text form.
-"""
+"""The metadata model of ODF 0.34.1: every event, step, fragment, manifest and engine message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moments in UTC with nanosecond precision (RFC 3339 text; specification: date-time)."""
+"""UTC timestamps with nanosecond precision, and parsing of times as people type them."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import time
 from datetime import UTC, datetime, timedelta
 from functools import total_ordering
 from typing import Final, Self
+
+from odf_engine.errors import UsageError
 
 _TEXT: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
@@ -109,3 +111,36 @@ class Timestamp:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (Timestamp, (self.ns,))
+
+
+_MOMENT: Final = re.compile(
+    r"(\d{4})-(\d\d?)(?:-(\d\d?)(?:[T ](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?Z?", re.ASCII
+)
+_HINT: Final = "write 2026-03-01, 2026-03-01 14:00 (UTC) or 2026-03-01T14:00:00Z"
+
+
+def looks_like_time(text: str) -> bool:
+    """Whether a text is meant as a time: blocks are not named so."""
+    return re.match(r"\d{4}-\d", text.strip()) is not None
+
+
+def parse_user_time(text: str) -> Timestamp:
+    """A moment that was typed: RFC 3339, or a month, day or time of day in UTC, at its beginning.
+
+    Raises:
+        UsageError: it is none.
+    """
+    text = text.strip()
+    try:
+        return Timestamp.parse(text.replace(" ", "T", 1))
+    except ValueError:
+        found = _MOMENT.fullmatch(text)
+    if found is None:
+        raise UsageError(f"'{text}' is not a time", hint=_HINT)
+    year, month, day, hour, minute, second = (int(part) if part else 0 for part in found.groups()[:6])
+    try:
+        start = datetime(year, month, day if found[3] else 1, hour % 24, minute, second, tzinfo=UTC)
+        moment = Timestamp.from_datetime(start + timedelta(days=hour // 24))
+        return Timestamp(moment.ns + int((found[7] or "").ljust(9, "0")))
+    except (ValueError, OverflowError) as error:
+        raise UsageError(f"'{text}' is no day or time: {error}", hint=_HINT) from None

@@ -1,26 +1,594 @@
-"""Manifests, blocks and events as YAML (specification: Manifests, Metadata Reference)."""
+"""YAML codec of manifests, blocks and events; reports errors with line and column."""
 
 from __future__ import annotations
 
+import base64
+import binascii
+import difflib
+import math
+import re
+from collections.abc import Iterable, Iterator
 from collections.abc import Mapping as Versions
+from enum import Enum
 from typing import Any, Final
 
-from odf_engine.errors import InvalidManifest
-from odf_engine.metadata._nodes import Mapping, Node, Scalar, parse_documents
-from odf_engine.metadata._read_text import BAD, TextReader, closest
-from odf_engine.metadata._write_text import to_plain, to_yaml
-from odf_engine.metadata.model import DatasetSnapshot, MetadataBlock, MetadataEvent, Model
-from odf_engine.metadata.wire import shape_of
+import msgspec
+import yaml
 
-__all__ = [
-    "block_to_yaml",
-    "read_block_manifest",
-    "read_event",
-    "read_manifests",
-    "snapshot_to_yaml",
-    "to_plain",
-    "to_yaml",
-]
+from odf_engine.errors import InvalidIdentity, InvalidManifest
+from odf_engine.identity.did import DID_PREFIX, DatasetId
+from odf_engine.metadata.descriptors import (
+    MAX_DEPTH,
+    MAX_TEXT_DEPTH,
+    BoolType,
+    BytesType,
+    EnumType,
+    FieldDescriptor,
+    FieldType,
+    InstantType,
+    IntegerType,
+    JsonType,
+    StringType,
+    TableDescriptor,
+    TableType,
+    UnionType,
+    VectorType,
+    accepted_spellings,
+    describe_table,
+    field_type_of,
+    json_depth,
+    union_tag,
+)
+from odf_engine.metadata.model import DatasetSnapshot, MetadataBlock, MetadataEvent, Model
+from odf_engine.metadata.timestamp import Timestamp
+
+_Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_INT: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
+_NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
+_WORDS: Final = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_MAX_DIGITS: Final = 400
+
+
+class Node(msgspec.Struct):
+    """A place in the text; line and column count from 1."""
+
+    line: int
+    column: int
+
+
+class Scalar(Node):
+    """A single value; ``plain`` when it was not quoted, so that it may be a number."""
+
+    text: str
+    plain: bool
+
+    @property
+    def value(self) -> str | int | float | bool | None:
+        """What the scalar means."""
+        return resolve_plain_scalar(self.text) if self.plain else self.text
+
+    @property
+    def is_null(self) -> bool:
+        """Whether it stands for nothing."""
+        return self.plain and self.value is None
+
+
+class Sequence(Node):
+    """A list."""
+
+    items: list[Node] = msgspec.field(default_factory=list)
+
+
+class Mapping(Node):
+    """Keys and values, in order, duplicates and all."""
+
+    entries: list[tuple[Scalar, Node]] = msgspec.field(default_factory=list)
+
+
+def resolve_plain_scalar(text: str) -> str | int | float | bool | None:
+    """What an unquoted scalar means (YAML 1.2, core schema)."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if len(text) <= _MAX_DIGITS:
+        if _INT.fullmatch(text):
+            return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
+        if _FLOAT.fullmatch(text):
+            return float(text)
+        if _NOT_FINITE.fullmatch(text):
+            return float(text.replace(".", ""))
+    return text
+
+
+def parse_documents(text: str | bytes, source: str) -> list[Node]:
+    """The root nodes of all documents in ``text`` that are not empty.
+
+    Raises:
+        InvalidManifest: not UTF-8, not YAML, or more than the subset.
+    """
+    decoded = _decoded(text, source)
+    try:
+        roots = list(_Composer(source).documents(yaml.parse(decoded, Loader=_Loader)))
+    except yaml.MarkedYAMLError as error:
+        raise _not_yaml(error, decoded, source) from error
+    except yaml.reader.ReaderError as error:
+        character = error.character if isinstance(error.character, str) else chr(error.character)
+        line, column = _place(decoded, decoded.find(character))
+        raise InvalidManifest(
+            f"the character U+{ord(character):04X} must not stand in YAML as it is",
+            hint='write it as an escape within double quotes, such as "\\u0007"',
+            where=f"{source}:{line}:{column}",
+        ) from error
+    return [root for root in roots if not (isinstance(root, Scalar) and root.is_null)]
+
+
+def _decoded(text: str | bytes, source: str) -> str:
+    if isinstance(text, str):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            line, column = _place(text, error.start)
+            raise InvalidManifest(
+                "the text is not valid Unicode", where=f"{source}:{line}:{column}"
+            ) from error
+        return text
+    try:
+        return str(text, "utf-8-sig")
+    except UnicodeDecodeError as error:
+        line, column = _place(text[: error.start].decode(), error.start)
+        raise InvalidManifest(
+            "the file is not UTF-8 text", hint="save it as UTF-8", where=f"{source}:{line}:{column}"
+        ) from error
+
+
+def _place(text: str, index: int) -> tuple[int, int]:
+    before = text[: max(index, 0)]
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
+
+
+def _not_yaml(error: yaml.MarkedYAMLError, text: str, source: str) -> InvalidManifest:
+    mark = error.problem_mark or error.context_mark
+    problem = " ".join(part for part in (error.context, error.problem) if part)
+    if mark is None:
+        return InvalidManifest(f"this is not YAML: {problem}", where=source)
+    line = text.splitlines()[mark.line : mark.line + 1]
+    tab = line and line[0][mark.column : mark.column + 1] == "\t"
+    hint = "YAML is indented with spaces, not with tabs" if tab else None
+    where = f"{source}:{mark.line + 1}:{mark.column + 1}"
+    return InvalidManifest(f"this is not YAML: {problem}", hint=hint, where=where)
+
+
+class _Composer:
+    """Builds trees from the parser's events, without recursion."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+
+    def documents(self, events: Iterator[yaml.Event]) -> Iterator[Node]:
+        stack: list[Sequence | Mapping] = []
+        keys: list[Scalar | None] = []
+        for event in events:
+            if isinstance(event, yaml.AliasEvent):
+                self._refuse(event, "aliases (*name) are not supported", "write the value out again")
+            elif isinstance(event, yaml.NodeEvent):
+                node = self._node(event)
+                if stack:
+                    self._attach(stack[-1], keys, node, event)
+                else:
+                    yield node
+                if isinstance(node, Sequence | Mapping):
+                    stack.append(node)
+                    keys.append(None)
+                    if len(stack) > MAX_TEXT_DEPTH:
+                        self._refuse(event, "this nests too deeply", None)
+            elif isinstance(event, yaml.CollectionEndEvent):
+                stack.pop()
+                keys.pop()
+
+    def _node(self, event: yaml.NodeEvent) -> Node:
+        tag = getattr(event, "tag", None)
+        if event.anchor is not None:
+            self._refuse(event, f"anchors (&{event.anchor}) are not supported", "write the value out")
+        if tag is not None:
+            self._refuse(event, f"tags ({tag}) are not supported", "leave it out, or quote the text")
+        line, column = event.start_mark.line + 1, event.start_mark.column + 1
+        if isinstance(event, yaml.ScalarEvent):
+            return Scalar(line, column, event.value, plain=not event.style)
+        return Mapping(line, column) if isinstance(event, yaml.MappingStartEvent) else Sequence(line, column)
+
+    def _attach(
+        self, parent: Sequence | Mapping, keys: list[Scalar | None], node: Node, event: yaml.NodeEvent
+    ) -> None:
+        if isinstance(parent, Sequence):
+            parent.items.append(node)
+        elif (key := keys[-1]) is not None:
+            parent.entries.append((key, node))
+            keys[-1] = None
+        elif isinstance(node, Scalar):
+            keys[-1] = node
+        else:
+            self._refuse(event, "a key has to be text", None)
+
+    def _refuse(self, event: yaml.Event, message: str, hint: str | None) -> None:
+        mark = event.start_mark
+        raise InvalidManifest(message, hint=hint, where=f"{self._source}:{mark.line + 1}:{mark.column + 1}")
+
+
+INVALID: Final[Any] = object()
+"""Stands for a value that could not be read; its problem has been noted."""
+_MAX_SHOWN: Final = 20
+
+
+def closest_match(word: str, known: Iterable[str]) -> str | None:
+    """The known word that ``word`` was probably meant to be."""
+    by_lower = {name.lower().replace("_", ""): name for name in known}
+    found = difflib.get_close_matches(word.lower().replace("_", ""), by_lower, n=1)
+    return by_lower[found[0]] if found else None
+
+
+class ModelReader:
+    """Reads the trees of one source, and gathers what is wrong with them.
+
+    A ``definition`` may use the fields that have a place in texts alone.
+    """
+
+    def __init__(self, source: str, *, definition: bool = False) -> None:
+        self._source = source
+        self._definition = definition
+        self._problems: list[tuple[int, int, str, str | None]] = []
+
+    def add_problem(self, node: Node, path: str, message: str, hint: str | None = None) -> Any:
+        """Remembers a problem; returns ``BAD``."""
+        text = f"{path}: {message}" if path else message
+        self._problems.append((node.line, node.column, text, hint))
+        return INVALID
+
+    def raise_problems(self) -> None:
+        """Ends the reading.
+
+        Raises:
+            InvalidManifest: with all problems, when there were any.
+        """
+        if not self._problems:
+            return
+        problems = sorted(self._problems, key=lambda problem: problem[:2])
+        line, column, first, hint = problems[0]
+        message = first
+        if len(problems) > 1:
+            message += f" ({hint})" if hint else ""
+            hint = None
+        for at_line, at_column, text, its_hint in problems[1:_MAX_SHOWN]:
+            message += f"\n{self._source}:{at_line}:{at_column}: {text}"
+            message += f" ({its_hint})" if its_hint else ""
+        if len(problems) > _MAX_SHOWN:
+            message += f"\n… and {len(problems) - _MAX_SHOWN} more"
+        raise InvalidManifest(message, hint=hint, where=f"{self._source}:{line}:{column}")
+
+    # --- Tables and unions ----------------------------------------------------------------
+
+    def read(self, shape: FieldType, node: Node, path: str) -> Any:
+        """The value at ``node``, or ``BAD``."""
+        match shape:
+            case TableType(kind):
+                return self.table(describe_table(kind), node, path)
+            case UnionType():
+                return self._union(shape, node, path)
+            case VectorType(item):
+                return self._vector(item, node, path)
+            case JsonType():
+                return self._json_object(node, path)
+        if not isinstance(node, Scalar):
+            return self.add_problem(node, path, f"expected {_called(shape)}, found {_found(node)}")
+        match shape:
+            case StringType():
+                return self._text(shape, node, path)
+            case IntegerType():
+                return self._number(shape, node, path)
+            case BoolType():
+                value = node.value
+                return value if isinstance(value, bool) else self._unexpected(shape, node, path)
+            case EnumType(enum):
+                return self._choice(enum, node, path)
+            case InstantType():
+                return self._moment(node, path)
+            case BytesType():
+                return self._blob(shape, node, path)
+
+    def table(self, layout: TableDescriptor, node: Node, path: str) -> Any:
+        """A table from a mapping, or ``BAD``."""
+        if not isinstance(node, Mapping):
+            return self.add_problem(node, path, f"expected {layout.type.__name__}, found {_found(node)}")
+        known = _fields_by_key(layout, self._definition)
+        values: dict[str, Any] = {}
+        seen: set[str] = set()
+        for key, child in node.entries:
+            if layout.tag is not None and key.text == "kind":
+                if "" in seen:
+                    self.add_problem(key, path, "the field 'kind' is there twice")
+                seen.add("")
+                continue
+            field = _fitting(known.get(key.text, ()), child)
+            if field is None:
+                self.add_problem(key, path, f"unknown field '{key.text}'", _suggest(key.text, known))
+            elif field.name in seen:
+                self.add_problem(key, path, f"the field '{key.text}' is there twice")
+            else:
+                seen.add(field.name)
+                values[field.name] = self._field(field, child, f"{path}.{key.text}" if path else key.text)
+        return self._built(layout, node, path, values)
+
+    def _built(self, layout: TableDescriptor, node: Node, path: str, values: dict[str, Any]) -> Any:
+        for field in layout.fields:
+            if not field.optional and field.name not in values:
+                values[field.name] = self.add_problem(node, path, f"the field '{field.key}' is missing")
+        needed = layout.type.NEEDS_ONE_OF
+        if needed and all(values.get(name) is None for name in needed):
+            keys = " or ".join(f"'{field.newer_key}'" for field in layout.fields if field.name in needed)
+            return self.add_problem(node, path, f"one of the fields {keys} has to be there")
+        if any(value is INVALID for value in values.values()):
+            return INVALID
+        return layout.type(**values)
+
+    def _field(self, field: FieldDescriptor, node: Node, path: str) -> Any:
+        if not (isinstance(node, Scalar) and node.is_null):
+            return self.read(field.shape, node, path)
+        return None if field.optional else self.add_problem(node, path, "it has no value, and needs one")
+
+    def _union(self, union: UnionType, node: Node, path: str) -> Any:
+        if not isinstance(node, Mapping):
+            return self.add_problem(
+                node, path, f"expected a {union.name} with a 'kind', found {_found(node)}"
+            )
+        by_tag = {union_tag(member) or "": member for member in union.members}
+        kinds = [value for key, value in node.entries if key.text == "kind"]
+        if not kinds:
+            choices = ", ".join(by_tag)
+            return self.add_problem(node, path, f"the field 'kind' is missing, which is one of {choices}")
+        tag = self._spelled(kinds[0], by_tag, union.name, f"{path}.kind" if path else "kind")
+        return INVALID if tag is None else self.table(describe_table(by_tag[tag]), node, path)
+
+    def _spelled(self, node: Node, names: Iterable[str], what: str, path: str) -> str | None:
+        """Which of ``names`` the node spells, in an accepted way; None after noting the problem."""
+        if not isinstance(node, Scalar) or not isinstance(node.value, str):
+            self.add_problem(node, path, f"expected one of {', '.join(names)}, found {_found(node)}")
+            return None
+        for name in names:
+            if node.text in accepted_spellings(name):
+                return name
+        self.add_problem(node, path, f"'{node.text}' is no {what}", _suggest(node.text, names))
+        return None
+
+    def _vector(self, item: FieldType, node: Node, path: str) -> Any:
+        if not isinstance(node, Sequence):
+            return self.add_problem(node, path, f"expected a list, found {_found(node)}")
+        values = [self.read(item, child, f"{path}[{index}]") for index, child in enumerate(node.items)]
+        return INVALID if any(value is INVALID for value in values) else values
+
+    # --- Scalars --------------------------------------------------------------------------
+
+    def _unexpected(self, shape: FieldType, node: Scalar, path: str, hint: str | None = None) -> Any:
+        return self.add_problem(node, path, f"expected {_called(shape)}, found {_found(node)}", hint)
+
+    def _text(self, shape: StringType, node: Scalar, path: str) -> Any:
+        if not isinstance(node.value, str):
+            return self._unexpected(shape, node, path, f"quote it: '{node.text}'")
+        if shape.is_ref and node.text[: len(DID_PREFIX)].lower() == DID_PREFIX:
+            return INVALID if self._parsed(DatasetId.parse, node, path) is INVALID else node.text
+        return node.text
+
+    def _number(self, shape: IntegerType, node: Scalar, path: str) -> Any:
+        value = node.value
+        if not isinstance(value, int) or isinstance(value, bool):
+            return self._unexpected(shape, node, path)
+        if not shape.low <= value <= shape.high:
+            return self.add_problem(node, path, f"{value} is not between {shape.low} and {shape.high}")
+        return value
+
+    def _choice(self, enum: type[Enum], node: Scalar, path: str) -> Any:
+        name = self._spelled(node, [member.name for member in enum], enum.__name__, path)
+        return INVALID if name is None else enum[name]
+
+    def _moment(self, node: Scalar, path: str) -> Any:
+        try:
+            return Timestamp.parse(node.text)
+        except ValueError as error:
+            return self.add_problem(node, path, str(error))
+
+    def _blob(self, shape: BytesType, node: Scalar, path: str) -> Any:
+        if not isinstance(node.value, str):
+            return self._unexpected(shape, node, path)
+        if not issubclass(shape.type, bytes):
+            return self._parsed(shape.type.parse, node, path)
+        try:
+            return base64.b64decode(node.text, validate=True)
+        except (binascii.Error, ValueError) as error:
+            return self.add_problem(node, path, f"it is not base64: {error}")
+
+    def _parsed(self, parse: Any, node: Scalar, path: str) -> Any:
+        try:
+            return parse(node.text)
+        except InvalidIdentity as error:
+            return self.add_problem(node, path, error.message, error.hint)
+
+    # --- JSON -----------------------------------------------------------------------------
+
+    def _json_object(self, node: Node, path: str) -> Any:
+        if not isinstance(node, Mapping):
+            return self.add_problem(node, path, f"expected an object, found {_found(node)}")
+        value = self._json(node, path)
+        if value is not INVALID and json_depth(value) > MAX_DEPTH:
+            return self.add_problem(node, path, "this nests too deeply")
+        return value
+
+    def _json(self, node: Node, path: str) -> Any:
+        if isinstance(node, Sequence):
+            items = [self._json(child, f"{path}[{index}]") for index, child in enumerate(node.items)]
+            return INVALID if any(item is INVALID for item in items) else items
+        if isinstance(node, Mapping):
+            return self._json_members(node, path)
+        assert isinstance(node, Scalar)
+        value = node.value
+        if isinstance(value, float) and not math.isfinite(value):
+            return self.add_problem(node, path, f"{node.text} is no number that JSON knows")
+        return value
+
+    def _json_members(self, node: Mapping, path: str) -> Any:
+        members: dict[str, Any] = {}
+        for key, child in node.entries:
+            if not isinstance(key.value, str):
+                self.add_problem(
+                    key, path, f"expected text as a key, found {_found(key)}", f"quote it: '{key.text}'"
+                )
+                members[key.text] = INVALID
+            elif key.text in members:
+                members[key.text] = self.add_problem(key, path, f"the field '{key.text}' is there twice")
+            else:
+                members[key.text] = self._json(child, f"{path}.{key.text}")
+        return INVALID if any(value is INVALID for value in members.values()) else members
+
+
+def _fields_by_key(layout: TableDescriptor, definition: bool) -> dict[str, tuple[FieldDescriptor, ...]]:
+    known: dict[str, tuple[FieldDescriptor, ...]] = {}
+    for field in (*layout.fields, *(layout.text_fields if definition else ())):
+        for key in field.keys:
+            known[key] = (*known.get(key, ()), field)
+    return known
+
+
+def _fitting(fields: Iterable[FieldDescriptor], node: Node) -> FieldDescriptor | None:
+    """The field that a key means: since a renaming, a key may mean two, told apart by their values."""
+    fields = tuple(fields)
+    fitting = (field for field in fields if isinstance(node, _node_type(field.shape)))
+    return next(fitting, fields[0] if fields else None)
+
+
+def _node_type(shape: FieldType) -> type[Node]:
+    if isinstance(shape, VectorType):
+        return Sequence
+    return Mapping if isinstance(shape, TableType | UnionType | JsonType) else Scalar
+
+
+def _suggest(word: str, known: Iterable[str]) -> str:
+    known = tuple(known)
+    guess = closest_match(word, known)
+    if guess is not None:
+        return f"did you mean '{guess}'?"
+    return f"known are: {', '.join(known)}" if known else "there are none"
+
+
+def _called(shape: FieldType) -> str:
+    match shape:
+        case IntegerType():
+            return "a whole number"
+        case BoolType():
+            return "true or false"
+        case EnumType(enum):
+            return f"one of {', '.join(member.name for member in enum)}"
+        case InstantType():
+            return "a time, such as 2024-01-31T12:00:00Z"
+        case BytesType(kind) if kind is bytes:
+            return "bytes in base64"
+        case BytesType(kind):
+            return f"a {kind.__name__}"
+        case _:
+            return "text"
+
+
+def _found(node: Node) -> str:
+    if isinstance(node, Sequence):
+        return "a list"
+    if isinstance(node, Mapping):
+        return "a mapping"
+    assert isinstance(node, Scalar)
+    value = node.value
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return f"the truth value {node.text}"
+    if isinstance(value, int | float):
+        return f"the number {node.text}"
+    return f"the text '{value if len(value) <= 60 else value[:57] + '…'}'"
+
+
+# What may stand in YAML as it is; everything else is escaped (some readers even end lines at U+0085), or
+# quoted, so that it can be escaped on its way to a terminal (bidirectional controls).
+_ORDINARY: Final = re.compile(
+    r"[\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe"
+    r"\U00010000-\U0010ffff]*"
+)
+
+# Text that readers of YAML 1.1 take for a day.
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
+
+
+def to_builtins(value: Model) -> dict[str, Any]:
+    """``value`` as builtins: camelCase keys, ``kind`` first, absent fields left out.
+
+    A table that uses a field of a newer specification goes by that specification's names.
+    """
+    layout = describe_table(type(value))
+    fields = (*layout.fields, *layout.text_fields)
+    present = {field.name: getattr(value, field.name) for field in fields}
+    newer = any(field.is_newer and present[field.name] is not None for field in fields)
+    plain: dict[str, Any] = {} if layout.tag is None else {"kind": layout.tag}
+    for field in fields:
+        if present[field.name] is not None:
+            plain[field.newer_key if newer else field.key] = _plain(present[field.name])
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Model):
+        return to_builtins(value)
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, Enum):
+        return value.name
+    if isinstance(value, str | int | float | dict):
+        return value
+    return str(value)  # hashes, ids and times
+
+
+def to_yaml(value: Any) -> str:
+    """``value``, of the model or of builtins, as one YAML document in block style."""
+    plain = to_builtins(value) if isinstance(value, Model) else value
+    return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Lists indented under their key, no aliases, and quotes wherever a reader could be misled."""
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, False)
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
+    style = None
+    if not _ORDINARY.fullmatch(text):
+        style = '"'
+    elif "\n" in text:
+        style = "|"  # the dumper itself falls back to quotes where a literal block would lose spaces
+    elif not isinstance(resolve_plain_scalar(text), str) or _DAY.fullmatch(text):
+        style = "'"
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+# Times are text to readers of YAML 1.2; quotes around them would only be noise.
+_Dumper.yaml_implicit_resolvers = {
+    first: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
+    for first, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()
+}
+
 
 # Kinds of manifests: what is in them, and the versions that can be read.
 _CONTENTS: Final[Versions[str, tuple[Any, tuple[int, ...]]]] = {
@@ -44,9 +612,9 @@ def read_manifests(text: str | bytes, source: str) -> list[DatasetSnapshot]:
     roots = parse_documents(text, source)
     if not roots:
         raise InvalidManifest("there is no manifest in it", where=source)
-    reader = TextReader(source, definition=True)
+    reader = ModelReader(source, definition=True)
     snapshots = [_read(reader, root, "DatasetSnapshot", bare=False)[0] for root in roots]
-    reader.check()
+    reader.raise_problems()
     return snapshots
 
 
@@ -79,80 +647,82 @@ def snapshot_to_yaml(snapshot: DatasetSnapshot) -> str:
 
 
 def _manifest(kind: str, version: int, content: Model) -> str:
-    return to_yaml({"kind": kind, "version": version, "content": to_plain(content)})
+    return to_yaml({"kind": kind, "version": version, "content": to_builtins(content)})
 
 
 def _read_one(text: str | bytes, source: str, kind: str) -> tuple[Any, int | None]:
     roots = parse_documents(text, source)
     if len(roots) != 1:
         raise InvalidManifest(f"expected one {kind}, found {len(roots)} documents", where=source)
-    reader = TextReader(source)
+    reader = ModelReader(source)
     value = _read(reader, roots[0], kind, bare=True)
-    reader.check()
+    reader.raise_problems()
     return value
 
 
-def _read(reader: TextReader, root: Node, kind: str, *, bare: bool) -> tuple[Any, int | None]:
+def _read(reader: ModelReader, root: Node, kind: str, *, bare: bool) -> tuple[Any, int | None]:
     """The content of a manifest, and its version; ``bare`` allows the content without its wrapper."""
     if not isinstance(root, Mapping):
-        return reader.note(root, "", f"expected a manifest with the fields {', '.join(_WRAPPER)}"), None
-    shape, _ = shape_of(_CONTENTS[kind][0])
+        return reader.add_problem(
+            root, "", f"expected a manifest with the fields {', '.join(_WRAPPER)}"
+        ), None
+    shape, _ = field_type_of(_CONTENTS[kind][0])
     keys = {key.text for key, _ in root.entries}
     if "content" not in keys and "version" not in keys:
         if bare:
             return reader.read(shape, root, ""), None
-        reader.note(
+        reader.add_problem(
             root,
             "",
             "this is no manifest: the fields 'version' and 'content' are missing",
             f"a manifest starts with 'kind: {kind}', 'version: 1' and 'content:'",
         )
-        return BAD, None
+        return INVALID, None
     version, content = _unwrap(reader, root, kind)
     if version is None or content is None:
-        return BAD, None
+        return INVALID, None
     return reader.read(shape, content, "content"), version
 
 
-def _unwrap(reader: TextReader, root: Mapping, kind: str) -> tuple[int | None, Node | None]:
+def _unwrap(reader: ModelReader, root: Mapping, kind: str) -> tuple[int | None, Node | None]:
     parts: dict[str, Node] = {}
     for key, value in root.entries:
         if key.text not in _WRAPPER:
-            guess = closest(key.text, _WRAPPER)
+            guess = closest_match(key.text, _WRAPPER)
             hint = f"did you mean '{guess}'?" if guess else "a manifest has kind, version and content"
-            reader.note(key, "", f"unknown field '{key.text}'", hint)
+            reader.add_problem(key, "", f"unknown field '{key.text}'", hint)
         elif key.text in parts:
-            reader.note(key, "", f"the field '{key.text}' is there twice")
+            reader.add_problem(key, "", f"the field '{key.text}' is there twice")
         parts.setdefault(key.text, value)
     for name in _WRAPPER:
         if name not in parts:
-            reader.note(root, "", f"the field '{name}' is missing")
+            reader.add_problem(root, "", f"the field '{name}' is missing")
     if not all(name in parts for name in _WRAPPER) or not _check_kind(reader, parts["kind"], kind):
         return None, None
     return _version(reader, parts["version"], kind), parts["content"]
 
 
-def _check_kind(reader: TextReader, node: Node, kind: str) -> bool:
+def _check_kind(reader: ModelReader, node: Node, kind: str) -> bool:
     found = node.text if isinstance(node, Scalar) else None
     if found == kind:
         return True
     if found in _CONTENTS:
-        reader.note(node, "kind", f"this is a {found}, and a {kind} is needed here")
+        reader.add_problem(node, "kind", f"this is a {found}, and a {kind} is needed here")
     else:
-        reader.note(node, "kind", f"expected {kind}" + (f", found '{found}'" if found else ""))
+        reader.add_problem(node, "kind", f"expected {kind}" + (f", found '{found}'" if found else ""))
     return False
 
 
-def _version(reader: TextReader, node: Node, kind: str) -> int | None:
+def _version(reader: ModelReader, node: Node, kind: str) -> int | None:
     known = _CONTENTS[kind][1]
     version = node.value if isinstance(node, Scalar) else None
     if version in known and not isinstance(version, bool):
         return version  # type: ignore[return-value]
     if not isinstance(version, int) or isinstance(version, bool):
-        reader.note(node, "version", f"expected {' or '.join(map(str, known))}")
+        reader.add_problem(node, "version", f"expected {' or '.join(map(str, known))}")
     elif version < known[0]:
-        reader.note(node, "version", f"version {version} of {kind} is obsolete and cannot be read")
+        reader.add_problem(node, "version", f"version {version} of {kind} is obsolete and cannot be read")
     else:
         hint = "a newer version of this program may read it"
-        reader.note(node, "version", f"version {version} of {kind} is not known", hint)
+        reader.add_problem(node, "version", f"version {version} of {kind} is not known", hint)
     return None

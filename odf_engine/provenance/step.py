@@ -1,51 +1,248 @@
-"""One step back: from rows of a derivative dataset to the rows of its inputs that made them.
-
-A transaction is run again with the places of rows coming along. So the answer is exact: the rows that
-are named made these rows, and no others did. Where that cannot be had, the answer is all rows that could
-have, and says why.
-"""
+"""Traces rows of one derivative dataset to the rows of its inputs."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.errors import Cancelled, NotFound, OdfError
-from odf_engine.ingest.folders import job_folder
+from msgspec.structs import replace as structs_replace
+
+from odf_engine.chain.block_summary import StoredBlock
+from odf_engine.chain.normal_form import SPARK
+from odf_engine.chain.state import ChainState, kind_of_transaction
+from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import (
+    Checkpoint,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    OffsetInterval,
+    SetTransform,
+)
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.provenance.step_as_of import AsOfStated
-from odf_engine.provenance.step_folding import Folding
-from odf_engine.provenance.step_history import History, histories
-from odf_engine.provenance.step_rows import SCATTERED, Sought, Traced, session_at, trace_rows
-from odf_engine.provenance.step_state import Stated
-from odf_engine.provenance.step_time import Part
-from odf_engine.spark.origins import NeedsState
-from odf_engine.spark.temporal import has_clause
-from odf_engine.transform.plan import Transaction
+from odf_engine.provenance.as_of_step import AsOfTrace
+from odf_engine.provenance.model import OffsetRange, OffsetSet
+from odf_engine.provenance.stateful_step import PlannedTransaction, StatefulTrace
+from odf_engine.provenance.stateless_step import SCATTERED, SoughtRows, StepResult, session_at, trace_rows
+from odf_engine.spark.plan_rewrite import StatefulQueryError
+from odf_engine.spark.user_query import uses_as_of_join
+from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.transform.engines.contract import Engine, RowProvenance
+from odf_engine.transform.engines.stateful_transaction import safe_folder
+from odf_engine.transform.plan import Transaction, transaction_of_block
 from odf_engine.transform.run import make_request
-from odf_engine.transform.streaming import plain_folder
-from odf_engine.workspace.traced import Run
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.versions import SPARK
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.runtime.session import SparkRuntime
 
-_MOST_ASKED: Final = 2000
-_MOST_TRACED: Final = 100
+
+_PAGE: Final = 100
+MAX_TRANSACTIONS: Final = 1000
+"""So many transactions back a state is followed."""
+
+
+@dataclass(frozen=True)
+class TransactionHistory:
+    """A transaction, and when the state began that it goes on from.
+
+    Attributes:
+        entry: the dataset that was made.
+        block: of the transaction.
+        event: what it says.
+        transform: the query that ran.
+        before: the transactions before it that went into its state, oldest first.
+        complete: whether these are all; else there are more of them than are followed.
+    """
+
+    entry: DatasetEntry
+    block: StoredBlock
+    event: ExecuteTransform
+    transform: SetTransform
+    before: Sequence[tuple[StoredBlock, ExecuteTransform]]
+    complete: bool
+
+    @property
+    def kind(self) -> str:
+        """Whether the query was executed, or its state finished or rebuilt."""
+        return kind_of_transaction(self.event)
+
+    @property
+    def keeps_state(self) -> bool:
+        """Whether it goes on from a state or leaves one."""
+        return self.event.prev_checkpoint is not None or self.event.new_checkpoint is not None
+
+    @property
+    def carries_state(self) -> bool:
+        """Whether it left the very state that it found."""
+        after = self.event.new_checkpoint
+        return after is not None and after.physical_hash == self.event.prev_checkpoint
+
+    def intervals(self) -> list[OffsetRange | None]:
+        """The rows of each input that may have gone into the result, all of them.
+
+        None where there were none.
+        """
+        begins = self._begins()
+        found: list[OffsetRange | None] = []
+        for begin, item in zip(begins, self.event.query_inputs, strict=True):
+            end = item.prev_offset if item.new_offset is None else item.new_offset
+            found.append(None if end is None or end < begin else (begin, end))
+        return found
+
+    def _begins(self) -> list[int]:
+        first = self.before[0][1] if self.before else self.event
+        if not self.complete or kind_of_transaction(first) == "rebuild":
+            return [0] * len(self.event.query_inputs)
+        begins = [0 if item.prev_offset is None else item.prev_offset + 1 for item in first.query_inputs]
+        return begins if len(begins) == len(self.event.query_inputs) else [0] * len(self.event.query_inputs)
+
+    def transaction(self, workspace: Workspace) -> Transaction:
+        """The transaction itself, ready to be run again.
+
+        Raises:
+            OdfError: an input is not here, or is not what it was.
+        """
+        state = _state_before(self.entry, self.block, self.event, self.transform)
+        return transaction_of_block(workspace, self.entry, state, self.event, self.block.block.system_time)
+
+    def earlier_transactions(self, workspace: Workspace) -> Transaction | None:
+        """The transactions before it as a single one; None where no state was gone on from.
+
+        The rows of a query with state do not depend on how its inputs were taken in, only where a
+        transaction ends does.
+
+        Raises:
+            OdfError: an input is not here, or is not what it was.
+        """
+        if not self.before:
+            return None
+        (block, first), (last_block, last) = self.before[0], self.before[-1]
+        state = _state_before(self.entry, block, first, self.transform)
+        anew = kind_of_transaction(first) == "rebuild"
+        if anew:
+            state = structs_replace(state, watermark=None)
+        inputs = [
+            _joined(begin, end, anew=anew)
+            for begin, end in zip(first.query_inputs, last.query_inputs, strict=True)
+        ]
+        whole = structs_replace(first, query_inputs=inputs, new_checkpoint=last.new_checkpoint)
+        if not any(item.new_block_hash for item in inputs):
+            return None
+        return transaction_of_block(workspace, self.entry, state, whole, last_block.block.system_time)
+
+
+def producing_transactions(
+    entry: DatasetEntry, runs: Sequence[OffsetRange]
+) -> Iterator[tuple[TransactionHistory, list[OffsetRange]]]:
+    """The transactions that made rows, oldest first, each with which of the rows it made.
+
+    Args:
+        entry: a derivative dataset.
+        runs: offsets of its rows, in ascending order.
+
+    Raises:
+        BadData: a block is not what it should be.
+    """
+    if not runs:
+        return
+    for row in entry.dataset.slices(runs[0][0], runs[-1][1]):
+        own = [
+            (max(first, row.start), min(last, row.end))
+            for first, last in runs
+            if first <= row.end and last >= row.start
+        ]
+        if own:
+            yield _history(entry, row.sequence_number), own
+
+
+def _history(entry: DatasetEntry, number: int) -> TransactionHistory:
+    stored = entry.dataset.block(number)
+    event = stored.block.event
+    (row,) = entry.dataset.list_blocks(1, before=number, kinds=("SetTransform",)) or (None,)
+    transform = None if row is None else entry.dataset.block(row.hash).block.event
+    if not isinstance(event, ExecuteTransform) or not isinstance(transform, SetTransform):
+        raise BadData(f"block {number} of {entry.alias} has rows, and no query that made them")
+    before: list[tuple[StoredBlock, ExecuteTransform]] = []
+    complete = True
+    if kind_of_transaction(event) != "rebuild":
+        for each in _back(entry, number, event):
+            if len(before) == MAX_TRANSACTIONS:
+                complete = False
+                break
+            before.append(each)
+    return TransactionHistory(entry, stored, event, transform, before[::-1], complete)
+
+
+def _back(
+    entry: DatasetEntry, number: int, event: ExecuteTransform
+) -> Iterator[tuple[StoredBlock, ExecuteTransform]]:
+    """The transactions before one that went into its state, newest first."""
+    while event.prev_checkpoint is not None:
+        rows = entry.dataset.list_blocks(_PAGE, before=number, kinds=("ExecuteTransform",))
+        if not rows:
+            return
+        for row in rows:
+            stored = entry.dataset.block(row.hash)
+            assert isinstance(stored.block.event, ExecuteTransform)
+            event, number = stored.block.event, row.sequence_number
+            yield stored, event
+            if event.prev_checkpoint is None or kind_of_transaction(event) == "rebuild":
+                return
+
+
+def _state_before(
+    entry: DatasetEntry, block: StoredBlock, event: ExecuteTransform, transform: SetTransform
+) -> ChainState:
+    """What of the chain's state before a block a transaction asks for."""
+    rows = entry.dataset.list_blocks(1, before=block.block.sequence_number, kinds=("ExecuteTransform",))
+    last = entry.dataset.block(rows[0].hash).block.event if rows else None
+    return structs_replace(
+        entry.dataset.state(),
+        transform=transform,
+        watermark=last.new_watermark if isinstance(last, ExecuteTransform) else None,
+        last_inputs=last.query_inputs if isinstance(last, ExecuteTransform) else None,
+        last_checkpoint=_checkpoint(event.prev_checkpoint),
+        last_offset=event.prev_offset,
+    )
+
+
+def _checkpoint(physical_hash: Multihash | None) -> Checkpoint | None:
+    return None if physical_hash is None else Checkpoint(physical_hash=physical_hash, size=0)
+
+
+def _joined(
+    first: ExecuteTransformInput, last: ExecuteTransformInput, *, anew: bool
+) -> ExecuteTransformInput:
+    """What an input brought from the beginning of one transaction to the end of another."""
+    end_block = last.new_block_hash or last.prev_block_hash
+    end_offset = last.prev_offset if last.new_offset is None else last.new_offset
+    begin_block, begin_offset = (None, None) if anew else (first.prev_block_hash, first.prev_offset)
+    return structs_replace(
+        first,
+        prev_block_hash=begin_block,
+        prev_offset=begin_offset,
+        new_block_hash=end_block if end_block != begin_block else None,
+        new_offset=end_offset if end_offset != begin_offset else None,
+    )
+
+
+_MAX_ASKED: Final = 2000
+_MAX_TRACED: Final = 100
 _TOO_MANY: Final = (
-    f"more than {_MOST_TRACED} transactions made these rows, and only so many are run again: ask for fewer"
+    f"more than {_MAX_TRACED} transactions made these rows, and only so many are run again: ask for fewer"
 )
 
 
 @dataclass(frozen=True)
-class StepOf:
+class TransactionTrace:
     """What made some rows of a derivative dataset, in one transaction.
 
     Attributes:
@@ -66,22 +263,22 @@ class StepOf:
     block: str
     sequence_number: int
     system_time: Timestamp
-    runs: list[Run]
+    runs: list[OffsetRange]
     query: list[tuple[str, str]]
     engine: str
     exact: bool
     reason: str | None
-    feeds: list[tuple[str, str, list[Run]]]
+    feeds: list[tuple[str, str, list[OffsetRange]]]
     how: list[str]
 
 
-def step(
+def trace_back(
     workspace: Workspace,
     entry: DatasetEntry,
-    runs: Sequence[Run],
+    runs: Sequence[OffsetRange],
     spark: SparkRuntime,
     reporter: Reporter,
-) -> list[StepOf]:
+) -> list[TransactionTrace]:
     """The rows of its inputs that made rows of a derivative dataset.
 
     Args:
@@ -99,11 +296,11 @@ def step(
         OdfError: the dataset's chain or a slice of it cannot be read.
     """
     reporter.phase("trace")
-    found: list[StepOf] = []
-    for number, (history, own) in enumerate(histories(entry, runs)):
-        reporter.check()
-        reporter.amount(files=number)
-        if number < _MOST_TRACED:
+    found: list[TransactionTrace] = []
+    for number, (history, own) in enumerate(producing_transactions(entry, runs)):
+        reporter.raise_if_cancelled()
+        reporter.set_amounts(files=number)
+        if number < _MAX_TRACED:
             found.append(_step(workspace, history, own, spark, reporter))
         else:
             found.append(_answer(history, own, _larger(history, _TOO_MANY)))
@@ -111,10 +308,14 @@ def step(
 
 
 def _step(
-    workspace: Workspace, history: History, runs: list[Run], spark: SparkRuntime, reporter: Reporter
-) -> StepOf:
+    workspace: Workspace,
+    history: TransactionHistory,
+    runs: list[OffsetRange],
+    spark: SparkRuntime,
+    reporter: Reporter,
+) -> TransactionTrace:
     reason = _beyond(workspace, history, runs)
-    traced: Traced | None = None
+    traced: StepResult | None = None
     if reason is None:
         try:
             with _plain_folder(workspace, spark) as folder:
@@ -122,7 +323,7 @@ def _step(
         except Cancelled:
             raise
         except OdfError as error:
-            reporter.check()  # what was stopped may fail in any way
+            reporter.raise_if_cancelled()  # what was stopped may fail in any way
             reason = _said(error)
     if traced is None or traced.lost:
         traced = _larger(history, reason or (traced.reason if traced else None))
@@ -131,13 +332,13 @@ def _step(
 
 def _traced(
     workspace: Workspace,
-    history: History,
-    runs: list[Run],
+    history: TransactionHistory,
+    runs: list[OffsetRange],
     spark: SparkRuntime,
     folder: Path,
     reporter: Reporter,
-) -> Traced:
-    own = _part(history, history.own(workspace), folder / "own")
+) -> StepResult:
+    own = _part(history, history.transaction(workspace), folder / "own")
     sought = _sought(history, runs)
     session = session_at(spark, own.request)
     try:
@@ -145,21 +346,21 @@ def _traced(
             return trace_rows(session, own.request, sought, reporter)
         if history.carries_state:
             # It may be that of a query before, which this one has no use for.
-            with suppress(NeedsState):
+            with suppress(StatefulQueryError):
                 return trace_rows(session, own.request, sought, reporter)
-        before = history.past(workspace)
+        before = history.earlier_transactions(workspace)
         past = None if before is None else _part(history, before, folder / "past")
-        kind = AsOfStated if has_clause(own.request.transform.queries or []) else Stated
+        kind = AsOfTrace if uses_as_of_join(own.request.transform.queries or []) else StatefulTrace
         return kind(session, past, own, sought, folder, reporter).trace()
-    except NeedsState as reason:
-        return Traced([], reason=f"the query has {reason}", lost=True)
+    except StatefulQueryError as reason:
+        return StepResult([], reason=f"the query has {reason}", lost=True)
 
 
 @contextmanager
 def _plain_folder(workspace: Workspace, spark: SparkRuntime) -> Iterator[Path]:
     """A folder for temporary files whose path Spark takes as it is."""
-    with job_folder(workspace.odf / "cache", "replay") as job:
-        folder = plain_folder(job / "step", str(spark.session().sparkContext.master))
+    with job_scratch_folder(workspace.odf / "cache", "replay") as job:
+        folder = safe_folder(job / "step", str(spark.session().sparkContext.master))
         folder.mkdir(exist_ok=True)
         try:
             yield folder
@@ -167,20 +368,20 @@ def _plain_folder(workspace: Workspace, spark: SparkRuntime) -> Iterator[Path]:
             shutil.rmtree(folder, ignore_errors=True)
 
 
-def _part(history: History, transaction: Transaction, folder: Path) -> Part:
+def _part(history: TransactionHistory, transaction: Transaction, folder: Path) -> PlannedTransaction:
     folder.mkdir()
     system_time = history.block.block.system_time
-    return Part(transaction, make_request(transaction, folder, folder / "data", system_time))
+    return PlannedTransaction(transaction, make_request(transaction, folder, folder / "data", system_time))
 
 
-def _sought(history: History, runs: list[Run]) -> Sought:
+def _sought(history: TransactionHistory, runs: list[OffsetRange]) -> SoughtRows:
     data = history.event.new_data
     assert data is not None  # rows were found in it
     dataset = history.entry.dataset
-    return Sought(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
+    return SoughtRows(dataset.slice_path(data.physical_hash), runs, dataset.state().vocabulary)
 
 
-def _beyond(workspace: Workspace, history: History, runs: list[Run]) -> str | None:
+def _beyond(workspace: Workspace, history: TransactionHistory, runs: list[OffsetRange]) -> str | None:
     """Why a transaction cannot be traced row by row; None when it can."""
     sql = history.transform.transform
     if sql.engine.lower() != SPARK or SPARK in map(str.lower, workspace.config.engines):
@@ -189,7 +390,7 @@ def _beyond(workspace: Workspace, history: History, runs: list[Run]) -> str | No
         return "its query is of somebody else and not trusted here, so it was not run: see odf trust"
     if not history.complete:
         return f"the state of the query goes back over more than {len(history.before):,} transactions"
-    if len(runs) > _MOST_ASKED:
+    if len(runs) > _MAX_ASKED:
         return f"{len(runs):,} separate runs of rows were asked for at once"
     return None
 
@@ -200,17 +401,17 @@ def _said(error: OdfError) -> str:
     return f"it cannot be run again with its rows followed: {error}"
 
 
-def _larger(history: History, reason: str | None) -> Traced:
+def _larger(history: TransactionHistory, reason: str | None) -> StepResult:
     """All rows that could have made the result."""
-    feeds: list[Folding] = []
+    feeds: list[OffsetSet] = []
     for run in history.intervals():
-        folding = Folding()
+        folding = OffsetSet()
         folding.add_runs([] if run is None else [run])
         feeds.append(folding)
-    return Traced(feeds, [], reason or "its rows cannot be followed")
+    return StepResult(feeds, [], reason or "its rows cannot be followed")
 
 
-def _answer(history: History, runs: list[Run], traced: Traced) -> StepOf:
+def _answer(history: TransactionHistory, runs: list[OffsetRange], traced: StepResult) -> TransactionTrace:
     sql, block = history.transform.transform, history.block
     found = [folding.runs() for folding in traced.feeds]
     reason = traced.reason
@@ -222,7 +423,7 @@ def _answer(history: History, runs: list[Run], traced: Traced) -> StepOf:
             zip(history.transform.inputs, history.event.query_inputs, strict=True)
         )
     ]
-    return StepOf(
+    return TransactionTrace(
         block=str(block.hash),
         sequence_number=block.block.sequence_number,
         system_time=block.block.system_time,
@@ -233,4 +434,77 @@ def _answer(history: History, runs: list[Run], traced: Traced) -> StepOf:
         reason=reason,
         feeds=feeds,
         how=traced.how,
+    )
+
+
+def ask_external_engine(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    steps: Sequence[TransactionTrace],
+    spark: SparkRuntime,
+    reporter: Reporter,
+) -> list[TransactionTrace]:
+    """The same steps, exact where the engine that runs the query could say more.
+
+    Args:
+        workspace: where the inputs are.
+        entry: the dataset.
+        steps: as :func:`odf_engine.provenance.step.trace_back` found them.
+        spark: what engines are made of that are none of this process.
+        reporter: is asked whether to stop.
+
+    Raises:
+        Cancelled: somebody asked to stop.
+    """
+    from odf_engine.transform.engines.engine_router import engines_for
+
+    here = {SPARK} - set(map(str.lower, workspace.config.engines))
+    trusted = Trust(workspace).is_trusted(entry)
+    if trusted and all(each.exact or each.engine.partition(" ")[0].lower() in here for each in steps):
+        return list(steps)
+    found: list[TransactionTrace] = []
+    with engines_for(workspace, entry, spark) as engine:
+        for each in steps:
+            (history, _), *_rest = producing_transactions(entry, each.runs)
+            # Of rows that were made with a state, an engine that sees one transaction knows little.
+            if each.exact or history.keeps_state:
+                found.append(each)
+            else:
+                found.append(_asked(workspace, history, each, engine, reporter))
+    return found
+
+
+def _asked(
+    workspace: Workspace,
+    history: TransactionHistory,
+    step: TransactionTrace,
+    engine: Engine,
+    reporter: Reporter,
+) -> TransactionTrace:
+    rows = [OffsetInterval(first, last) for first, last in step.runs]
+    try:
+        with job_scratch_folder(workspace.odf / "cache", "replay") as folder:
+            system_time = history.block.block.system_time
+            request = make_request(history.transaction(workspace), folder, folder / "data", system_time)
+            derived = engine.provenance(request, rows, reporter)
+    except Cancelled:
+        raise
+    except OdfError as error:
+        reporter.raise_if_cancelled()
+        return replace(step, reason=f"{step.reason}; asked for more, it says: {error}")
+    return _with(step, derived)
+
+
+def _with(step: TransactionTrace, derived: RowProvenance) -> TransactionTrace:
+    runs: dict[str, list[OffsetRange]] = {
+        alias: [(each.start, each.end) for each in rows] for alias, rows in derived.feeds
+    }
+    return replace(
+        step,
+        exact=derived.exact,
+        reason=derived.reason,
+        feeds=[(alias, dataset, runs.get(alias, [])) for alias, dataset, _ in step.feeds],
+        how=[*step.how, "row by row: each row is made of one row of an input, as its engine says"]
+        if derived.exact
+        else step.how,
     )

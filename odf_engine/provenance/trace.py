@@ -1,8 +1,4 @@
-"""Where rows of a dataset come from, through all steps down to root rows and their sources.
-
-The answer is a tree, see :mod:`odf_engine.workspace.traced`. It goes as far as what is here allows: an
-input that is not in the workspace, or whose files are damaged, ends a branch with what to do about it.
-"""
+"""Traces rows through all steps down to root datasets and their sources."""
 
 from __future__ import annotations
 
@@ -10,26 +6,135 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.chain.columns import column_names
-from odf_engine.chain.state import ChainState
-from odf_engine.data.conform import find_columns
+from odf_engine.chain.state import ChainState, column_names
+from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
-from odf_engine.metadata.model import DatasetKind
-from odf_engine.metadata.sql_columns import ANY
+from odf_engine.metadata.model import DatasetKind, SqlQueryStep
 from odf_engine.progress import Reporter
-from odf_engine.provenance.cells import Cells, Wanted, read_from
-from odf_engine.provenance.earlier import Changes
-from odf_engine.provenance.roots import origin_of
-from odf_engine.provenance.step_folding import folded
-from odf_engine.provenance.words import operations
-from odf_engine.workspace.traced import Feed, Made, Run, Step, count_of
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.provenance.model import (
+    InputRows,
+    OffsetRange,
+    ProducingTransaction,
+    TraceStep,
+    normalize_ranges,
+    row_count,
+)
+from odf_engine.provenance.root_origins import ChangelogHistory, describe_operations, join_words, root_origin
+from odf_engine.sql.lineage_model import ANY_COLUMN, ColumnLineage, InputColumn
+from odf_engine.sql.query_lineage import trace_columns
+from odf_engine.workspace.column_lineage import dataset_lineage
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
-    from odf_engine.provenance.step import StepOf
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.provenance.step import TransactionTrace
+    from odf_engine.spark.runtime.session import SparkRuntime
 
-_MOST_REASONS: Final = 3
+
+Wanted = tuple[str, ...] | None
+"""Names of columns; None for whole rows."""
+
+
+class CellLineage:
+    """What feeds some columns of rows.
+
+    Args:
+        workspace: where the inputs are.
+        entry: a derivative dataset.
+        steps: how its rows were made.
+        wanted: its columns in question.
+
+    Attributes:
+        how: what is to be said of the columns, in words.
+    """
+
+    def __init__(
+        self, workspace: Workspace, entry: DatasetEntry, steps: Sequence[TransactionTrace], wanted: Wanted
+    ) -> None:
+        state = entry.dataset.state()
+        vocab = state.vocabulary
+        made_here = {vocab.offset_column, vocab.system_time_column}
+        # What the system gives each row is of the whole row.
+        self._whole = wanted is None or bool(made_here.intersection(wanted))
+        self._found: dict[str, dict[tuple[str, str], None]] = {}
+        self.how: list[str] = []
+        if wanted is None or self._whole:
+            return
+        outputs = [
+            name for name in column_names(state.schema, state.odf_schema) or [] if name not in made_here
+        ]
+        current = None if state.transform is None else _texts(state.transform.transform.queries or ())
+        queries = {tuple(each.query): each for each in steps}
+        for query, each in queries.items():
+            if list(query) == current:
+                columns = dataset_lineage(workspace, entry)
+            else:  # a query of the past
+                columns = _columns(workspace, query, each, outputs)
+            for name in wanted:
+                for found in columns.outputs.get(name, columns.outputs.get(ANY_COLUMN, [])):
+                    self._note(found)
+            if columns.problem is not None:
+                self.how.append(f"which columns it is made of cannot be told: {columns.problem}")
+        self._say(wanted, steps)
+
+    def contributes(self, alias: str) -> bool:
+        """Whether values of an input are among those that were made to the ones in question."""
+        return self._whole or not self._found or alias.casefold() in self._found
+
+    def of(self, alias: str) -> list[tuple[str, str]]:
+        """The columns of an input and how they have part; none for whole rows."""
+        return list(self._found.get(alias.casefold(), ()))
+
+    def _note(self, found: InputColumn) -> None:
+        self._found.setdefault(found.input.casefold(), {})[(found.column, found.how)] = None
+
+    def _say(self, wanted: tuple[str, ...], steps: Sequence[TransactionTrace]) -> None:
+        names = join_words(wanted)
+        if not self._found:
+            self.how.append(f"{names} has no value of an input: it follows from which rows there are")
+            return
+        fed = dict.fromkeys(alias for each in steps for alias, _, runs in each.feeds if runs)
+        for alias in fed:
+            if not self.contributes(alias):
+                self.how.append(f"rows of {alias} decide which rows there are, not what {names} is")
+
+
+def root_column_sources(workspace: Workspace, entry: DatasetEntry, wanted: Wanted) -> list[str]:
+    """What columns of a root dataset are made of, by the queries of its sources, in words."""
+    lineage = dataset_lineage(workspace, entry)
+    lines: list[str] = []
+    for name in wanted or ():
+        found = lineage.outputs.get(name, ())
+        if found and all(each.column == name and each.how == "identity" for each in found):
+            lines.append(f"{name} is as it was read")
+        elif found:
+            read = join_words(list(dict.fromkeys(f"{each.column} ({each.how})" for each in found)))
+            lines.append(f"{name} is made of what was read as {read}")
+    return lines
+
+
+def _texts(steps: Sequence[SqlQueryStep]) -> list[tuple[str, str]]:
+    return [(each.alias or "", each.query) for each in steps]
+
+
+def _columns(
+    workspace: Workspace, query: Sequence[tuple[str, str]], step: TransactionTrace, outputs: Sequence[str]
+) -> ColumnLineage:
+    inputs: dict[str, list[str] | None] = {}
+    times: dict[str, str] = {}
+    for alias, dataset, _ in step.feeds:
+        try:
+            state = workspace.resolve(dataset).dataset.state()
+        except OdfError:
+            inputs[alias] = None
+            continue
+        inputs[alias] = column_names(state.schema, state.odf_schema)
+        times[alias] = state.vocabulary.event_time_column
+    queries = [SqlQueryStep(alias=alias or None, query=text) for alias, text in query]
+    return trace_columns(queries, inputs, outputs=outputs, times=times)
+
+
+_MAX_REASONS: Final = 3
 
 
 class Tracer:
@@ -47,16 +152,16 @@ class Tracer:
         self._workspace = workspace
         self._spark = spark
         self._reporter = reporter
-        self._known: dict[tuple[str, tuple[Run, ...], Wanted, int | None], Step] = {}
-        self._found: dict[tuple[str, tuple[Run, ...]], list[StepOf]] = {}
+        self._known: dict[tuple[str, tuple[OffsetRange, ...], Wanted, int | None], TraceStep] = {}
+        self._found: dict[tuple[str, tuple[OffsetRange, ...]], list[TransactionTrace]] = {}
 
     def trace(
         self,
         entry: DatasetEntry,
-        runs: Sequence[Run],
+        runs: Sequence[OffsetRange],
         column: str | None = None,
         depth: int | None = None,
-    ) -> Step:
+    ) -> TraceStep:
         """Where rows come from.
 
         Args:
@@ -77,8 +182,8 @@ class Tracer:
         wanted: Wanted = None if column is None else (check_column(entry, state, column),)
         return self._step(entry, asked, wanted, depth)
 
-    def check(self, entry: DatasetEntry, step: Step) -> list[str]:
-        """Whether the newest step of an answer holds, see :func:`odf_engine.provenance.checked.checked`.
+    def check_newest_step(self, entry: DatasetEntry, step: TraceStep) -> list[str]:
+        """Checks the newest step of an answer (:func:`odf_engine.provenance.trace_check.check_trace`).
 
         Args:
             entry: the dataset that was asked about.
@@ -91,18 +196,20 @@ class Tracer:
         if found is None:
             return ["not checked: the rows of a root dataset come from outside, and nothing made them here"]
         spark = self._spark(self._reporter)
-        from odf_engine.provenance.checked import checked
-        from odf_engine.transform.engines import engines_for
+        from odf_engine.provenance.trace_check import check_trace
+        from odf_engine.transform.engines.engine_router import engines_for
 
         self._reporter.phase("check")
         with engines_for(self._workspace, entry, spark) as engine:
-            return checked(self._workspace, entry, found, engine, self._reporter)
+            return check_trace(self._workspace, entry, found, engine, self._reporter)
 
-    def _step(self, entry: DatasetEntry, runs: list[Run], wanted: Wanted, depth: int | None) -> Step:
+    def _step(
+        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted, depth: int | None
+    ) -> TraceStep:
         key = str(entry.id), tuple(runs), wanted, depth
         if (known := self._known.get(key)) is None:
             self._reporter.phase("trace")
-            self._reporter.line(f"{entry.alias}: {count_of(runs):,} rows")
+            self._reporter.log(f"{entry.alias}: {row_count(runs):,} rows")
             root = entry.dataset.state().kind is DatasetKind.Root
             known = (
                 self._of_root(entry, runs, wanted)
@@ -112,61 +219,66 @@ class Tracer:
             self._known[key] = known
         return known
 
-    def _of_root(self, entry: DatasetEntry, runs: list[Run], wanted: Wanted) -> Step:
-        found = origin_of(entry.dataset, runs, self._reporter)
-        return Step(
+    def _of_root(self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted) -> TraceStep:
+        found = root_origin(entry.dataset, runs, self._reporter)
+        return TraceStep(
             dataset=str(entry.id),
             name=str(entry.alias),
             kind="root",
             runs=runs,
-            rows=count_of(runs),
+            rows=row_count(runs),
             made=found.made,
-            how=[*found.how, *read_from(self._workspace, entry, wanted)],
+            how=[*found.how, *root_column_sources(self._workspace, entry, wanted)],
             sources=found.sources,
             earlier=found.earlier,
         )
 
-    def _of_derivative(self, entry: DatasetEntry, runs: list[Run], wanted: Wanted, depth: int | None) -> Step:
-        changes = Changes(entry.dataset, runs, self._reporter)
+    def _of_derivative(
+        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted, depth: int | None
+    ) -> TraceStep:
+        changes = ChangelogHistory(entry.dataset, runs, self._reporter)
         spark = self._spark(self._reporter)
         # Once Spark has started: its modules import each other in circles.
-        from odf_engine.provenance.elsewhere import ask_elsewhere
-        from odf_engine.provenance.step import step
+        from odf_engine.provenance.step import ask_external_engine, trace_back
 
-        found = step(self._workspace, entry, runs, spark, self._reporter)
-        found = ask_elsewhere(self._workspace, entry, found, spark, self._reporter)
+        found = trace_back(self._workspace, entry, runs, spark, self._reporter)
+        found = ask_external_engine(self._workspace, entry, found, spark, self._reporter)
         self._found[str(entry.id), tuple(runs)] = found
-        cells = Cells(self._workspace, entry, found, wanted)
-        return Step(
+        cells = CellLineage(self._workspace, entry, found, wanted)
+        return TraceStep(
             dataset=str(entry.id),
             name=str(entry.alias),
             kind="derivative",
             runs=runs,
-            rows=count_of(runs),
+            rows=row_count(runs),
             made=[_made(each) for each in found],
             how=[
-                *operations(changes.counts),
+                *describe_operations(changes.counts),
                 *_once(line for each in found for line in each.how),
                 *cells.how,
             ],
             exact=all(each.exact for each in found),
             reason=_reasons(found),
             feeds=self._feeds(found, cells, depth),
-            earlier=changes.earlier(()),
+            earlier=changes.superseded_rows(()),
         )
 
-    def _feeds(self, steps: Sequence[StepOf], cells: Cells, depth: int | None) -> list[Feed]:
-        merged: dict[tuple[str, str], list[Run]] = {}
+    def _feeds(
+        self, steps: Sequence[TransactionTrace], cells: CellLineage, depth: int | None
+    ) -> list[InputRows]:
+        merged: dict[tuple[str, str], list[OffsetRange]] = {}
         for each in steps:
             for alias, dataset, runs in each.feeds:
                 merged.setdefault((alias, dataset), []).extend(runs)
-        feeds: list[Feed] = []
+        feeds: list[InputRows] = []
         for (alias, dataset), runs in merged.items():
-            if runs and cells.has_part(alias):
-                feeds.append(self._feed(alias, dataset, folded(runs), cells, depth))
+            if runs and cells.contributes(alias):
+                feeds.append(self._feed(alias, dataset, normalize_ranges(runs), cells, depth))
         return feeds
 
-    def _feed(self, alias: str, dataset: str, runs: list[Run], cells: Cells, depth: int | None) -> Feed:
+    def _feed(
+        self, alias: str, dataset: str, runs: list[OffsetRange], cells: CellLineage, depth: int | None
+    ) -> InputRows:
         columns = cells.of(alias)
         try:
             entry = self._workspace.resolve(dataset)
@@ -174,15 +286,19 @@ class Tracer:
             problem = (
                 f"{alias} is not in this workspace: pull it to go on (odf pull --from; its id is {dataset})"
             )
-            end = Step(dataset, alias, "root", runs, count_of(runs), problem=problem)
-            return Feed(alias, dataset, alias, runs, count_of(runs), columns, missing=True, step=end)
+            end = TraceStep(dataset, alias, "root", runs, row_count(runs), problem=problem)
+            return InputRows(alias, dataset, alias, runs, row_count(runs), columns, missing=True, step=end)
         deeper = None
         if depth is None or depth > 1:
-            wanted = None if not columns or ANY in dict(columns) else tuple(name for name, _ in columns)
+            wanted = (
+                None if not columns or ANY_COLUMN in dict(columns) else tuple(name for name, _ in columns)
+            )
             deeper = self._deeper(entry, runs, wanted, None if depth is None else depth - 1)
-        return Feed(alias, dataset, str(entry.alias), runs, count_of(runs), columns, step=deeper)
+        return InputRows(alias, dataset, str(entry.alias), runs, row_count(runs), columns, step=deeper)
 
-    def _deeper(self, entry: DatasetEntry, runs: list[Run], wanted: Wanted, depth: int | None) -> Step:
+    def _deeper(
+        self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted, depth: int | None
+    ) -> TraceStep:
         """The step of an input; whatever is wrong there ends this branch and no other."""
         problem: str | None = None
         kind = "root"
@@ -196,13 +312,13 @@ class Tracer:
         except Cancelled:
             raise
         except OdfError as error:
-            self._reporter.check()
-            problem = error.in_full
-        return Step(str(entry.id), str(entry.alias), kind, runs, count_of(runs), problem=problem)
+            self._reporter.raise_if_cancelled()
+            problem = error.format_line
+        return TraceStep(str(entry.id), str(entry.alias), kind, runs, row_count(runs), problem=problem)
 
 
-def _made(step: StepOf) -> Made:
-    return Made(
+def _made(step: TransactionTrace) -> ProducingTransaction:
+    return ProducingTransaction(
         block=step.block,
         sequence_number=step.sequence_number,
         system_time=str(step.system_time),
@@ -216,14 +332,14 @@ def _once(lines: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def _reasons(steps: Sequence[StepOf]) -> str | None:
+def _reasons(steps: Sequence[TransactionTrace]) -> str | None:
     """Why steps are not exact."""
     reasons = _once(each.reason or "it is not known why" for each in steps if not each.exact)
-    more = f"; and {len(reasons) - _MOST_REASONS} more reasons" if len(reasons) > _MOST_REASONS else ""
-    return "; ".join(reasons[:_MOST_REASONS]) + more if reasons else None
+    more = f"; and {len(reasons) - _MAX_REASONS} more reasons" if len(reasons) > _MAX_REASONS else ""
+    return "; ".join(reasons[:_MAX_REASONS]) + more if reasons else None
 
 
-def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[Run]) -> list[Run]:
+def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[OffsetRange]) -> list[OffsetRange]:
     """The runs in order.
 
     Raises:
@@ -243,7 +359,7 @@ def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[Run]) -> l
                 f"{entry.alias} has no row {wrong}: its offsets are 0 to {last}",
                 hint=f"odf tail {entry.alias} shows the newest rows with their offsets",
             )
-    return folded(runs)
+    return normalize_ranges(runs)
 
 
 def check_column(entry: DatasetEntry, state: ChainState, column: str) -> str:
@@ -254,7 +370,7 @@ def check_column(entry: DatasetEntry, state: ChainState, column: str) -> str:
     """
     names = column_names(state.schema, state.odf_schema) or []
     try:
-        (place,) = find_columns(names, [column])
+        (place,) = match_columns(names, [column])
     except InvalidSchema as error:
         raise UsageError(error.message) from None
     if place is not None:

@@ -1,27 +1,106 @@
-"""Spark's exceptions as errors that people understand: one sentence, where, and what to do."""
+"""Translates Spark's exceptions into errors for people."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError
 from odf_engine.progress import Reporter
-from odf_engine.spark.causes import Cause, causes_of
-from odf_engine.spark.launch import SparkFailed, ended
+from odf_engine.spark.runtime.jvm import SparkFailed, wait_for_exit
+
+_DEEPEST: Final = 20
+_SUMMARY: Final = re.compile(r"\(line (\d+), position (\d+)\)")
+_PARSER: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
+
+
+@dataclass(frozen=True)
+class QueryFragment:
+    """The part of a query that an error is about; line and column count from 1."""
+
+    text: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True)
+class JavaThrowable:
+    """One throwable.
+
+    Attributes:
+        kind: name of its Java class.
+        message: as it stands, which may be many lines.
+        condition: Spark's name for it, such as ``CAST_INVALID_INPUT``; empty for foreign ones.
+        state: SQLSTATE, such as ``22018``.
+        parameters: what the message was made of, by name.
+        fragment: the part of the query that it is about, when Spark knows.
+    """
+
+    kind: str
+    message: str
+    condition: str = ""
+    state: str = ""
+    parameters: dict[str, str] = field(default_factory=dict)
+    fragment: QueryFragment | None = None
+
+
+def throwable_chain(error: BaseException) -> list[JavaThrowable]:
+    """The chain behind an exception, outermost first; empty when Java says nothing."""
+    thrown = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
+    causes: list[JavaThrowable] = []
+    try:
+        while thrown is not None and len(causes) < _DEEPEST:
+            causes.append(_cause(thrown))
+            thrown = thrown.getCause()
+    except (Py4JError, OSError):
+        return causes  # Java died meanwhile: what was learned so far is what there is
+    if not causes and isinstance(error, PySparkException):
+        causes.append(JavaThrowable(type(error).__name__, str(error), error.getCondition() or ""))
+    return causes
+
+
+def _cause(thrown: Any) -> JavaThrowable:
+    from py4j.java_gateway import is_instance_of
+    from pyspark import SparkContext
+
+    kind = str(thrown.getClass().getName())
+    message = str(thrown.getMessage() or "")
+    gateway: Any = SparkContext._gateway
+    if not is_instance_of(gateway, thrown, "org.apache.spark.SparkThrowable"):
+        return JavaThrowable(kind, message)
+    condition = str(thrown.getCondition() or "")
+    parameters = dict(thrown.getMessageParameters())
+    return JavaThrowable(
+        kind, message, condition, str(thrown.getSqlState() or ""), parameters, _fragment(thrown, message)
+    )
+
+
+def _fragment(thrown: Any, message: str) -> QueryFragment | None:
+    for context in thrown.getQueryContext():
+        if str(context.contextType()) == "SQL":
+            match = _SUMMARY.search(str(context.summary()))
+            text = str(context.fragment())
+            if match is None and not text:
+                continue  # an expression that no part of the query stands for
+            line, column = (int(match[1]), int(match[2])) if match else (1, 1)
+            return QueryFragment(text, line, column)
+    # The parser counts columns from 0, and says so in its message alone.
+    match = _PARSER.search(message)
+    return QueryFragment("", int(match[1]), int(match[2]) + 1) if match else None
+
 
 MARK: Final = "odf:bad-value"
-"""Begins the message by which a job reports a value (see :mod:`odf_engine.spark.casts`)."""
+"""Begins the message by which a job reports a value (see :mod:`odf_engine.spark.sql_types`)."""
 SEPARATOR: Final = "\x1f"
 """Stands between the parts of such a message."""
-
 _CODE: Final = re.compile(r"^\s*\[[A-Z_0-9.]+\]\s*")
 _TAIL: Final = re.compile(r"\s*(SQLSTATE: \w+|== (SQL|DataFrame)|Parse Mode:|; line \d+ pos).*", re.DOTALL)
 _ADVICE: Final = re.compile(
@@ -90,7 +169,7 @@ class QueryError(InvalidQuery):
 
 
 @contextmanager
-def translated(reporter: Reporter | None = None) -> Iterator[None]:
+def translate_errors(reporter: Reporter | None = None) -> Iterator[None]:
     """Turns what Spark raises within into an :class:`OdfError`.
 
     Raises:
@@ -109,18 +188,18 @@ def translated(reporter: Reporter | None = None) -> Iterator[None]:
 
 def explain(error: BaseException) -> OdfError:
     """The error that people see for an exception of Spark."""
-    causes = causes_of(error)
+    causes = throwable_chain(error)
     if any(_ENDED.search(cause.message) for cause in causes):
-        return _lost(ended(10, kill=True))
+        return _lost(wait_for_exit(10, kill=True))
     if not causes:
-        return _lost(ended(2, kill=False))
+        return _lost(wait_for_exit(2, kill=False))
     for cause in reversed(causes):
         for rule in (_bad_row, _bad_query, _bad_value, _unseen, _exhausted, _stopped):
             if (known := rule(cause)) is not None:
                 return known
     deepest = causes[-1]
     return SparkFailed(
-        f"Spark failed: {clean(deepest.message) or deepest.kind.rpartition('.')[2]}",
+        f"Spark failed: {clean_message(deepest.message) or deepest.kind.rpartition('.')[2]}",
         hint="the whole story is in its log `.odf/spark.log`",
     )
 
@@ -142,19 +221,19 @@ def _out_of_memory() -> SparkFailed:
     )
 
 
-def clean(message: str) -> str:
+def clean_message(message: str) -> str:
     """A message of Spark as one line, without codes, plans and advice on settings."""
     text = _ADVICE.sub("", _TAIL.sub("", _CODE.sub("", message)))
     line = " ".join(part.strip() for part in text.split("\n") if part.strip()).rstrip(". ")
-    return shortened(line)
+    return truncate(line)
 
 
-def shortened(text: str, longest: int = 300) -> str:
+def truncate(text: str, longest: int = 300) -> str:
     """At most so many characters, with an ellipsis where something was cut."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def lowered(sentence: str) -> str:
+def lower_first_word(sentence: str) -> str:
     """A sentence as it stands after a colon; words in capitals stay."""
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
@@ -164,7 +243,7 @@ def plain_name(text: str) -> str:
     return text.strip("'\"")
 
 
-def _bad_row(cause: Cause) -> OdfError | None:
+def _bad_row(cause: JavaThrowable) -> OdfError | None:
     found = cause.parameters
     match cause.condition:
         case "USER_RAISED_EXCEPTION" if found["errorMessage"].startswith(MARK):
@@ -172,7 +251,7 @@ def _bad_row(cause: Cause) -> OdfError | None:
         case "MALFORMED_CSV_RECORD":
             record = found["badRecord"]
             return RejectedRow(
-                f"a row has more or fewer values than there are columns: {shortened(record)}",
+                f"a row has more or fewer values than there are columns: {truncate(record)}",
                 record=record,
                 hint="check the separator and quotes of the manifest, or the row itself",
             )
@@ -187,7 +266,7 @@ def _bad_row(cause: Cause) -> OdfError | None:
             return RejectedRow("a record is not what the schema says")
     if cause.kind.startswith("com.fasterxml.jackson"):
         return RejectedRow(
-            f"a line is not JSON: {shortened(cause.message.splitlines()[0].partition(' (start marker')[0])}",
+            f"a line is not JSON: {truncate(cause.message.splitlines()[0].partition(' (start marker')[0])}",
             hint="every line has to be one JSON object",
         )
     if cause.kind == "org.xml.sax.SAXParseException":
@@ -196,12 +275,12 @@ def _bad_row(cause: Cause) -> OdfError | None:
                 "a value is XML with an external DTD, which queries cannot read",
                 hint="remove the DOCTYPE in the query, such as regexp_replace(x, '<!DOCTYPE[^>]*>', '')",
             )
-        return RejectedRow(f"a value is not valid XML: {lowered(clean(cause.message))}")
+        return RejectedRow(f"a value is not valid XML: {lower_first_word(clean_message(cause.message))}")
     return None
 
 
 def _marked(message: str) -> RejectedRow:
-    """What a job reported through :mod:`odf_engine.spark.casts`."""
+    """What a job reported through :mod:`odf_engine.spark.sql_types`."""
     _, column, wanted, value = message.split(SEPARATOR, 3)
     if wanted == "NOT NULL":
         return RejectedRow(
@@ -215,7 +294,7 @@ def _marked(message: str) -> RejectedRow:
 
 def _value_error(column: str, wanted: str, value: str) -> RejectedRow:
     return RejectedRow(
-        f"column `{column}` has the value '{shortened(value)}', which is not {_article(wanted)}",
+        f"column `{column}` has the value '{truncate(value)}', which is not {_article(wanted)}",
         column=column,
         value=value,
         wanted=wanted,
@@ -227,7 +306,7 @@ def _article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "AEIO" else f"a {kind}"
 
 
-def _bad_query(cause: Cause) -> OdfError | None:
+def _bad_query(cause: JavaThrowable) -> OdfError | None:
     if "Intervals greater than a month" in cause.message:
         return QueryError(
             "a window has to have a fixed length, and months have not",
@@ -241,7 +320,7 @@ def _bad_query(cause: Cause) -> OdfError | None:
     if fragment is None:
         return QueryError(message, hint=hint)
     if fragment.text and fragment.text.strip("`") not in message:
-        message = f"{message}, in `{shortened(fragment.text)}`"
+        message = f"{message}, in `{truncate(fragment.text)}`"
     return QueryError(
         message,
         hint=hint,
@@ -252,7 +331,7 @@ def _bad_query(cause: Cause) -> OdfError | None:
     )
 
 
-def _query_message(cause: Cause) -> tuple[str, str | None]:
+def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
     found = cause.parameters
     match cause.condition:
         case "PARSE_SYNTAX_ERROR" if found["error"] == "';'":
@@ -296,38 +375,38 @@ def _query_message(cause: Cause) -> tuple[str, str | None]:
             return f"there is no function {name}", (
                 "write windows as `window(event_time, '1 day')`, as Spark does" if window else None
             )
-    return lowered(clean(cause.message)), None
+    return lower_first_word(clean_message(cause.message)), None
 
 
-def _bad_value(cause: Cause) -> OdfError | None:
+def _bad_value(cause: JavaThrowable) -> OdfError | None:
     """A value that an expression of a query cannot take (SQLSTATE class 22), or the query's own error."""
     if cause.condition == "USER_RAISED_EXCEPTION":
-        return RejectedRow(f"the query raised an error: {shortened(cause.parameters['errorMessage'])}")
+        return RejectedRow(f"the query raised an error: {truncate(cause.parameters['errorMessage'])}")
     if not cause.state.startswith("22"):
         return None
     fragment = cause.fragment
     if cause.condition == "CAST_INVALID_INPUT":
         value, wanted = cause.parameters["expression"], plain_name(cause.parameters["targetType"])
-        message = f"the value {shortened(value)} is not {_article(wanted)}"
+        message = f"the value {truncate(value)} is not {_article(wanted)}"
         error = RejectedRow(message, value=value.strip("'"), wanted=wanted)
         error.hint = "use `try_cast` in the query where such values shall become NULL"
     else:
-        first, *more = clean(cause.message).split(". ")
-        error = RejectedRow(lowered(first))
+        first, *more = clean_message(cause.message).split(". ")
+        error = RejectedRow(lower_first_word(first))
         if cause.condition.startswith("INVALID_INTERVAL_FORMAT"):
             error.hint = "write it like '1 day' or '15 minutes'"
             return error
         if cause.condition == "ARITHMETIC_OVERFLOW" and fragment is None:  # Spark does not say which one
             hint = "give it more room, such as sum(CAST(… AS DECIMAL(38, 0)))"
             return RejectedRow("a sum, or another aggregate, overflows its type", where="query", hint=hint)
-        error.hint = next((lowered(advice) for advice in more if advice.startswith("Use ")), None)
+        error.hint = next((lower_first_word(advice) for advice in more if advice.startswith("Use ")), None)
     if fragment is not None:
         error.where = f"query, line {fragment.line}, column {fragment.column}"
-        error.message += f", in `{shortened(fragment.text)}`" if fragment.text else ""
+        error.message += f", in `{truncate(fragment.text)}`" if fragment.text else ""
     return error
 
 
-def _unseen(cause: Cause) -> OdfError | None:
+def _unseen(cause: JavaThrowable) -> OdfError | None:
     if cause.condition != "FAILED_READ_FILE.FILE_NOT_EXIST":
         return None
     path = Path(unquote(urlsplit(cause.parameters["path"]).path))
@@ -338,7 +417,7 @@ def _unseen(cause: Cause) -> OdfError | None:
     )
 
 
-def _exhausted(cause: Cause) -> OdfError | None:
+def _exhausted(cause: JavaThrowable) -> OdfError | None:
     if cause.kind == "java.lang.OutOfMemoryError" or "OutOfMemory" in cause.condition:
         return _out_of_memory()
     if _EXECUTOR_OUT_OF_MEMORY.search(cause.message):
@@ -352,7 +431,7 @@ def _exhausted(cause: Cause) -> OdfError | None:
     return None
 
 
-def _stopped(cause: Cause) -> OdfError | None:
+def _stopped(cause: JavaThrowable) -> OdfError | None:
     if "cancelled" in cause.message and cause.kind == "org.apache.spark.SparkException":
         return Cancelled("Spark's job was cancelled")
     return None

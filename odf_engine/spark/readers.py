@@ -1,38 +1,130 @@
-"""Files as frames of Spark, with their rows in the order of the file and every value of its type.
-
-Nothing here is lenient: a row with too few or too many values, a value that does not fit its
-declared type, a null where NOT NULL was said stops the job with an error that says which. Columns of
-text are read as text first and then made their type (:mod:`odf_engine.spark.casts`), so that CSV
-and JSON agree about what a number or a date is.
-
-Each function reads one file, because Spark gives no promise about the order of several. Temporary
-copies and links go to ``scratch``, which must stay until the frame is done with.
-"""
+"""Reads CSV, JSON, Parquet files and data slices as strict DataFrames."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import functions as sf
 from pyspark.sql import types as st
 
 from odf_engine.data.ddl import UUID, type_ddl
-from odf_engine.errors import InvalidManifest, InvalidSchema
-from odf_engine.metadata.model import Csv, Json, NdJson
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded, read_parquet_schema
+from odf_engine.errors import BadData, InvalidManifest, InvalidSchema, NotFound
+from odf_engine.metadata.model import Csv, DatasetVocabulary, Json, NdJson
 from odf_engine.progress import Reporter
-from odf_engine.spark import casts, parquet
-from odf_engine.spark.casts import Formats
-from odf_engine.spark.errors import clean, shortened, translated
-from odf_engine.spark.frames import arrow_batches, cancellable
-from odf_engine.spark.scans import Dialect, JsonScan
-from odf_engine.spark.text import prepare, spark_path
-from odf_engine.spark.types import spark_schema, spark_type
+from odf_engine.spark import sql_types
+from odf_engine.spark.arrow_batches import arrow_batches, cancellable
+from odf_engine.spark.errors import clean_message, translate_errors, truncate
+from odf_engine.spark.sql_types import Formats, identifier, spark_schema, spark_type, string_literal
+from odf_engine.spark.text_files import Dialect, JsonScan, prepare_text_file, safe_link, spark_path
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+_MAX_PIECE: Final = 128 << 20
+"""Spark holds the rows of a few row groups at once; larger ones (in bytes, unpacked) are divided."""
+_PIECE: Final = 16 << 20
+_UNPACKED: Final = 32 << 20
+_MIN_AT_ONCE: Final = 1 << 20
+_BATCH_ROWS: Final = 16384
+
+
+def prepare_parquet_file(
+    path: Path, scratch: Path, name: str, reporter: Reporter
+) -> tuple[Path, pq.FileMetaData]:
+    """A file to give to Spark in place of this one, and the footer of this one.
+
+    Args:
+        path: the file.
+        scratch: a folder for a link or copy; whoever calls removes it after the job.
+        name: how errors name the file.
+        reporter: is asked whether to stop.
+
+    Raises:
+        BadData: it is not a Parquet file, or it is damaged.
+    """
+    try:
+        with open_parquet(path) as file:
+            footer = file.metadata
+            largest = max((_size(footer, i) for i in range(footer.num_row_groups)), default=0)
+            if largest <= _MAX_PIECE:
+                return safe_link(path, scratch, ".parquet"), footer
+            copy = Path(tempfile.mkdtemp(prefix="parquet-", dir=scratch)) / "divided.parquet"
+            _divide(path, copy, reporter)
+    except UNREADABLE as error:
+        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise BadData(f"this is not a Parquet file that can be read: {problem}", where=name) from None
+    return copy, footer
+
+
+def convert_nanoseconds(frame: DataFrame, footer: pq.FileMetaData) -> DataFrame:
+    """Time stamps of nanoseconds, which Spark gives as numbers, as time stamps cut to microseconds."""
+    made = [_moments(identifier(field.name), field.type, 0) for field in footer.schema.to_arrow_schema()]
+    if len(made) != len(frame.columns) or not any(made):
+        return frame
+    names = map(identifier, frame.columns)
+    return frame.selectExpr(*(f"{value or name} AS {name}" for value, name in zip(made, names, strict=True)))
+
+
+def _moments(value: str, kind: pa.DataType, depth: int) -> str | None:
+    """An expression for a value at any depth with its time stamps; None where it has no such ones."""
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        return f"timestamp_micros(({value} - pmod({value}, 1000)) DIV 1000)"
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        item = f"item_{depth}"
+        made = _moments(item, kind.value_type, depth + 1)
+        return made and f"transform({value}, {item} -> {made})"
+    if pa.types.is_struct(kind):
+        members = {field.name: f"{value}.{identifier(field.name)}" for field in kind}
+        made = {field.name: _moments(members[field.name], field.type, depth) for field in kind}
+        if any(made.values()):
+            pairs = ", ".join(
+                f"{string_literal(name)}, {made[name] or member}" for name, member in members.items()
+            )
+            return f"if({value} IS NULL, NULL, named_struct({pairs}))"
+    return None
+
+
+def partition_bytes(footer: pq.FileMetaData, size: int) -> int:
+    """How many bytes of the file Spark should take for one partition, so that memory holds its rows:
+    Parquet packs, and 16 MB of it may be some hundred in memory.
+
+    Args:
+        footer: of the file.
+        size: of the file, in bytes.
+    """
+    unpacked = sum(_size(footer, at) for at in range(footer.num_row_groups))
+    return max(_MIN_AT_ONCE, min(_PIECE, size * _UNPACKED // max(unpacked, 1)))
+
+
+def _size(footer: pq.FileMetaData, group: int) -> int:
+    """Bytes of a row group in memory, at least: dictionaries may make it look much smaller on disk."""
+    found = footer.row_group(group)
+    return max(found.total_byte_size, found.num_rows * found.num_columns * 8)
+
+
+def _divide(path: Path, copy: Path, reporter: Reporter) -> None:
+    """Copies a file with row groups of moderate size, in bounded memory and the same order."""
+    schema = read_parquet_schema(path)
+    with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
+        batches: list[pa.RecordBatch] = []
+        for batch in read_bounded(path, most_rows=_BATCH_ROWS, most_bytes=_PIECE):
+            reporter.raise_if_cancelled()
+            batches.append(batch)
+            if sum(each.nbytes for each in batches) >= _PIECE:
+                writer.write_table(pa.Table.from_batches(batches))
+                batches = []
+        if batches:
+            writer.write_table(pa.Table.from_batches(batches))
+
 
 _ARROW_GUESSES: Final = (
     pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")
@@ -81,7 +173,7 @@ def read_csv(
     formats = _formats(session, step)
     if schema is not None:
         _only_scalars(schema)
-    text = prepare(
+    text = prepare_text_file(
         path, scratch, name=name or path.name, encoding=step.encoding, dialect=dialect, reporter=reporter
     )
     options = _csv_options(step, dialect, text.line_separator)
@@ -90,11 +182,11 @@ def read_csv(
     if schema is None:
         with cancellable(session, reporter):
             frame = reader.csv(spark_path(text.path))
-        with translated(reporter):
+        with translate_errors(reporter):
             return _guessed(frame, formats, reporter) if step.infer_schema else frame
-    with translated(reporter):
+    with translate_errors(reporter):
         frame = reader.schema(_all_text(schema)).csv(spark_path(text.path))
-        return casts.declared(frame, schema, formats)
+        return sql_types.cast_to_schema(frame, schema, formats)
 
 
 def read_json(
@@ -134,20 +226,22 @@ def read_json(
     formats, reporter = _formats(session, step), reporter or Reporter()
     name = name or path.name
     scan = JsonScan(name, schema)
-    text = prepare(path, scratch, name=name, encoding=step.encoding, objects=scan, reporter=reporter)
+    text = prepare_text_file(
+        path, scratch, name=name, encoding=step.encoding, objects=scan, reporter=reporter
+    )
     if scan.spelled:
         others = [f"'{written}' as `{'.'.join(path)}`" for path, written in scan.spelled.items()]
-        reporter.line(f"{name}: names are found in another case: {', '.join(others)}")
+        reporter.log(f"{name}: names are found in another case: {', '.join(others)}")
     if on_keys is not None:
         on_keys(scan.keys)
     reader = session.read.options(**_JSON_OPTIONS, **_format_options(formats))
     if schema is None:
         with cancellable(session, reporter):
             return reader.json(spark_path(text.path))
-    with translated(reporter):
+    with translate_errors(reporter):
         held = st.StructType([_json_field(field, (field.name,), scan.spelled) for field in schema])
         frame = reader.schema(held).json(spark_path(text.path)).toDF(*schema.names)
-        return casts.declared(frame, schema, formats)
+        return sql_types.cast_to_schema(frame, schema, formats)
 
 
 def read_parquet(
@@ -166,19 +260,21 @@ def read_parquet(
         InvalidSchema: a column that the file does not have, or a type that does not fit.
     """
     name, reporter = name or path.name, reporter or Reporter()
-    file, footer = parquet.prepare(path, scratch, name, reporter)
-    with translated(reporter):
-        at_once = parquet.bytes_at_once(footer, path.stat().st_size)
+    file, footer = prepare_parquet_file(path, scratch, name, reporter)
+    with translate_errors(reporter):
+        at_once = partition_bytes(footer, path.stat().st_size)
         session.conf.set("spark.sql.files.maxPartitionBytes", str(at_once))
         try:
-            frame = parquet.with_moments(session.read.parquet(spark_path(file)), footer)
+            frame = convert_nanoseconds(session.read.parquet(spark_path(file)), footer)
         except AnalysisException as error:
-            raise InvalidSchema(f"Spark cannot read this file: {clean(str(error))}", where=name) from None
+            raise InvalidSchema(
+                f"Spark cannot read this file: {clean_message(str(error))}", where=name
+            ) from None
         if schema is None:
             return frame
         declared = {field.name.lower() for field in schema}
         if left_out := [each for each in frame.columns if each.lower() not in declared]:
-            reporter.line(f"{name}: not in read.schema, left out: {shortened(', '.join(left_out))}")
+            reporter.log(f"{name}: not in read.schema, left out: {truncate(', '.join(left_out))}")
         return _projected(frame, schema, name)
 
 
@@ -189,10 +285,10 @@ def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
         if pattern is None:
             continue
         try:
-            session.sql(f"SELECT try_to_timestamp('', {casts.text(pattern)})").collect()
+            session.sql(f"SELECT try_to_timestamp('', {sql_types.string_literal(pattern)})").collect()
         except PySparkException as error:
             raise InvalidManifest(
-                f"`{option}` cannot be understood: {clean(str(error))}",
+                f"`{option}` cannot be understood: {clean_message(str(error))}",
                 hint="write it like `yyyy-MM-dd HH:mm:ss`, or leave it out for ISO 8601",
             ) from None
     return formats
@@ -244,7 +340,9 @@ def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFram
     """The frame with every column of text as the first type that holds all its values."""
     names = frame.columns
     tests = [
-        f"coalesce(bool_and({casts.fits(name, kind, formats)}), false)" for name in names for kind in _GUESSES
+        f"coalesce(bool_and({sql_types.is_castable(name, kind, formats)}), false)"
+        for name in names
+        for kind in _GUESSES
     ]
     _, batches = arrow_batches(frame.selectExpr(*tests), reporter, progress=False)
     answers = [column[0].as_py() for batch in batches for column in batch.columns]
@@ -253,7 +351,7 @@ def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFram
         fitting = answers[i * len(_GUESSES) : (i + 1) * len(_GUESSES)]
         kind = next((kind for kind, fits in zip(_ARROW_GUESSES, fitting, strict=True) if fits), pa.string())
         fields.append(pa.field(name, kind))
-    return casts.declared(frame, pa.schema(fields), formats)
+    return sql_types.cast_to_schema(frame, pa.schema(fields), formats)
 
 
 def _json_field(
@@ -289,7 +387,101 @@ def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
                 hint=f"its columns are {', '.join(f'`{other}`' for other in frame.columns)}",
             )
     try:
-        return casts.declared(frame, schema, Formats())
+        return sql_types.cast_to_schema(frame, schema, Formats())
     except InvalidSchema as error:
         error.where = error.where or name
         raise
+
+
+_MAX_IN_ORDER: Final = 16
+
+
+def slices_frame(
+    session: SparkSession, paths: Sequence[Path], schema: pa.Schema, vocab: DatasetVocabulary
+) -> DataFrame:
+    """The rows of slices; nothing is read yet.
+
+    The offset is a BIGINT and the operation an INT, whatever their stored types. Columns that an older
+    slice does not have are null. Up to 16 slices come in their order, more in any.
+
+    Args:
+        session: the job's own.
+        paths: files, oldest first; none gives a frame without rows.
+        schema: of the input.
+        vocab: the input's column names.
+
+    Raises:
+        NotFound, BadData: a slice is missing or damaged.
+    """
+    plain = query_schema(schema, vocab)
+    with translate_errors():
+        if not paths:
+            return session.createDataFrame([], spark_schema(plain))
+        wide = [_is_wide(path, vocab) for path in paths]
+        if len(paths) > _MAX_IN_ORDER and not any(wide):
+            return _read(session, paths, plain)
+        frames = [
+            _read_wide(session, path, plain, vocab) if is_wide else _read(session, [path], plain)
+            for path, is_wide in zip(paths, wide, strict=True)
+        ]
+        return reduce(lambda left, right: left.union(right), frames)
+
+
+def query_schema(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """The schema as a query sees it: the offset is a BIGINT and the operation an INT."""
+    return pa.schema([field.with_type(_PLAIN.get(_role(field.name, vocab), field.type)) for field in schema])
+
+
+def readable_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
+    """A file of the rows of a slice that can be read with the plain schema: the slice, or a copy.
+
+    Raises:
+        NotFound, BadData: the slice is missing or damaged.
+    """
+    if not _is_wide(path, vocab):
+        return path
+    schema = read_parquet_schema(path)
+    at = schema.get_field_index(vocab.offset_column)
+    schema = schema.set(at, schema.field(at).with_type(pa.int64()))
+    with pq.ParquetWriter(copy, schema) as writer:
+        for batch in read_bounded(path):
+            writer.write_batch(batch.cast(schema))
+    return copy
+
+
+_PLAIN: Final = {"offset": pa.int64(), "operation": pa.int32()}
+
+
+def _role(name: str, vocab: DatasetVocabulary) -> str:
+    return {vocab.offset_column: "offset", vocab.operation_type_column: "operation"}.get(name, "")
+
+
+def _read(session: SparkSession, paths: Sequence[Path], schema: pa.Schema) -> DataFrame:
+    return session.read.schema(spark_schema(schema)).parquet(*map(spark_path, paths))
+
+
+def _read_wide(session: SparkSession, path: Path, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
+    at = schema.get_field_index(vocab.offset_column)
+    unsigned = schema.set(at, schema.field(at).with_type(pa.uint64()))
+    frame = _read(session, [path], unsigned)
+    name = vocab.offset_column
+    return frame.withColumn(name, sf.col(identifier(name)).cast("bigint"))
+
+
+def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
+    """Whether offsets are unsigned and in a dictionary, which Spark cannot take for a BIGINT."""
+    try:
+        with open_parquet(path) as file:
+            metadata = file.metadata
+    except FileNotFoundError:
+        raise NotFound("a data slice is missing", where=str(path), hint="see: odf verify") from None
+    except UNREADABLE as error:
+        raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
+    if not metadata.num_row_groups:
+        return False
+    for at in range(metadata.num_columns):
+        column = metadata.row_group(0).column(at)
+        if column.path_in_schema == vocab.offset_column:
+            unsigned = pa.types.is_uint64(metadata.schema.to_arrow_schema().field(vocab.offset_column).type)
+            return unsigned and any("DICTIONARY" in encoding for encoding in column.encodings)
+    return False

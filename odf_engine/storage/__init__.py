@@ -1,0 +1,1 @@
+"""Files on disk: the object store, references with compare-and-swap, atomic replacement, scratch folders."""

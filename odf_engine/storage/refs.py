@@ -1,4 +1,4 @@
-"""References of a repository: small files such as ``refs/head`` that name a block by its hash."""
+"""References such as ``refs/head``, changed by compare-and-swap under a lock."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.errors import Conflict, InvalidIdentity, MalformedBlock, NotFound
-from odf_engine.files import open_no_follow, sync_change, sync_folder
+from odf_engine.files import fsync_folder, open_no_follow, sync_change
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.storage.objects import STAGING_PREFIX, make_folder
+from odf_engine.storage.atomic_files import make_folder
+from odf_engine.storage.object_store import STAGING_PREFIX
 
 HEAD: Final = "head"
 _LOCK_SECONDS: Final = 30.0
 _LONGEST: Final = 4096  # a hash is under 100 characters: a longer file is no reference
 
 
-class LocalRefs:
+class RefStore:
     """References as files of one folder, changed under a lock that all processes share."""
 
     def __init__(self, folder: Path, lock: Path | None = None) -> None:
@@ -32,7 +33,7 @@ class LocalRefs:
         self._mutex = threading.RLock()
         self._depth = 0
 
-    def text(self, name: str) -> str | None:
+    def read(self, name: str) -> str | None:
         """What the reference says, without white space around it; None when there is none.
 
         Raises:
@@ -54,7 +55,7 @@ class LocalRefs:
         Raises:
             MalformedBlock: the file holds something else than a hash.
         """
-        text = self.text(name)
+        text = self.read(name)
         if text is None:
             return None
         try:
@@ -94,7 +95,7 @@ class LocalRefs:
             if name == HEAD:
                 sync_change(self.folder, "committed")
             else:
-                sync_folder(self.folder)
+                fsync_folder(self.folder)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -1,0 +1,68 @@
+"""Exchanging datasets with other repositories: comparing histories, pull, push.
+
+API: open_remote, open_repository.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from odf_engine.errors import Unsupported
+from odf_engine.sync.remotes.base import RemoteDataset, Repository
+
+if TYPE_CHECKING:
+    from odf_engine.net.credentials import RemoteAccess
+
+
+def open_remote(url: str, access: RemoteAccess) -> RemoteDataset:
+    """What reads (and perhaps writes) the dataset at a URL; nothing is asked yet.
+
+    Args:
+        url: as ``odf_engine.workspace.remotes.normalize_url`` gives it.
+        access: settings, logins, and who wants to stop.
+    """
+    match urlsplit(url).scheme:
+        case "file":
+            from odf_engine.sync.remotes.folder_remote import FolderRemote
+
+            return FolderRemote(url)
+        case "http" | "https":
+            from odf_engine.sync.remotes.http_remote import HttpRemote
+
+            return HttpRemote(url, access)
+        case "odf+http" | "odf+https":
+            from odf_engine.sync.smart.smart_remote import SmartRemote
+
+            return SmartRemote(url, access)
+        case "s3" | "s3+http" | "s3+https":
+            from odf_engine.sync.remotes.s3_remote import S3Remote
+
+            return S3Remote(url, access)
+        case "ipfs" | "ipns":
+            from odf_engine.sync.remotes.http_remote import ipfs_remote
+
+            return ipfs_remote(url, access)
+        case scheme:
+            raise Unsupported(f"addresses with {scheme}: are not known")
+
+
+def open_repository(url: str, access: RemoteAccess) -> Repository:
+    """What lists the datasets of a repository."""
+    match urlsplit(url).scheme:
+        case "file":
+            from odf_engine.sync.remotes.folder_remote import FolderRepository
+
+            return FolderRepository(url)
+        case "odf+http" | "odf+https" | "http" | "https":
+            from odf_engine.sync.remotes.http_remote import ServerRepository
+
+            return ServerRepository(url, access)
+        case "s3" | "s3+http" | "s3+https":
+            from odf_engine.sync.remotes.s3_remote import S3Repository
+
+            return S3Repository(url, access)
+        case scheme:
+            raise Unsupported(
+                f"what lies at {scheme}: cannot be listed", hint="name a dataset by its whole address"
+            )

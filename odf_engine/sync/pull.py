@@ -1,4 +1,4 @@
-"""Pulling a dataset from somewhere else: see what is new there, fetch it, prove it, then move the head."""
+"""Pulls a remote dataset into an existing or a new dataset."""
 
 from __future__ import annotations
 
@@ -10,25 +10,23 @@ from typing import Literal
 
 import msgspec
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import AlreadyExists, Conflict, MalformedBlock, NotFound, NotSynced
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import Seed
 from odf_engine.progress import Reporter
-from odf_engine.sync.compare import Diverged, Relation, Walked
-from odf_engine.sync.remote import RemoteDataset
-from odf_engine.sync.taking import Taken, restore, take, take_proof
-from odf_engine.workspace.appending import note_origin
-from odf_engine.workspace.arrivals import arriving
-from odf_engine.workspace.folders import ORIGIN_FILE
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
-
-__all__ = ["Diverged", "HereAlready", "Pulled", "pull_into", "pull_new"]
+from odf_engine.sync.chain_download import DownloadTotals, download_chain, download_proof, restore
+from odf_engine.sync.history import Relation, RemoteBlock
+from odf_engine.sync.remotes.base import RemoteDataset
+from odf_engine.workspace.dataset_folders import ORIGIN_FILE, incoming_folder
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definition import record_origin
+from odf_engine.workspace.workspace import Workspace
 
 
-class Pulled(msgspec.Struct, frozen=True, kw_only=True):
+class PullResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a pull did.
 
     Attributes:
@@ -50,15 +48,15 @@ class Pulled(msgspec.Struct, frozen=True, kw_only=True):
     relation: Relation
 
 
-class HereAlready(AlreadyExists):
+class DatasetAlreadyHere(AlreadyExists):
     """The dataset of a remote is in the workspace under another name; ``dataset`` is which."""
 
     dataset: DatasetId | None = None
 
 
-def pull_into(
+def pull_dataset(
     entry: DatasetEntry, remote: RemoteDataset, reporter: Reporter, *, force: bool, parallel: int
-) -> Pulled:
+) -> PullResult:
     """Takes over what is new at the remote.
 
     With ``force`` the dataset becomes what the one there is, also where that has less; the reference
@@ -76,20 +74,20 @@ def pull_into(
     reporter.phase("compare")
     dataset, theirs = entry.dataset, _head_of(remote)
     ours = dataset.head()
-    restored = Taken(0, 0, 0)
+    restored = DownloadTotals(0, 0, 0)
     if ours is not None and _needs_restoring(dataset, ours, theirs, force):
         same = partial(_check_same, entry.id, remote.url)
         restored = restore(dataset, remote, theirs, reporter, parallel=parallel, look=same)
-    if ours is not None and (ours == theirs or (not force and dataset.holds(theirs))):
-        take_proof(dataset, remote, theirs, reporter)
+    if ours is not None and (ours == theirs or (not force and dataset.contains_block(theirs))):
+        download_proof(dataset, remote, theirs, reporter)
         return _up_to_date(dataset, theirs, restored)
 
     def first() -> None:  # before the blocks: nothing foreign may run in between
         if not (dataset.folder / ORIGIN_FILE).exists():
-            note_origin(entry, remote.url)
+            record_origin(entry, remote.url)
 
-    taken = take(dataset, remote, theirs, reporter, parallel=parallel, force=force, first=first)
-    take_proof(dataset, remote, theirs, reporter)
+    taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, force=force, first=first)
+    download_proof(dataset, remote, theirs, reporter)
     return _updated(ours, theirs, taken)
 
 
@@ -101,7 +99,7 @@ def _needs_restoring(dataset: Dataset, ours: Multihash, theirs: Multihash, force
     """
     try:
         dataset.state()
-        held = dataset.holds(theirs)
+        held = dataset.contains_block(theirs)
         for block in (ours, theirs) if held else (ours,):
             dataset.block(block)  # the index may hide that its file is damaged
     except (MalformedBlock, NotFound) as error:
@@ -112,27 +110,27 @@ def _needs_restoring(dataset: Dataset, ours: Multihash, theirs: Multihash, force
     return held and force
 
 
-def _check_same(owner: DatasetId, url: str, walked: Walked) -> None:
+def _check_same(owner: DatasetId, url: str, walked: RemoteBlock) -> None:
     """Raises Conflict at the first block of another dataset."""
     event = walked.block.event
     if isinstance(event, Seed) and event.dataset_id != owner:
         raise Conflict(f"it is another dataset: {event.dataset_id}, where this one is {owner}", where=url)
 
 
-def pull_new(
+def clone_dataset(
     workspace: Workspace, alias: DatasetAlias, remote: RemoteDataset, reporter: Reporter, *, parallel: int
-) -> tuple[DatasetEntry, Pulled]:
+) -> tuple[DatasetEntry, PullResult]:
     """Makes a dataset here of the one at the remote; it appears when it is whole.
 
     Raises:
         AlreadyExists: the name is taken.
         HereAlready: the dataset is here under another name.
-        OdfError: as :func:`pull_into`.
+        OdfError: as :func:`pull_dataset`.
     """
     workspace.check_arrival(alias)
     reporter.phase("compare")
     theirs = _head_of(remote)
-    with arriving(workspace.odf, remote.url) as folder:
+    with incoming_folder(workspace.odf, remote.url) as folder:
         try:
             pulled = _pull_new(workspace, folder, remote, theirs, reporter, parallel)
             return _take_in(workspace, folder, alias, remote), pulled
@@ -156,14 +154,14 @@ def _pull_new(
     theirs: Multihash,
     reporter: Reporter,
     parallel: int,
-) -> Pulled:
+) -> PullResult:
     dataset = Dataset(folder, workspace.index)
     look = _looking_for_it_here(workspace)
     if dataset.head() == theirs:  # an earlier try had all but the name
         taken = restore(dataset, remote, theirs, reporter, parallel=parallel)
     else:
         try:
-            taken = take(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+            taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=look)
         except NotSynced as error:  # nobody sees the dataset yet
             raise error.as_failure() from error
         except Conflict:
@@ -172,11 +170,11 @@ def _pull_new(
             # The source began anew since an earlier try had all but the name: so does this one.
             shutil.rmtree(folder)
             folder.mkdir()
-            taken = take(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+            taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=look)
     state = dataset.state()
     _check_absent(workspace, state.dataset_id)
-    take_proof(dataset, remote, theirs, reporter)
-    return _updated(None, theirs, Taken(state.blocks, state.records, taken.bytes))
+    download_proof(dataset, remote, theirs, reporter)
+    return _updated(None, theirs, DownloadTotals(state.blocks, state.records, taken.bytes))
 
 
 def _head_of(remote: RemoteDataset) -> Multihash:
@@ -186,10 +184,10 @@ def _head_of(remote: RemoteDataset) -> Multihash:
     return head
 
 
-def _up_to_date(dataset: Dataset, theirs: Multihash, restored: Taken) -> Pulled:
+def _up_to_date(dataset: Dataset, theirs: Multihash, restored: DownloadTotals) -> PullResult:
     state = dataset.state()
     ahead = state.sequence_number - dataset.block(theirs).block.sequence_number
-    return Pulled(
+    return PullResult(
         status="updated" if restored.blocks or restored.bytes else "up-to-date",
         old_head=state.head,
         new_head=state.head,
@@ -199,9 +197,9 @@ def _up_to_date(dataset: Dataset, theirs: Multihash, restored: Taken) -> Pulled:
     )
 
 
-def _updated(ours: Multihash | None, theirs: Multihash, taken: Taken) -> Pulled:
+def _updated(ours: Multihash | None, theirs: Multihash, taken: DownloadTotals) -> PullResult:
     relation = Relation("equal", 0, 0, theirs)
-    return Pulled(
+    return PullResult(
         status="updated",
         old_head=ours,
         new_head=theirs,
@@ -211,16 +209,16 @@ def _updated(ours: Multihash | None, theirs: Multihash, taken: Taken) -> Pulled:
     )
 
 
-def _looking_for_it_here(workspace: Workspace) -> Callable[[Walked], None]:
+def _looking_for_it_here(workspace: Workspace) -> Callable[[RemoteBlock], None]:
     """Sees from a block, as early as it can be told, whether its dataset is here already."""
 
-    def look(walked: Walked) -> None:
+    def look(walked: RemoteBlock) -> None:
         event = walked.block.event
         if isinstance(event, Seed):
             _check_absent(workspace, event.dataset_id)
         elif workspace.index.position(walked.hash) is not None:
             for entry in workspace.datasets():
-                if entry.dataset.head() is not None and entry.dataset.holds(walked.hash):
+                if entry.dataset.head() is not None and entry.dataset.contains_block(walked.hash):
                     _check_absent(workspace, entry.id)
 
     return look
@@ -229,7 +227,7 @@ def _looking_for_it_here(workspace: Workspace) -> Callable[[Walked], None]:
 def _check_absent(workspace: Workspace, dataset_id: DatasetId) -> None:
     for entry in workspace.datasets():
         if entry.id == dataset_id:
-            error = HereAlready(
+            error = DatasetAlreadyHere(
                 f"the dataset is here already, as {entry.alias}",
                 hint=f"bring that one up to date: odf pull {entry.alias}",
             )

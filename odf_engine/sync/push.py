@@ -1,9 +1,4 @@
-"""Pushing a dataset to somewhere else.
-
-Readers of the other place see a whole dataset at every moment: first come slices and checkpoints, then the
-proof of the head if there is one, then blocks, and the head moves last. What a push that broke off has
-brought there whole is not sent again.
-"""
+"""Pushes a dataset to a remote."""
 
 from __future__ import annotations
 
@@ -13,21 +8,20 @@ from typing import Final, Literal, NamedTuple, Protocol, TypeVar, runtime_checka
 
 import msgspec
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, Unsupported
-from odf_engine.identity import proof as proofs
+from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.progress import Reporter
-from odf_engine.sync.compare import Diverged, Relation, compare
-from odf_engine.sync.outgoing import send_each
-from odf_engine.sync.remote import ObjectFile, RemoteDataset, WritableRemote
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.sync.history import HistoriesDiverged, Relation, compare
+from odf_engine.sync.remotes.base import ObjectFile, RemoteDataset, WritableRemote, upload_parallel
+from odf_engine.workspace.dataset_summary import DatasetEntry
 
 _BEFORE: Final = "before-push-"
 _T = TypeVar("_T")
 
 
-class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+class PushResult(msgspec.Struct, frozen=True, kw_only=True):
     """What a push did.
 
     Attributes:
@@ -47,19 +41,19 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class PushingRemote(Protocol):
+class RemoteWithPush(Protocol):
     """A dataset at a server, which has a way of its own to take what is new."""
 
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
-    ) -> Pushed:
+    ) -> PushResult:
         """Sends what ``relation`` says the other side does not have, and has its head moved."""
         ...
 
 
 def push(
     entry: DatasetEntry, remote: RemoteDataset, reporter: Reporter, *, force: bool, parallel: int
-) -> Pushed:
+) -> PushResult:
     """Brings the remote up to date with the dataset here.
 
     Raises:
@@ -69,7 +63,7 @@ def push(
         BadData, MalformedBlock: an object or a block here is damaged.
         OdfError: as the remote has it; its head is what it was.
     """
-    if not isinstance(remote, PushingRemote | WritableRemote):
+    if not isinstance(remote, RemoteWithPush | WritableRemote):
         scheme = remote.url.partition(":")[0]
         hint = "a dataset can be pushed to a folder (file:), a bucket (s3:) or a server (odf+https:)"
         raise Unsupported(f"what lies at {scheme}: can only be read", where=remote.url, hint=hint)
@@ -78,7 +72,7 @@ def push(
     relation = _relation(entry.dataset, remote, reporter)
     if not force:
         _refuse(relation, remote.url)
-    if isinstance(remote, PushingRemote):
+    if isinstance(remote, RemoteWithPush):
         return remote.push(entry.dataset, relation, reporter, force=force, parallel=parallel)
     return _Push(entry, remote, reporter, parallel).run(relation, theirs)
 
@@ -102,7 +96,7 @@ def _refuse(relation: Relation, url: str) -> None:
         hint = "--force lets those here take the place of those there, and keeps them under a reference"
     else:
         return
-    error = Diverged(message, where=url, hint=hint)
+    error = HistoriesDiverged(message, where=url, hint=hint)
     error.relation = relation
     raise error
 
@@ -131,14 +125,14 @@ class _Push:
         self.blocks = self.objects = self.bytes = 0
         self.done_files = self.done_bytes = 0
 
-    def run(self, relation: Relation, theirs: Multihash | None) -> Pushed:
+    def run(self, relation: Relation, theirs: Multihash | None) -> PushResult:
         new = self._collect(relation.common)
         if new.blocks:
             objects = _count(len(new.files), "object")
-            self.reporter.line(f"{_count(len(new.blocks), 'block')} and {objects} are to be there")
+            self.reporter.log(f"{_count(len(new.blocks), 'block')} and {objects} are to be there")
         self.reporter.phase("send")
         total = sum(file.size for file in new.files)
-        self.reporter.amount(
+        self.reporter.set_amounts(
             bytes=0, total_bytes=total, files=0, total_files=len(new.files) + len(new.blocks)
         )
         self._each(new.files, self._send_file)
@@ -147,11 +141,11 @@ class _Push:
         if new.head != theirs:
             self.reporter.phase("commit")
             if theirs is not None and relation.kind in ("behind", "diverged"):
-                self.remote.keep(f"{_BEFORE}{theirs.short}", theirs)
-            self.reporter.check()
+                self.remote.set_ref(f"{_BEFORE}{theirs.abbreviated}", theirs)
+            self.reporter.raise_if_cancelled()
             self.remote.set_head(theirs, new.head)
         sent = self.objects or new.head != theirs
-        return Pushed(
+        return PushResult(
             status="updated" if sent else "up-to-date",
             old_head=theirs,
             new_head=new.head,
@@ -168,7 +162,7 @@ class _Push:
         blocks: list[Multihash] = []
         files: dict[ObjectFile, None] = {}
         while at is not None and at != common:
-            self.reporter.check()
+            self.reporter.raise_if_cancelled()
             block = self.dataset.block(at).block
             if (data := getattr(block.event, "new_data", None)) is not None:
                 files[ObjectFile("data", data.physical_hash, data.size)] = None
@@ -202,7 +196,7 @@ class _Push:
     def _told(self, more: int) -> None:
         with self.lock:
             self.done_bytes += more
-            self.reporter.amount(bytes=self.done_bytes)
+            self.reporter.set_amounts(bytes=self.done_bytes)
         self._check()
 
     def _send_proof(self, head: Multihash) -> None:
@@ -211,9 +205,11 @@ class _Push:
             found = proofs.read_proof(self.dataset.folder, head)
             if found is None:
                 return
-            proofs.check(found, self.id, head)
+            proofs.verify_proof(found, self.id, head)
         except BadData as error:
-            self.reporter.line(f"the proof of block {head.short} was not sent: {error.message}", "warning")
+            self.reporter.log(
+                f"the proof of block {head.abbreviated} was not sent: {error.message}", "warning"
+            )
             return
         data = bytes(found)
         if not self.remote.holds("proofs", head, len(data)):
@@ -235,11 +231,11 @@ class _Push:
     def _done(self) -> None:
         with self.lock:
             self.done_files += 1
-            self.reporter.amount(files=self.done_files)
+            self.reporter.set_amounts(files=self.done_files)
 
     def _each(self, items: Iterable[_T], work: Callable[[_T], None]) -> None:
         """Calls ``work`` for each, in order, several at a time; the first failure ends it."""
-        send_each(
+        upload_parallel(
             items,
             work,
             parallel=self.parallel,
@@ -249,7 +245,7 @@ class _Push:
         )
 
     def _check(self) -> None:
-        self.reporter.check()
+        self.reporter.raise_if_cancelled()
         if self.stopped.is_set():
             raise Cancelled
 

@@ -1,0 +1,1 @@
+"""Derivative datasets: planning and running transactions, query migration."""

@@ -1,51 +1,186 @@
-"""Planning the next transaction of a derivative dataset (RFC-014: intervals are always restated).
-
-A transaction takes every input from where the one before it ended to its head, or to the last block
-before a boundary: a change of the input's schema, or so many rows that they should be committed by
-themselves. What lies behind a boundary is the next transaction's.
-"""
+"""Plans the next transaction: intervals of blocks and offsets for each input."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
-from odf_engine.chain.chain import SliceRow
-from odf_engine.chain.state import ChainState
-from odf_engine.chain.transactions import Kind, kind_of_transaction
-from odf_engine.errors import BadData, NotFound, Unsupported
+import msgspec
+
+from odf_engine.chain.block_summary import SliceSummary
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState, Kind, kind_of_transaction
+from odf_engine.errors import BadData, Conflict, NotFound, Unsupported
 from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
+    AddData,
     DatasetVocabulary,
     ExecuteTransform,
     ExecuteTransformInput,
     OffsetInterval,
+    SetDataSchema,
     SetTransform,
     TransformInput,
     Watermark,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.transform.places import (
-    Diverged,
-    Place,
-    check_offset,
-    end_of_transaction,
-    last_place,
-    place_of,
-    schema_at,
-    schema_then,
-    watermarks_between,
-)
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
-__all__ = [
-    "Diverged",
-    "InputPlan",
-    "Transaction",
-    "plan_transaction",
-    "recorded_transaction",
-    "standing_transaction",
-]
+_DATA_KINDS: Final = ("AddData", "ExecuteTransform")
+_MAX_SCHEMAS: Final = 1000
+_MAX_AT_ONCE: Final = 1000
+
+
+class Diverged(Conflict):
+    """An input's history is not the one that the dataset was made from."""
+
+
+class ChainPosition(msgspec.Struct, frozen=True):
+    """A place in an input's chain: a block, and what data there was up to it."""
+
+    block: Multihash
+    sequence_number: int
+    offset: int | None
+    watermark: Timestamp | None
+
+
+def last_consumed_position(
+    dataset: Dataset, alias: str, last: ExecuteTransformInput | None
+) -> ChainPosition | None:
+    """Where a transaction left an input."""
+    if last is None:
+        return None
+    offset = last.prev_offset if last.new_offset is None else last.new_offset
+    return position_of_block(dataset, alias, last.new_block_hash or last.prev_block_hash, offset)
+
+
+def position_of_block(
+    dataset: Dataset, alias: str, block: Multihash | None, offset: int | None
+) -> ChainPosition | None:
+    """A place in an input's chain that a block of the derivative names; None for none."""
+    if block is None:
+        return None
+    number = _number_of(dataset, block)
+    if number is None:
+        raise Diverged(
+            f"the history of input '{alias}' is not the one that this dataset was made from",
+            where=f"block {block} of {alias}",
+            hint="the input was reset or replaced, or what is here is older; to make this dataset anew "
+            "from what is here: odf pull NAME --reset-on-divergence",
+        )
+    return ChainPosition(block, number, offset, _data_at(dataset, number)[1])
+
+
+def check_offset(dataset: Dataset, alias: str, place: ChainPosition | None) -> None:
+    """Whether the offset of a place is the one that its block says.
+
+    Raises:
+        BadData: it is another one.
+    """
+    if place is None:
+        return
+    offset = _data_at(dataset, place.sequence_number)[0]
+    if offset != place.offset:
+        raise BadData(
+            f"input '{alias}' is said to end at offset {place.offset}, and ended at {offset} at that block",
+            where=f"block {place.block} of {alias}",
+        )
+
+
+def _number_of(dataset: Dataset, block: Multihash) -> int | None:
+    """The number of a block of the chain; None when the chain does not have it."""
+    try:
+        number = dataset.block(block).block.sequence_number
+        found = dataset.list_blocks(1, before=number + 1)
+    except NotFound:
+        return None
+    return number if found and found[0].hash == block else None
+
+
+def _data_at(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | None]:
+    """The last offset and the watermark after block ``number``."""
+    newest = dataset.list_blocks(1, before=number + 1, kinds=_DATA_KINDS)
+    if not newest:
+        return None, None
+    event = dataset.block(newest[0].hash).block.event
+    assert isinstance(event, AddData | ExecuteTransform)
+    offset = event.prev_offset if event.new_data is None else event.new_data.offset_interval.end
+    return offset, event.new_watermark
+
+
+def end_of_transaction(
+    dataset: Dataset, state: ChainState, begin: ChainPosition | None, max_rows: int
+) -> ChainPosition:
+    """How far the transaction goes in this input."""
+    number = state.sequence_number
+    first = 0 if begin is None or begin.offset is None else begin.offset + 1
+    for row in dataset.slices(first, first):
+        number = min([number, *_before_schemas(dataset, row.sequence_number)])
+        number = min([number, *_filling(dataset, first + max_rows - 1)])
+    if begin is not None and number == begin.sequence_number:
+        return begin
+    block = dataset.list_blocks(1, before=number + 1)[0].hash
+    return ChainPosition(block, number, *_data_at(dataset, number))
+
+
+def _before_schemas(dataset: Dataset, number: int) -> list[int]:
+    """The numbers of the blocks before each change of the schema after block ``number``."""
+    rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
+    return [row.sequence_number - 1 for row in rows if row.sequence_number > number]
+
+
+def _filling(dataset: Dataset, offset: int) -> list[int]:
+    """The number of the block with this offset, where there is one."""
+    return [row.sequence_number for row in dataset.slices(offset, offset)]
+
+
+def schema_at(dataset: Dataset, number: int, alias: str) -> bytes:
+    """The schema that the input had after block ``number``."""
+    rows = dataset.list_blocks(1, before=number + 1, kinds=("SetDataSchema",))
+    return _schema_of(dataset, rows[0].hash if rows else None, alias)
+
+
+def schema_at_time(dataset: Dataset, moment: Timestamp | None, alias: str) -> bytes:
+    """The schema that the input had at a moment; the newest where none is given."""
+    rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
+    found = [row.hash for row in rows if moment is None or row.system_time <= moment]
+    return _schema_of(dataset, found[0] if found else None, alias)
+
+
+def _schema_of(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
+    event = None if block is None else dataset.block(block).block.event
+    if not isinstance(event, SetDataSchema) or event.schema is None:
+        raise Unsupported(
+            f"the schema of input '{alias}' is written in terms of a newer specification",
+            hint="it can be read and verified, but not transformed",
+        )
+    return event.schema
+
+
+def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: ChainPosition) -> list[Watermark]:
+    """Each new watermark between two places, oldest first."""
+    before = None if begin is None else begin.watermark
+    if end.watermark is None or end.watermark == before:
+        return []
+    after = -1 if begin is None else begin.sequence_number
+    found: list[Watermark] = []
+    number = end.sequence_number + 1
+    while number - after > 1:
+        # No more than the blocks in between: a long chain before them costs nothing.
+        rows = dataset.list_blocks(min(_MAX_AT_ONCE, number - after - 1), before=number, kinds=_DATA_KINDS)
+        for row in rows:
+            if row.sequence_number <= after:
+                break
+            event = dataset.block(row.hash).block.event
+            assert isinstance(event, AddData | ExecuteTransform)
+            if event.new_watermark is not None:
+                found.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
+        number = rows[-1].sequence_number if rows else after
+    found.reverse()
+    marks = [before, *(mark.event_time for mark in found)]
+    return [mark for mark, last in zip(found, marks, strict=False) if mark.event_time != last]
 
 
 @dataclass(frozen=True)
@@ -68,7 +203,7 @@ class InputPlan:
     entry: DatasetEntry
     alias: str
     interval: ExecuteTransformInput
-    slices: list[SliceRow]
+    slices: list[SliceSummary]
     watermark: Timestamp | None
     explicit: list[Watermark]
     vocab: DatasetVocabulary
@@ -141,7 +276,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
     return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
 
 
-def standing_transaction(
+def boundary_transaction(
     workspace: Workspace,
     entry: DatasetEntry,
     state: ChainState,
@@ -180,10 +315,10 @@ def _standing(
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
     entry = _input(workspace, dataset_id, alias)
-    dataset, place = entry.dataset, last_place(entry.dataset, alias, before.get(dataset_id))
+    dataset, place = entry.dataset, last_consumed_position(entry.dataset, alias, before.get(dataset_id))
     rebuilt = place if since_start is not None else None
     if since_start is not None or place is None:
-        schema = schema_then(dataset, since_start, alias)
+        schema = schema_at_time(dataset, since_start, alias)
     else:
         schema = schema_at(dataset, place.sequence_number, alias)
     return InputPlan(
@@ -203,7 +338,7 @@ def _standing(
     )
 
 
-def recorded_transaction(
+def transaction_of_block(
     workspace: Workspace,
     entry: DatasetEntry,
     state: ChainState,
@@ -229,15 +364,15 @@ def recorded_transaction(
     if transform is None:
         raise Unsupported("the transform is not known, or of a newer specification")
     if (kind := kind_of_transaction(event)) != "execute":
-        return standing_transaction(workspace, entry, state, kind, system_time or state.system_time)
+        return boundary_transaction(workspace, entry, state, kind, system_time or state.system_time)
     inputs: list[InputPlan] = []
     for item, recorded in zip(transform.inputs, event.query_inputs, strict=True):
         alias = item.alias or item.dataset_ref
         source = _input(workspace, recorded.dataset_id, alias)
-        begin = place_of(source.dataset, alias, recorded.prev_block_hash, recorded.prev_offset)
+        begin = position_of_block(source.dataset, alias, recorded.prev_block_hash, recorded.prev_offset)
         last = recorded.new_block_hash or recorded.prev_block_hash
         offset = recorded.prev_offset if recorded.new_offset is None else recorded.new_offset
-        end = place_of(source.dataset, alias, last, offset)
+        end = position_of_block(source.dataset, alias, last, offset)
         if end is None:
             raise BadData(f"input '{alias}' was read from no block to no block")
         for place in (begin, end):
@@ -267,14 +402,18 @@ def _plan_input(
     alias = item.alias or item.dataset_ref
     entry = _input(workspace, dataset_id, alias)
     dataset, state = entry.dataset, entry.dataset.state()
-    begin = last_place(dataset, alias, before.get(dataset_id))
+    begin = last_consumed_position(dataset, alias, before.get(dataset_id))
     if state.last_offset is None:
         return None
     return _input_plan(entry, alias, begin, end_of_transaction(dataset, state, begin, max_rows), complete)
 
 
 def _input_plan(
-    entry: DatasetEntry, alias: str, begin: Place | None, end: Place, complete: Timestamp | None
+    entry: DatasetEntry,
+    alias: str,
+    begin: ChainPosition | None,
+    end: ChainPosition,
+    complete: Timestamp | None,
 ) -> InputPlan:
     """What the input brings between two places in its chain."""
     dataset = entry.dataset

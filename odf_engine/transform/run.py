@@ -1,40 +1,48 @@
-"""Bringing a derivative dataset up to date with its inputs, transaction by transaction."""
+"""Runs transactions until a derivative dataset is up to date; resets it after divergence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import Final
 
 import pyarrow.parquet as pq
+from msgspec.structs import asdict
 
+from odf_engine.chain.normal_form import SPARK, SPARK_VERSION, with_engine_version, without_engine_version
+from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.chain.state import ChainState, ChainUpdate
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
-from odf_engine.errors import Unsupported
-from odf_engine.ingest.folders import job_folder
-from odf_engine.ingest.poll import PullResult
-from odf_engine.ingest.shape import declared_schema
+from odf_engine.errors import Unsupported, UsageError
+from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
+    DatasetKind,
     DataSlice,
     ExecuteTransform,
     MetadataEvent,
+    SetAttachments,
     SetDataSchema,
+    SetVocab,
     TransformRequest,
     TransformRequestInput,
     Watermark,
 )
-from odf_engine.metadata.quoting import quoting
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.transform.contract import Engine, Result
-from odf_engine.transform.plan import InputPlan, Transaction, plan_transaction
-from odf_engine.workspace.versions import SPARK, SPARK_VERSION
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sql.query_text import attach_query_excerpt
+from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.transform.engines.contract import Engine, TransactionResult
+from odf_engine.transform.plan import Diverged, InputPlan, Transaction, plan_transaction
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 CHECKPOINT: Final = "checkpoint"
 
 
-def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> PullResult:
+def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter) -> ChainUpdate:
     """Runs transactions until the dataset has taken in all of its inputs; each is one commit.
 
     Args:
@@ -55,9 +63,9 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
             break
         if SPARK not in map(str.lower, workspace.config.engines):
             _check_version(transaction)
-        with job_folder(workspace.odf / "cache", "transform") as folder:
+        with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
             _Step(workspace, transaction, engine, folder, reporter).run()
-    return PullResult.between(before, entry.dataset.state())
+    return ChainUpdate.from_states(before, entry.dataset.state())
 
 
 def _check_version(transaction: Transaction) -> None:
@@ -100,24 +108,24 @@ class _Step:
         staged = self._dataset.staging_path("data")
         try:
             for each in self._transaction.inputs:
-                self._reporter.line(_said(each))
+                self._reporter.log(_said(each))
             self._reporter.phase("query")
             request = make_request(self._transaction, self._folder, staged, self._system_time)
             queried = monotonic()
-            result = perform(self._engine, self._transaction, request, self._reporter)
-            self._reporter.line(_made(result, monotonic() - queried))
+            result = execute_transaction(self._engine, self._transaction, request, self._reporter)
+            self._reporter.log(_made(result, monotonic() - queried))
             self._commit(result, staged, begun)
         finally:
             staged.unlink(missing_ok=True)
 
-    def _commit(self, result: Result, staged: Path, begun: float) -> None:
+    def _commit(self, result: TransactionResult, staged: Path, begun: float) -> None:
         state, reporter, written = self._state, self._reporter, result.written
         reporter.phase("commit")
-        reporter.check()
+        reporter.raise_if_cancelled()
         events: list[MetadataEvent] = []
         if written is not None and not state.has_schema:
             events.append(SetDataSchema(schema=encode_schema(result.schema)))
-        events.append(event_of(self._transaction, result))
+        events.append(to_event(self._transaction, result))
         head = self._dataset.commit(
             events,
             system_time=self._system_time,
@@ -127,13 +135,13 @@ class _Step:
             block_version=self._version,
         )
         rows = written.rows if written is not None else 0
-        reporter.line(f"block {head}, {rows:,} rows, in {monotonic() - begun:.1f} s all in all")
+        reporter.log(f"block {head}, {rows:,} rows, in {monotonic() - begun:.1f} s all in all")
         reporter.committed(str(self._transaction.entry.id), str(head), "ExecuteTransform", rows)
 
 
-def perform(
+def execute_transaction(
     engine: Engine, transaction: Transaction, request: TransformRequest, reporter: Reporter
-) -> Result:
+) -> TransactionResult:
     """Has an engine do a transaction.
 
     Args:
@@ -143,14 +151,14 @@ def perform(
         reporter: hears of amounts, and is asked whether to stop.
 
     Raises:
-        OdfError: as the methods of :class:`odf_engine.transform.contract.Engine` say.
+        OdfError: as the methods of :class:`odf_engine.transform.engines.contract.Engine` say.
     """
     work = {"execute": engine.execute, "finish": engine.finish, "rebuild": engine.rebuild}[transaction.kind]
-    with quoting(request.transform.queries or []):
+    with attach_query_excerpt(request.transform.queries or []):
         return work(request, declared_schema(transaction.state), reporter)
 
 
-def event_of(transaction: Transaction, result: Result) -> ExecuteTransform:
+def to_event(transaction: Transaction, result: TransactionResult) -> ExecuteTransform:
     """What the chain says of a transaction that was done."""
     state, written = transaction.state, result.written
     before = state.last_checkpoint
@@ -232,7 +240,7 @@ def _known(each: InputPlan) -> Iterator[Watermark]:
     yield Watermark(system_time=moment, event_time=each.before)
 
 
-def _made(result: Result, seconds: float) -> str:
+def _made(result: TransactionResult, seconds: float) -> str:
     written = result.written
     rows = f"{written.rows:,} rows, {written.size:,} bytes" if written is not None else "no rows"
     state = ", and keeps a state" if result.checkpoint is not None else ""
@@ -244,3 +252,74 @@ def _said(each: InputPlan) -> str:
     mark = f", watermark {each.watermark}" if each.watermark is not None else ""
     slices = "slice" if len(each.slices) == 1 else "slices"
     return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} {slices}{mark}"
+
+
+def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:
+    """Gives a derivative dataset a new chain with its newest settings and without data.
+
+    Returns:
+        The new head.
+
+    Raises:
+        UsageError: a root dataset, whose rows could not be made again.
+        NotFound: an input is not here, so that the rows could not be made again.
+        Unsupported: a setting of a newer specification, which cannot be taken over.
+        Conflict: somebody else committed to the dataset meanwhile.
+    """
+    state = entry.dataset.state()
+    if state.kind is not DatasetKind.Derivative:
+        raise UsageError(f"{entry.alias} is a root dataset: only derivative ones can be made anew")
+    if state.not_understood:
+        setting, number = next(iter(state.not_understood.items()))
+        raise Unsupported(
+            f"{entry.alias} cannot be made anew: its {setting} is of a newer specification",
+            where=f"block {number}",
+            hint="a newer version can do it",
+        )
+    for source in state.inputs():
+        workspace.resolve(str(source))
+    return entry.dataset.restart_chain(
+        list(settings_events(state)),
+        system_time=max(Timestamp.now(), state.system_time),
+        expected_head=state.head,
+        block_version=workspace.config.block_version,
+    )
+
+
+def settings_events(state: ChainState) -> Iterator[MetadataEvent]:
+    """The settings that a chain amounts to, as the events that make them."""
+    if state.vocabulary != DEFAULT_VOCABULARY:
+        yield SetVocab(**asdict(state.vocabulary))
+    if state.schema is not None or state.odf_schema is not None:
+        yield SetDataSchema(schema=state.schema, odf_schema=state.odf_schema)
+    if state.transform is not None:
+        yield with_engine_version(
+            without_engine_version(state.transform)
+        )  # it runs again, and on the engine of now
+    for event in (state.info, state.license):
+        if event is not None:
+            yield event
+    if state.attachments is not None:
+        yield SetAttachments(state.attachments)
+
+
+def transform_or_reset(
+    workspace: Workspace, entry: DatasetEntry, engine: Engine, reporter: Reporter
+) -> ChainUpdate:
+    """As :func:`odf_engine.transform.run.transform`, but where an input diverged, the dataset begins anew.
+
+    Raises:
+        Cancelled: what was committed until then stays: a dataset that began anew does not go back.
+        OdfError: as above.
+    """
+    old = entry.dataset.state().head
+    try:
+        return transform(workspace, entry, engine, reporter)
+    except Diverged as diverged:
+        reporter.log(f"{diverged}; the dataset begins anew", "warning")
+    before = entry.dataset.state().head  # transactions until the one that diverged may have been committed
+    reset_dataset(workspace, entry)
+    reporter.log(f"refs/before-reset-{before.abbreviated} keeps what was there, to block {before}")
+    result = transform(workspace, entry, engine, reporter)
+    blocks = entry.dataset.state().blocks - 1  # the first one stays
+    return replace(result, status="updated", old_head=old, blocks=blocks)

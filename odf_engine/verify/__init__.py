@@ -1,0 +1,1 @@
+"""Verification: integrity of chain and files, replay of transactions, origins."""

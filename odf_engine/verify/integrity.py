@@ -1,25 +1,26 @@
-"""Whether a dataset is what its head says: block bytes, append rules, slices, checkpoints.
-
-Nothing is taken from the index: every file is read, and hashed. The rows of a slice are decoded and checked
-once; they are as right as they were while the file has the same bytes and the chain says the same of it.
-Every problem is a finding, none stops the rest; what cannot be judged because something before it is lost
-is not held against the dataset.
-"""
+"""Verifies a dataset: blocks, append rules, slices, checkpoints, ownership proofs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import pyarrow as pa
 from msgspec.structs import replace
 
-from odf_engine.chain import rules
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.state import ChainState, count, fold
+from odf_engine.chain import append_rules
+from odf_engine.chain.block_search import BlockFiles, WalkedChain
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState, apply_block, record_count
 from odf_engine.data.arrow_schema import decode_schema
 from odf_engine.errors import (
+    BadData,
     ChainRuleViolated,
     InvalidIdentity,
     InvalidSchema,
@@ -29,7 +30,8 @@ from odf_engine.errors import (
     UsageError,
 )
 from odf_engine.identity.did import DID_PREFIX, DatasetId
-from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.multiformats import Multihash, hash_bytes
+from odf_engine.identity.ownership_proof import PROOFS_FOLDER, list_proof_files, read_proof, verify_proof
 from odf_engine.metadata.flatbuffers import DecodedBlock, decode_block
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -40,17 +42,119 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.progress import Reporter
-from odf_engine.verify.content import Expected, Known, Problem, hash_bytes
-from odf_engine.verify.files import Files, Progress
-from odf_engine.verify.proofs import Proofs, check_proofs
 from odf_engine.verify.report import Finding, Report
-from odf_engine.verify.side_by_side import SideBySide
-from odf_engine.verify.walk import Blocks, Found
+from odf_engine.verify.slice_check import ExpectedSlice, FileChecks, Problem, VerifiedSlices, VerifyProgress
 
 if TYPE_CHECKING:
-    from odf_engine.verify.replay import NotReplayed, Replay
+    from odf_engine.verify.replay import NotReplayable, Replay
 
-__all__ = ["Finding", "Report", "verify"]
+
+class ProofCheck(NamedTuple):
+    """What was found of the proofs of a dataset.
+
+    Attributes:
+        right: how many are right.
+        newest: the number of the newest block that has a right one.
+        wrong: those that are not.
+        elsewhere: those that say nothing of this chain.
+    """
+
+    right: int
+    newest: int | None
+    wrong: list[Finding]
+    elsewhere: list[Finding]
+
+
+def check_proofs(folder: Path, owner: DatasetId | None, numbers: Mapping[Multihash, int]) -> ProofCheck:
+    """Checks all proofs of a dataset.
+
+    Args:
+        folder: the dataset's.
+        owner: its id, as the first block says; None where that is lost.
+        numbers: the blocks of the chain.
+    """
+    right: list[int] = []
+    wrong: list[Finding] = []
+    elsewhere: list[Finding] = []
+    for name in list_proof_files(folder):
+        try:
+            block = Multihash.parse(name)
+            proof = read_proof(folder, block) if str(block) == name else None
+            if proof is None:
+                raise BadData(f"{PROOFS_FOLDER}/{name} is not named after a block")
+            if owner is None:
+                elsewhere.append(_finding("proof-unknown", name, "whose dataset this is, is lost"))
+                continue
+            verify_proof(proof, owner, block)
+        except (BadData, InvalidIdentity) as error:
+            wrong.append(_finding("proof-wrong", name, error.message))
+            continue
+        if block in numbers:
+            right.append(numbers[block])
+        else:
+            message = "a proof is for a block that is not in the chain"
+            elsewhere.append(_finding("proof-elsewhere", name, message))
+    return ProofCheck(len(right), max(right, default=None), wrong, elsewhere)
+
+
+def _finding(kind: str, block: str, message: str) -> Finding:
+    return Finding(kind, block[:100], message)
+
+
+_THREADS: Final = os.cpu_count() or 1
+_AHEAD: Final = 4 * _THREADS  # so that no thread waits for the one with the oldest check
+Check = Callable[[], Iterable[Problem]]
+
+
+class ParallelChecks:
+    """Checks of blocks, which run within a ``with`` block; its end waits for them.
+
+    After an exception they should end by themselves: they heed a cancellation.
+
+    Args:
+        found: is told each problem with its block, by the thread that calls, in the order of the calls.
+    """
+
+    def __init__(self, found: Callable[[str, Problem], None]) -> None:
+        self._found = found
+        self._threads: ThreadPoolExecutor | None = None
+        self._waiting: deque[tuple[str, Future[list[Problem]]]] = deque()
+
+    def submit(self, block: str, check: Check) -> None:
+        """Runs a check; waits first where too many are under way."""
+        assert self._threads is not None  # within `with`
+        self._waiting.append((block, self._threads.submit(lambda: list(check()))))
+        self._tell(at_most=_AHEAD)
+
+    def add_result(self, block: str, problem: Problem) -> None:
+        """Something that was found already."""
+        known: Future[list[Problem]] = Future()
+        known.set_result([problem])
+        self._waiting.append((block, known))
+        self._tell(at_most=_AHEAD)
+
+    def _tell(self, at_most: int) -> None:
+        """Tells what is known up to the first check that is under way; waits for what is too many."""
+        while self._waiting and (len(self._waiting) > at_most or self._waiting[0][1].done()):
+            block, future = self._waiting.popleft()
+            for problem in future.result():
+                self._found(block, problem)
+
+    def __enter__(self) -> Self:
+        self._threads = ThreadPoolExecutor(_THREADS, "verify")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._threads is not None
+        try:
+            if error is None:
+                self._tell(at_most=0)
+        finally:
+            self._threads.shutdown(wait=True, cancel_futures=True)
+            self._threads = None
+
 
 # Behind a lost block these cannot be judged: until the next data block …
 _CARRIED: Final = frozenset(
@@ -62,6 +166,7 @@ _CARRIED: Final = frozenset(
         "transform-intervals",
     }
 )
+
 # … and for good, because the lost block may have been the setting that they look at.
 _FROM_SETTINGS: Final = frozenset(
     {
@@ -83,7 +188,7 @@ def verify(
     first: int | None = None,
     last: int | None = None,
     replay: Replay | None = None,
-    known: Known | None = None,
+    known: VerifiedSlices | None = None,
 ) -> Report:
     """Checks a dataset, or its blocks ``first`` to ``last`` by sequence number, both included.
 
@@ -121,17 +226,17 @@ class _Integrity:
         first: int,
         last: int | None,
         replay: Replay | None,
-        known: Known | None,
+        known: VerifiedSlices | None,
     ) -> None:
         self._dataset = dataset
         self._replay = replay
         self._transactions: list[tuple[Multihash, ChainState, MetadataBlock]] = []
         self._reporter = reporter
         self._first, self._last = first, last
-        self._blocks = Blocks(dataset)
-        self._progress = Progress(reporter)
-        self._files = Files(dataset, known, self._progress)
-        self._beside = SideBySide(self._add)
+        self._blocks = BlockFiles(dataset)
+        self._progress = VerifyProgress(reporter)
+        self._files = FileChecks(dataset, known, self._progress)
+        self._beside = ParallelChecks(self._add)
         self._findings: list[Finding] = []
         self._unchecked: list[Finding] = []
         self._checked = self._slices = 0
@@ -155,7 +260,7 @@ class _Integrity:
                     break
                 self._block(block_hash, number)
                 self._progress.block()
-        self._progress.tell()
+        self._progress.report()
         transforms = self._replay_transactions()
         proofs = self._proofs(found)
         return Report(
@@ -172,7 +277,7 @@ class _Integrity:
             newer=0 if proofs.newest is None else found.first_number + len(found.hashes) - 1 - proofs.newest,
         )
 
-    def _proofs(self, found: Found) -> Proofs:
+    def _proofs(self, found: WalkedChain) -> ProofCheck:
         """Checks the proofs of ownership, also those of blocks outside of the range."""
         owner = self._named() if self._state is None else self._state.dataset_id
         numbers = {block_hash: number for number, block_hash in enumerate(found.hashes, found.first_number)}
@@ -188,14 +293,14 @@ class _Integrity:
         if replay is None or not self._transactions:
             return 0
         self._reporter.phase("replay")
-        left: dict[int, NotReplayed] = {}
+        left: dict[int, NotReplayable] = {}
         with replay.running(), self._beside:
             for at, (block_hash, state, block) in enumerate(self._transactions):
-                self._reporter.check()
+                self._reporter.raise_if_cancelled()
                 assert isinstance(block.event, ExecuteTransform)
                 check = partial(self._replay_one, replay, at, left)
-                if replay.stands_alone(state, block.event):
-                    self._beside.begin(str(block_hash), check)
+                if replay.is_stateless(state, block.event):
+                    self._beside.submit(str(block_hash), check)
                     continue
                 self._found(block_hash, check())
                 while replay.doubts:
@@ -205,36 +310,36 @@ class _Integrity:
             self._leave(self._transactions[at][0], reason.kind, reason.message)
         return len(self._transactions) - len(left)
 
-    def _replay_one(self, replay: Replay, at: int, left: dict[int, NotReplayed]) -> list[Problem]:
+    def _replay_one(self, replay: Replay, at: int, left: dict[int, NotReplayable]) -> list[Problem]:
         """What is wrong with transaction number ``at``; why it was not run goes to ``left``."""
-        from odf_engine.verify.replay import NotReplayed
+        from odf_engine.verify.replay import NotReplayable
 
         _, state, block = self._transactions[at]
         assert isinstance(block.event, ExecuteTransform)
-        total, records = len(self._transactions), count(block.event.new_data)
-        self._reporter.amount(files=at + 1, total_files=total)
-        self._reporter.line(
+        total, records = len(self._transactions), record_count(block.event.new_data)
+        self._reporter.set_amounts(files=at + 1, total_files=total)
+        self._reporter.log(
             f"transaction {at + 1} of {total}: block {block.sequence_number}, {records:,} records", "debug"
         )
         try:
             return list(replay.problems(state, block.event, block.system_time))
-        except NotReplayed as reason:
+        except NotReplayable as reason:
             left[at] = reason
             return []
 
     def _leave(self, block_hash: Multihash, kind: str, message: str) -> None:
         """Notes that a transaction is not run again; the reason is logged once for all of them."""
         if message not in (each.message for each in self._unchecked):
-            self._reporter.line(f"not run again: {message}", "warning")
+            self._reporter.log(f"not run again: {message}", "warning")
         self._unchecked.append(Finding(kind, str(block_hash), message))
 
     def _find(self, block: str, kind: str, message: str) -> None:
-        self._beside.tell(block, (kind, message))
+        self._beside.add_result(block, (kind, message))
 
     def _add(self, block: str, problem: Problem) -> None:
         kind, message = problem
         self._findings.append(Finding(kind, block, message))
-        self._reporter.line(f"{kind}: block {block[-8:]}: {message}", "error")
+        self._reporter.log(f"{kind}: block {block[-8:]}: {message}", "error")
 
     def _found(self, block_hash: Multihash, problems: Iterable[Problem]) -> None:
         for kind, message in problems:
@@ -243,7 +348,7 @@ class _Integrity:
     # --- Blocks -------------------------------------------------------------------------------
 
     def _block(self, block_hash: Multihash, number: int) -> None:
-        self._reporter.check()
+        self._reporter.raise_if_cancelled()
         inside = self._first <= number
         self._checked += inside
         try:
@@ -255,7 +360,7 @@ class _Integrity:
             return
         if inside:
             for part in decoded.unknown:
-                self._reporter.line(f"block {number}: {part} is of a newer specification", "warning")
+                self._reporter.log(f"block {number}: {part} is of a newer specification", "warning")
             self._rules(block_hash, decoded.block)
             self._objects(block_hash, decoded.block)
             if self._replay is not None and isinstance(decoded.block.event, ExecuteTransform):
@@ -292,7 +397,7 @@ class _Integrity:
         if isinstance(block.event, AddData | ExecuteTransform):
             self._lost_data = False
         try:
-            self._state = fold(self._state, block, block_hash)
+            self._state = apply_block(self._state, block, block_hash)
         except ChainRuleViolated:  # no Seed, or numbers that cannot be stored: there is a finding already
             if self._state is not None:
                 self._skip(block_hash, block.sequence_number)
@@ -303,7 +408,7 @@ class _Integrity:
         if self._state is None and self._lost_settings:
             return  # not the first block: that one is lost
         try:
-            for violation in rules.violations(self._state, block):
+            for violation in append_rules.violations(self._state, block):
                 lost = violation.rule in _CARRIED and self._lost_data
                 if not lost and not (violation.rule in _FROM_SETTINGS and self._lost_settings):
                     self._find(str(block_hash), violation.rule, violation.message)
@@ -335,19 +440,19 @@ class _Integrity:
         data, state = event.new_data, self._state
         if data is not None:
             self._slices += 1
-            self._reporter.line(
+            self._reporter.log(
                 f"block {block.sequence_number}: {kind_of(event)}, offsets {data.offset_interval.start} to "
-                f"{data.offset_interval.end}, slice {data.physical_hash.short}",
+                f"{data.offset_interval.end}, slice {data.physical_hash.abbreviated}",
                 "debug",
             )
-            expected = Expected(
+            expected = ExpectedSlice(
                 data=data,
                 vocabulary=state.vocabulary if state else DEFAULT_VOCABULARY,
                 schema=self._schema(),
                 earliest=state.last_data_time if state else None,
                 latest=block.system_time,
             )
-            self._beside.begin(str(block_hash), lambda: self._files.slice_problems(expected))
+            self._beside.submit(str(block_hash), lambda: self._files.slice_problems(expected))
         checkpoint = event.new_checkpoint
         if checkpoint is not None:
             self._found(block_hash, self._files.checkpoint_problems(checkpoint))

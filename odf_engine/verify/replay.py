@@ -1,10 +1,4 @@
-"""Whether a derivative dataset's rows are what its query makes of its inputs: every transaction is run
-again as its block says, and compared by logical hash (specification: Derivative Data Verification).
-
-A transaction goes on from the state that running the one before it again has given. Checkpoints that
-are stored serve where there is none, at the beginning of a range. So a checkpoint that was replaced, with
-all blocks after it made to agree, shows in the rows that were made with it.
-"""
+"""Replays transactions and compares their logical hashes."""
 
 from __future__ import annotations
 
@@ -23,24 +17,25 @@ from odf_engine.chain.state import ChainState
 from odf_engine.data.slices import WrittenSlice, read_batches
 from odf_engine.errors import Cancelled, NotFound, OdfError, SourceUnavailable, Unsupported
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.ingest.folders import job_folder
 from odf_engine.metadata.model import Checkpoint, DataSlice, ExecuteTransform, SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.transform.checkpoint import ENGINE, read_about
-from odf_engine.transform.contract import Engine, Result
-from odf_engine.transform.engines import EngineMissing
-from odf_engine.transform.plan import Diverged, Transaction, recorded_transaction
-from odf_engine.transform.run import CHECKPOINT, event_of, make_request, perform
-from odf_engine.verify.content import Problem, check_object
+from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.transform.engines.checkpoint import ENGINE, read_checkpoint_metadata
+from odf_engine.transform.engines.contract import Engine, TransactionResult
+from odf_engine.transform.engines.engine_router import EngineMissing
+from odf_engine.transform.plan import Diverged, Transaction, transaction_of_block
+from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, to_event
 from odf_engine.verify.report import EngineUse
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.verify.slice_check import Problem, check_object
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 _SPARK: Final = "spark"
 _CARRIED: Final = "carried"
 
 
-class NotReplayed(Exception):
+class NotReplayable(Exception):
     """A transaction cannot be run again, and that says nothing against it: ``kind`` and ``message``."""
 
     def __init__(self, kind: str, message: str) -> None:
@@ -75,7 +70,7 @@ class Replay:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Around all calls of :meth:`problems`: holds the files that they hand to each other."""
-        with job_folder(self._workspace.odf / "cache", "replay") as self._folder:
+        with job_scratch_folder(self._workspace.odf / "cache", "replay") as self._folder:
             try:
                 yield
             finally:
@@ -87,7 +82,7 @@ class Replay:
         return list(self._uses.values())
 
     @staticmethod
-    def stands_alone(state: ChainState, event: ExecuteTransform) -> bool:
+    def is_stateless(state: ChainState, event: ExecuteTransform) -> bool:
         """Whether a transaction goes on from no state and leaves none; ``state`` is that of the chain."""
         return state.last_checkpoint is None and event.new_checkpoint is None
 
@@ -112,11 +107,11 @@ class Replay:
             )
             return
         try:
-            transaction = recorded_transaction(self._workspace, self._entry, state, event, system_time)
+            transaction = transaction_of_block(self._workspace, self._entry, state, event, system_time)
         except NotFound as error:
-            raise NotReplayed("input-missing", str(error)) from error
+            raise NotReplayable("input-missing", str(error)) from error
         except Unsupported as error:
-            raise NotReplayed("engine-missing", str(error)) from error
+            raise NotReplayable("engine-missing", str(error)) from error
         except Diverged as error:
             yield ("input-diverged", str(error))
             return
@@ -141,9 +136,9 @@ class Replay:
         except Cancelled:
             raise
         except OdfError as error:
-            self._reporter.check()  # what was stopped may fail in any way
+            self._reporter.raise_if_cancelled()  # what was stopped may fail in any way
             if _lacks_engine(error, transaction.transform):
-                raise NotReplayed("engine-missing", str(error)) from error
+                raise NotReplayable("engine-missing", str(error)) from error
             yield self._damage(transaction) or ("transform-failed", f"it cannot be run again: {error}")
             return
         self._note(transaction.transform, result)
@@ -164,15 +159,17 @@ class Replay:
             difference += f" (the engine was {version or 'of no version'}, and is {ENGINE} now)"
         yield self._damage(transaction) or ("transform-data", difference)
 
-    def _run(self, transaction: Transaction, system_time: Timestamp, folder: Path, staged: Path) -> Result:
+    def _run(
+        self, transaction: Transaction, system_time: Timestamp, folder: Path, staged: Path
+    ) -> TransactionResult:
         request = make_request(transaction, folder, staged, system_time)
         last = transaction.state.last_checkpoint
         if last is not None and last.physical_hash == self._carried:
             request = replace(request, prev_checkpoint_path=str(self._carried_path))
-        return perform(self._engine, transaction, request, self._reporter)
+        return execute_transaction(self._engine, transaction, request, self._reporter)
 
     def _read(self, _: int) -> None:
-        self._reporter.check()
+        self._reporter.raise_if_cancelled()
 
     def _damage(self, transaction: Transaction) -> Problem | None:
         """An input's slice that is not what its own chain says, and so to blame for what came out."""
@@ -185,11 +182,11 @@ class Replay:
         return None
 
     def _checkpoint(
-        self, transaction: Transaction, event: ExecuteTransform, result: Result, folder: Path
+        self, transaction: Transaction, event: ExecuteTransform, result: TransactionResult, folder: Path
     ) -> Iterator[Problem]:
         """Whether there is a checkpoint where there should be, of the right state; keeps what was made."""
         recorded, made = event.new_checkpoint, result.checkpoint
-        if (recorded is None) != (event_of(transaction, result).new_checkpoint is None):
+        if (recorded is None) != (to_event(transaction, result).new_checkpoint is None):
             has, there = ("has none", "is one") if recorded is None else ("has one", "is none")
             yield ("transform-checkpoint", f"its block {has}: run again there {there}")
         if made is None or recorded is None:
@@ -202,10 +199,10 @@ class Replay:
     def _other_checkpoint(self, recorded: Checkpoint) -> Iterator[Problem]:
         """Equal state has equal bytes mostly, and never another account of itself."""
         try:
-            stored = read_about(self._entry.dataset.checkpoint_path(recorded.physical_hash))
+            stored = read_checkpoint_metadata(self._entry.dataset.checkpoint_path(recorded.physical_hash))
         except OdfError:
             return  # which is a finding about the file
-        if stored != read_about(self._carried_path):
+        if stored != read_checkpoint_metadata(self._carried_path):
             yield ("transform-checkpoint", "its checkpoint holds another state than the one made again")
         else:
             self.doubts.append(
@@ -216,7 +213,7 @@ class Replay:
                 )
             )
 
-    def _note(self, transform: SetTransform, result: Result) -> None:
+    def _note(self, transform: SetTransform, result: TransactionResult) -> None:
         sql = transform.transform
         present = ENGINE if _is_spark(transform) else None
         rows = 0 if result.written is None else result.written.rows
@@ -226,7 +223,7 @@ class Replay:
                 use = EngineUse(sql.engine, sql.version, present, 0, 0)
                 if None not in (sql.version, present) and sql.version != present:
                     said = f"made by {sql.engine} {sql.version}, run again by {present}"
-                    self._reporter.line(said, "warning")
+                    self._reporter.log(said, "warning")
             more = replace(use, transactions=use.transactions + 1, records=use.records + rows)
             self._uses[sql.engine, sql.version] = more
 
@@ -277,7 +274,7 @@ def _difference(path: Path, data: DataSlice, staged: Path, written: WrittenSlice
 
 def _heeding(batches: Iterator[pa.RecordBatch], reporter: Reporter) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        reporter.check()
+        reporter.raise_if_cancelled()
         yield batch
 
 

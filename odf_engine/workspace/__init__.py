@@ -1,0 +1,1 @@
+"""A workspace: datasets by name, definitions, lineage graphs, remotes, trust, tokens, consistency check."""

@@ -1,15 +1,14 @@
-"""Which columns feed which, through all datasets of a workspace: their queries say it, no data is read."""
+"""Column lineage across the datasets of a workspace, as a graph."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
-from odf_engine.chain.columns import column_names
-from odf_engine.chain.state import ChainState
+from odf_engine.chain.state import ChainState, column_names
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
@@ -23,16 +22,23 @@ from odf_engine.metadata.model import (
     SqlQueryStep,
     UpsertStream,
 )
-from odf_engine.metadata.sql_columns import ANY, Columns, From, columns_of, unknown
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sql.lineage_model import (
+    ANY_COLUMN,
+    ColumnLineage,
+    InputColumn,
+    TransformationType,
+    unknown_lineage,
+)
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 SOURCE: Final = "input"
 """What a root dataset calls what it has read, before its own query."""
-
 _DEEPEST: Final = 100
 
 
-class Feeder(msgspec.Struct, frozen=True):
+class LineageInput(msgspec.Struct, frozen=True):
     """An input of a dataset.
 
     Attributes:
@@ -56,18 +62,18 @@ class DatasetColumns(msgspec.Struct, frozen=True):
         name: how the workspace calls it.
         columns: all columns, in order; empty when they are not known yet.
         feeders: its inputs; a root dataset has none.
-        lineage: what feeds the columns; each :class:`From` names an input by its alias. Of a root
+        lineage: what feeds the columns; each :class:`InputColumn` names an input by its alias. Of a root
             dataset, what was read, before its own query, is called :data:`SOURCE`.
     """
 
     id: str
     name: str
     columns: list[str]
-    feeders: list[Feeder]
-    lineage: Columns
+    feeders: list[LineageInput]
+    lineage: ColumnLineage
 
 
-def lineage_of(workspace: Workspace, entry: DatasetEntry) -> Columns:
+def dataset_lineage(workspace: Workspace, entry: DatasetEntry) -> ColumnLineage:
     """What feeds the columns of a dataset, by the query that it has now.
 
     ``offset`` and ``system_time`` come from nothing: the dataset makes them. ``problem`` says what could
@@ -96,7 +102,9 @@ class _Reader:
         try:
             return self.read(entry)
         except OdfError as error:
-            return DatasetColumns(str(entry.id), str(entry.alias), [], [], Columns({}, [], error.in_full))
+            return DatasetColumns(
+                str(entry.id), str(entry.alias), [], [], ColumnLineage({}, [], error.format_line)
+            )
 
     def read(self, entry: DatasetEntry) -> DatasetColumns:
         """What is known of a dataset."""
@@ -115,13 +123,13 @@ class _Reader:
         else:
             feeders = [self._feeder(item.alias, item.dataset_ref) for item in state.transform.inputs]
             lineage = self._of_derivative(state, state.transform)
-        names = _declared(state) or ([] if ANY in lineage.outputs else list(lineage.outputs))
+        names = _declared(state) or ([] if ANY_COLUMN in lineage.outputs else list(lineage.outputs))
         return DatasetColumns(str(entry.id), str(entry.alias), names, feeders, lineage)
 
-    def _feeder(self, alias: str | None, ref: str) -> Feeder:
+    def _feeder(self, alias: str | None, ref: str) -> LineageInput:
         entry = self._entry(ref)
         name = str(entry.alias) if entry is not None else alias or ref
-        return Feeder(alias or ref, ref, name, entry is None)
+        return LineageInput(alias or ref, ref, name, entry is None)
 
     def _entry(self, ref: str) -> DatasetEntry | None:
         try:
@@ -129,7 +137,9 @@ class _Reader:
         except OdfError:
             return None
 
-    def _of_derivative(self, state: ChainState, transform: SetTransform) -> Columns:
+    def _of_derivative(self, state: ChainState, transform: SetTransform) -> ColumnLineage:
+        from odf_engine.sql.query_lineage import trace_columns
+
         inputs: dict[str, list[str] | None] = {}
         vocabs: dict[str, DatasetVocabulary] = {}
         for item in transform.inputs:
@@ -141,11 +151,11 @@ class _Reader:
         )
         if transform.transform.engine.casefold() != "spark":
             problem = f"a query of the engine '{transform.transform.engine}' cannot be followed"
-            found = unknown(inputs, own, problem)
+            found = unknown_lineage(inputs, own, problem)
         else:
             tables = [each.name for each in transform.transform.temporal_tables or ()]
             times = {name: vocabs[name].event_time_column for name in tables if name in vocabs}
-            found = columns_of(_steps(transform.transform), inputs, outputs=own, times=times)
+            found = trace_columns(_steps(transform.transform), inputs, outputs=own, times=times)
         return _completed(found, state.vocabulary, vocabs, inputs, declared)
 
     def _columns(self, entry: DatasetEntry | None) -> tuple[list[str] | None, DatasetVocabulary]:
@@ -178,12 +188,12 @@ def _given(vocab: DatasetVocabulary) -> tuple[str, str]:
 
 
 def _completed(
-    found: Columns,
+    found: ColumnLineage,
     vocab: DatasetVocabulary,
     vocabs: Mapping[str, DatasetVocabulary],
     inputs: Mapping[str, Sequence[str] | None],
     declared: Sequence[str] | None,
-) -> Columns:
+) -> ColumnLineage:
     """With the system columns that the dataset has, whatever its query says of those of its inputs."""
     own = {name.casefold() for name in declared or ()}
     gone = {name for name, value in found.outputs.items() if _is_passed(name, value, vocabs)}
@@ -197,7 +207,7 @@ def _completed(
     spelled = {name.casefold(): name for name in kept}
     carried = kept.pop(spelled.pop(operation.casefold(), ""), None) or _operations(found, vocabs, inputs)
     event_time = spelled.get(vocab.event_time_column.casefold())
-    outputs: dict[str, list[From]] = {
+    outputs: dict[str, list[InputColumn]] = {
         vocab.offset_column: [],
         operation: carried,
         vocab.system_time_column: [],
@@ -212,7 +222,7 @@ def _completed(
     return replace(found, outputs=outputs)
 
 
-def _is_passed(name: str, value: Sequence[From], vocabs: Mapping[str, DatasetVocabulary]) -> bool:
+def _is_passed(name: str, value: Sequence[InputColumn], vocabs: Mapping[str, DatasetVocabulary]) -> bool:
     """Whether this is a system column of inputs, which does not come through, though `SELECT *` has it."""
     return bool(value) and all(
         each.how == "identity"
@@ -223,64 +233,66 @@ def _is_passed(name: str, value: Sequence[From], vocabs: Mapping[str, DatasetVoc
 
 
 def _operations(
-    found: Columns, vocabs: Mapping[str, DatasetVocabulary], inputs: Mapping[str, Sequence[str] | None]
-) -> list[From]:
+    found: ColumnLineage, vocabs: Mapping[str, DatasetVocabulary], inputs: Mapping[str, Sequence[str] | None]
+) -> list[InputColumn]:
     """Where the operation comes from that the query does not give: from those of all inputs."""
     by_row = len(inputs) == 1 and not any(each.how in ("group_by", "window", "join") for each in found.rows)
     how = "unknown" if found.problem else "identity" if by_row else "transformation"
-    return [From(alias, vocab.operation_type_column, how) for alias, vocab in vocabs.items()]
+    return [InputColumn(alias, vocab.operation_type_column, how) for alias, vocab in vocabs.items()]
 
 
 # --- Root datasets ---
 
 
-def _of_root(state: ChainState) -> Columns:
+def _of_root(state: ChainState) -> ColumnLineage:
     """What feeds the columns of a root: those of its sources, before their own queries."""
     sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
     declared = _declared(state)
     made = {*_given(state.vocabulary), state.vocabulary.operation_type_column}
     own = None if declared is None else [name for name in declared if name not in made]
-    outputs: dict[str, list[From]] = {name: [] for name in declared or (state.vocabulary.offset_column,
+    outputs: dict[str, list[InputColumn]] = {name: [] for name in declared or (state.vocabulary.offset_column,
         state.vocabulary.operation_type_column, state.vocabulary.system_time_column)}  # fmt: skip
-    rows: list[From] = []
+    rows: list[InputColumn] = []
     problems: list[str] = []
     for source in sources:
         found = _of_source(source, own, state.vocabulary.operation_type_column)
         for name, value in found.outputs.items():
-            if declared is None or name in outputs or name == ANY:
+            if declared is None or name in outputs or name == ANY_COLUMN:
                 outputs[name] = list(dict.fromkeys([*outputs.get(name, ()), *value]))
         rows += [*found.rows, *_keys(source, found)]
         problems += [found.problem] if found.problem else []
-    return Columns(outputs, list(dict.fromkeys(rows)), "; ".join(problems) or None)
+    return ColumnLineage(outputs, list(dict.fromkeys(rows)), "; ".join(problems) or None)
 
 
-def _keys(source: SetPollingSource | AddPushSource, found: Columns) -> list[From]:
+def _keys(source: SetPollingSource | AddPushSource, found: ColumnLineage) -> list[InputColumn]:
     """What tells rows apart when they are merged: it decides which of them are taken in."""
     keys: list[str] = getattr(source.merge, "primary_key", [])
     by_name = {name.casefold(): value for name, value in found.outputs.items()}
     parts = [part for key in keys for part in by_name.get(key.casefold(), ())]
-    return [From(part.input, part.column, "filter") for part in parts]
+    return [InputColumn(part.input, part.column, "filter") for part in parts]
 
 
 def _of_source(
     source: SetPollingSource | AddPushSource, own: Sequence[str] | None, operation: str
-) -> Columns:
+) -> ColumnLineage:
+    from odf_engine.sql.query_lineage import trace_columns
+
     read = _read_columns(source)
     if source.preprocess is None:
-        names = list(own if own is not None else read or [ANY])
+        names = list(own if own is not None else read or [ANY_COLUMN])
         says = isinstance(source, AddPushSource) or isinstance(source.merge, ChangelogStream | UpsertStream)
         if own is not None and says and (read is None or operation.casefold() in map(str.casefold, read)):
             names.append(operation)  # what is done with a row is said by the row itself
         spelled = {name.casefold(): name for name in read or names}
-        return Columns(
-            {name: [From(SOURCE, spelled[name.casefold()], "identity")] for name in names
+        return ColumnLineage(
+            {name: [InputColumn(SOURCE, spelled[name.casefold()], "identity")] for name in names
              if name.casefold() in spelled}, [],
         )  # fmt: skip
     inputs = {SOURCE: read}
     if source.preprocess.engine.casefold() != "spark":
         problem = f"a query of the engine '{source.preprocess.engine}' cannot be followed"
-        return unknown(inputs, own, problem)
-    return columns_of(_steps(source.preprocess), inputs, outputs=own)
+        return unknown_lineage(inputs, own, problem)
+    return trace_columns(_steps(source.preprocess), inputs, outputs=own)
 
 
 def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
@@ -295,3 +307,161 @@ def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
         return parse_ddl(ddl).names
     except OdfError:
         return None
+
+
+ROWS: Final = ""
+"""Stands for the rows of a dataset where a column would stand."""
+_STRENGTH: Final[dict[TransformationType, int]] = {
+    "identity": 0,
+    "transformation": 1,
+    "aggregation": 2,
+    "unknown": 3,
+}
+
+
+class ColumnRef(NamedTuple):
+    """A column of a dataset, by the dataset's id.
+
+    ``source:`` and the id of a root dataset stands for what that reads, before its own query.
+    """
+
+    dataset: str
+    column: str
+
+
+class ColumnEdge(NamedTuple):
+    """A column has part in another one, or, where the target is :data:`ROWS`, in which rows there are."""
+
+    source: ColumnRef
+    target: ColumnRef
+    how: TransformationType
+
+
+class ReachableColumn(NamedTuple):
+    """A column that another one is connected with.
+
+    ``how`` is the most that is done on the way; ``steps`` counts datasets: 1 for a neighbour.
+    """
+
+    place: ColumnRef
+    how: TransformationType
+    steps: int
+
+
+class ColumnGraph:
+    """Columns and the links between them.
+
+    Attributes:
+        datasets: what is known of each, by its id; inputs that are not here have the columns that are
+            asked of them, and roots have a source with what they read.
+        links: all of them.
+    """
+
+    def __init__(self, datasets: Sequence[DatasetColumns]) -> None:
+        self.datasets: dict[str, DatasetColumns] = {each.id: each for each in datasets}
+        self.links: list[ColumnEdge] = []
+        self._into: dict[ColumnRef, list[ColumnEdge]] = {}
+        self._out_of: dict[ColumnRef, list[ColumnEdge]] = {}
+        self._spelled = {each.id: {name.casefold(): name for name in each.columns} for each in datasets}
+        for each in datasets:
+            self._add(each)
+
+    def _add(self, each: DatasetColumns) -> None:
+        sources = {feeder.alias: feeder.dataset for feeder in each.feeders}
+        for target, value in [*each.lineage.outputs.items(), (ROWS, each.lineage.rows)]:
+            for part in value:
+                source = sources.get(part.input) if each.feeders else source_of(each.id)
+                if source is not None:
+                    self._link(
+                        ColumnEdge(self._place(source, part, each), ColumnRef(each.id, target), part.how)
+                    )
+
+    def _link(self, link: ColumnEdge) -> None:
+        self.links.append(link)
+        self._into.setdefault(link.target, []).append(link)
+        self._out_of.setdefault(link.source, []).append(link)
+
+    def _place(self, dataset: str, part: InputColumn, reader: DatasetColumns) -> ColumnRef:
+        known = self.datasets.get(dataset)
+        if known is None:
+            name = next((each.name for each in reader.feeders if each.dataset == dataset), reader.name)
+            known = DatasetColumns(dataset, name, [], [], ColumnLineage({}, []))
+            self.datasets[dataset] = known
+        spelled = self._spelled.setdefault(dataset, {})
+        if part.column.casefold() not in spelled:
+            spelled[part.column.casefold()] = part.column
+            known.columns.append(part.column)
+        return ColumnRef(dataset, spelled[part.column.casefold()])
+
+    def is_here(self, dataset: str) -> bool:
+        """Whether it is a dataset of the workspace: no source, and no input that is missing."""
+        known = self.datasets.get(dataset)
+        return known is not None and not dataset.startswith(_SOURCE) and bool(known.lineage.outputs)
+
+    def inputs_of(self, place: ColumnRef) -> list[ColumnEdge]:
+        """What a column, or the rows of a dataset, come from at once."""
+        return self._into.get(place, [])
+
+    def outputs_of(self, place: ColumnRef) -> list[ColumnEdge]:
+        """Where a column goes at once."""
+        return self._out_of.get(place, [])
+
+    def upstream(self, *places: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
+        """Everything that the values of columns can come from, nearest first."""
+        return self._reach(places, self._into, up=True)
+
+    def downstream(self, *places: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
+        """Everything that the values of columns can go to, nearest first, and to which rows."""
+        return self._reach(places, self._out_of, up=False)
+
+    def _reach(
+        self, places: Sequence[ColumnRef], links: Mapping[ColumnRef, list[ColumnEdge]], *, up: bool
+    ) -> dict[ColumnRef, ReachableColumn]:
+        found: dict[ColumnRef, ReachableColumn] = {}
+        todo = [ReachableColumn(place, "identity", 0) for place in places]
+        while todo:
+            here, todo = todo, []
+            for reach in here:
+                for link in links.get(reach.place, ()):
+                    place_ = link.source if up else link.target
+                    how = _more(reach.how, link.how)
+                    old = found.get(place_)
+                    if old is None:
+                        found[place_] = ReachableColumn(place_, how, reach.steps + 1)
+                        todo.append(found[place_])
+                    elif _more(old.how, how) != old.how:
+                        found[place_] = old._replace(how=_more(old.how, how))
+                        todo.append(found[place_])  # what comes behind it learns of it, too
+        return found
+
+
+_SOURCE: Final = "source:"
+
+
+def source_of(dataset: str) -> str:
+    """What stands for that which a root dataset reads."""
+    return _SOURCE + dataset
+
+
+def is_source(dataset: str) -> bool:
+    """Whether this stands for what a root dataset reads."""
+    return dataset.startswith(_SOURCE)
+
+
+def _more(one: TransformationType, other: TransformationType) -> TransformationType:
+    """The more of two; what decides about rows is said as it is."""
+    if other not in _STRENGTH:
+        return other
+    return max(one, other, key=lambda how: _STRENGTH.get(how, 0)) if one in _STRENGTH else one
+
+
+def column_graph(workspace: Workspace, around: Iterable[DatasetId] | None = None) -> ColumnGraph:
+    """The columns of all datasets, or of these and of all that they are made of, and that is made of them."""
+    entries = workspace.datasets()
+    if around is not None:
+        graph = DatasetGraph(workspace.summaries(entries))
+        wanted = set(around)
+        for dataset in list(wanted):
+            wanted |= graph.upstream(dataset) | graph.downstream(dataset)
+        entries = [entry for entry in entries if entry.id in wanted]
+    return ColumnGraph(all_columns(workspace, entries))

@@ -1,8 +1,4 @@
-"""Where datasets come from and go to: the repositories of a workspace, and each dataset's addresses in them.
-
-Repositories are in ``.odf/repositories.json``. What is known of a dataset's remotes is in
-``.odf/remotes/<id>.json``, never in the dataset's folder, which may be foreign.
-"""
+"""Repositories, the addresses of datasets in them, and how datasets stood to them."""
 
 from __future__ import annotations
 
@@ -15,23 +11,11 @@ import msgspec
 
 from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.did import DID_PREFIX, DatasetId
-from odf_engine.identity.refs import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_name
-from odf_engine.workspace.addresses import bare_url, checked_url, name_in, origin_of
-from odf_engine.workspace.small_files import held, read_small, write_text
+from odf_engine.identity.names import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_valid_name
+from odf_engine.net.urls import dataset_name_from_url, normalize_url, redact_url
+from odf_engine.storage.atomic_files import file_lock, read_small, replace_text_file
 
-__all__ = [
-    "DatasetRemotes",
-    "Kind",
-    "Located",
-    "Remotes",
-    "Repo",
-    "Seen",
-    "bare_url",
-    "checked_url",
-    "name_in",
-    "origin_of",
-]  # fmt: skip
-"""What addresses are is :mod:`odf_engine.workspace.addresses`; who knows remotes needs both."""
+"""What addresses are is :mod:`odf_engine.net.urls`; who knows remotes needs both."""
 
 Kind = Literal["pull", "push"]
 """Whether a dataset comes from an address, or goes there."""
@@ -45,12 +29,12 @@ class Repo(msgspec.Struct, frozen=True):
     url: str
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):
     """How a dataset stood to a remote when that was last looked at.
 
     Attributes:
         url: the remote.
-        relation: as ``odf_engine.sync.compare.Relation`` says it.
+        relation: as ``odf_engine.sync.history.Relation`` says it.
         ours, theirs: how many blocks only the one side has.
         common: the newest block of both, as text.
         our_head, their_head: the heads that were compared, as text.
@@ -78,14 +62,14 @@ class DatasetRemotes(msgspec.Struct, frozen=True):
 
     pull: list[str] = []
     push: list[str] = []
-    seen: list[Seen] = []
+    seen: list[RemoteStatus] = []
 
-    def seen_at(self, url: str) -> Seen | None:
+    def seen_at(self, url: str) -> RemoteStatus | None:
         """What was found last at this URL."""
         return next((each for each in self.seen if each.url == url), None)
 
 
-class Located(NamedTuple):
+class ResolvedUrl(NamedTuple):
     """Where something is: its URL, and the name that it has there."""
 
     url: str
@@ -140,12 +124,12 @@ class Remotes:
             UsageError: the name is none, or the URL is none that is known.
             AlreadyExists: there is one of this name.
         """
-        if not is_name(name):
+        if not is_valid_name(name):
             raise UsageError(
                 f"'{name}' cannot be the name of a repository", hint="letters, digits, dots, dashes"
             )
-        repo = Repo(name, checked_url(url))
-        with held(self._lock):
+        repo = Repo(name, normalize_url(url))
+        with file_lock(self._lock):
             if self.is_repository(name):
                 raise AlreadyExists(f"there is a repository '{name}' already", hint=f"odf repo remove {name}")
             self._write([*self.repositories(), repo])
@@ -153,13 +137,13 @@ class Remotes:
 
     def remove(self, name: str) -> Repo:
         """Forgets a repository; datasets keep their addresses. NotFound when there is none."""
-        with held(self._lock):
+        with file_lock(self._lock):
             gone = self.repository(name)
             self._write([repo for repo in self.repositories() if repo != gone])
         return gone
 
     def _write(self, repos: list[Repo]) -> None:
-        write_text(self._file, msgspec.json.encode(repos).decode())
+        replace_text_file(self._file, msgspec.json.encode(repos).decode())
 
     # --- Datasets ---
 
@@ -177,9 +161,9 @@ class Remotes:
             problem = f"what is known of its remotes cannot be read: {error.strerror}"
             raise BadData(problem, where=str(self._path(dataset))) from None
 
-    def note(self, dataset: DatasetId, seen: Seen, kind: Kind | None = None) -> None:
+    def record_status(self, dataset: DatasetId, seen: RemoteStatus, kind: Kind | None = None) -> None:
         """Remembers how a dataset stands to a remote; with ``kind`` also that it comes from or goes there."""
-        with held(self._lock):
+        with file_lock(self._lock):
             known = self.of(dataset)
             if kind is not None:
                 known = _with_address(known, seen.url, kind)
@@ -188,12 +172,12 @@ class Remotes:
 
     def attach(self, dataset: DatasetId, url: str, kind: Kind) -> None:
         """Remembers that a dataset comes from an address, or goes there."""
-        with held(self._lock):
+        with file_lock(self._lock):
             self.set(dataset, _with_address(self.of(dataset), url, kind))
 
     def detach(self, dataset: DatasetId, url: str, kinds: tuple[Kind, ...] = KINDS) -> list[Kind]:
         """Forgets an address of a dataset; as what it was known."""
-        with held(self._lock):
+        with file_lock(self._lock):
             known = self.of(dataset)
             was: list[Kind] = [kind for kind in kinds if url in getattr(known, kind)]
             for kind in was:
@@ -208,10 +192,10 @@ class Remotes:
 
     def forget(self, dataset: DatasetId) -> None:
         """Forgets all of a dataset."""
-        with held(self._lock):
+        with file_lock(self._lock):
             self._path(dataset).unlink(missing_ok=True)
 
-    def at(self, url: str) -> DatasetId | None:
+    def find_by_url(self, url: str) -> DatasetId | None:
         """The dataset that comes from an address, else one that goes there."""
         known = [(dataset, self.of(dataset)) for dataset in self._known()]
         for kind in KINDS:
@@ -230,14 +214,14 @@ class Remotes:
     def set(self, dataset: DatasetId, remotes: DatasetRemotes) -> None:
         """Remembers it instead of what was known; :meth:`attach` and others change a part of it safely."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_text(self._path(dataset), msgspec.json.encode(remotes).decode())
+        replace_text_file(self._path(dataset), msgspec.json.encode(remotes).decode())
 
     def _path(self, dataset: DatasetId) -> Path:
         return self._folder / f"{dataset.multibase}.json"
 
     # --- Names ---
 
-    def locate(self, ref: DatasetRefRemote) -> Located:
+    def locate(self, ref: DatasetRefRemote) -> ResolvedUrl:
         """The address that a person means.
 
         Raises:
@@ -245,14 +229,14 @@ class Remotes:
             UsageError: by id alone nothing can be found; a URL that is not known.
         """
         if isinstance(ref, DatasetUrl):
-            url = checked_url(ref.url)
-            return Located(url, name_in(url))
+            url = normalize_url(ref.url)
+            return ResolvedUrl(url, dataset_name_from_url(url))
         if isinstance(ref, DatasetAliasRemote):
             repo = self.repository(ref.repo)
-            return Located(f"{repo.url}{quote(str(ref.alias))}/", ref.name)
+            return ResolvedUrl(f"{repo.url}{quote(str(ref.alias))}/", ref.name)
         raise UsageError(f"{ref}: elsewhere a dataset is found by name", hint="REPO/NAME, or its URL")
 
-    def label(self, url: str) -> str:
+    def display_name(self, url: str) -> str:
         """How a URL is called: ``repo/name`` where a repository has it, else the URL without a login."""
         return label_among(self.repositories(), url)
 
@@ -262,7 +246,7 @@ def label_among(repositories: Sequence[Repo], url: str) -> str:
     for repo in sorted(repositories, key=lambda repo: -len(repo.url)):
         if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):
             return f"{repo.name}/{rest}"
-    return bare_url(url)
+    return redact_url(url)
 
 
 def _with_address(known: DatasetRemotes, url: str, kind: Kind) -> DatasetRemotes:

@@ -1,8 +1,4 @@
-"""Tokens by which others may push to this workspace: shown once, kept as hashes, revoked by name.
-
-They are 256 random bits, so a plain SHA-256 of them is as hard to turn back as it gets. The file lies
-beside the private keys, readable by its owner alone.
-"""
+"""Access tokens for pushing to this workspace."""
 
 from __future__ import annotations
 
@@ -22,13 +18,13 @@ import msgspec
 from odf_engine.errors import AlreadyExists, BadData, NotFound, OdfError, UsageError
 from odf_engine.files import open_no_follow
 from odf_engine.identity.did import DatasetId
-from odf_engine.identity.refs import DatasetAlias, DatasetPattern, is_name
-from odf_engine.workspace.small_files import not_writable, write_text
+from odf_engine.identity.names import DatasetAlias, DatasetPattern, is_valid_name
+from odf_engine.storage.atomic_files import replace_text_file, write_error
 
 _PREFIX: Final = "odf_"
 _LONGEST: Final = 128
 _NOTED_EVERY: Final = timedelta(minutes=1)
-EVERYTHING: Final = "%"
+ALL_DATASETS: Final = "%"
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -107,8 +103,8 @@ class Tokens:
             raise BadData("the tokens cannot be read", where=str(self._path), hint=hint) from None
         return sorted(self._read, key=lambda token: token.name.lower())
 
-    def new(
-        self, name: str, datasets: Sequence[str] = (EVERYTHING,), days: float | None = None
+    def create(
+        self, name: str, datasets: Sequence[str] = (ALL_DATASETS,), days: float | None = None
     ) -> tuple[Token, str]:
         """Makes a token; its text is in what is returned and nowhere else.
 
@@ -122,7 +118,7 @@ class Tokens:
             InvalidIdentity: not a pattern.
             AlreadyExists: there is one of this name.
         """
-        if not is_name(name):
+        if not is_valid_name(name):
             raise UsageError(f"'{name}' cannot be the name of a token", hint="letters, digits, dots, dashes")
         for text in datasets:
             DatasetPattern.parse(text)
@@ -184,14 +180,14 @@ class Tokens:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = open_no_follow(folder / ".push-tokens.lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
-            raise not_writable(self._path, error) from error
+            raise write_error(self._path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             tokens = self.all()
             before = list(tokens)
             yield tokens
             if tokens != before:
-                write_text(self._path, msgspec.json.encode(tokens).decode())
+                replace_text_file(self._path, msgspec.json.encode(tokens).decode())
         finally:
             os.close(descriptor)
 

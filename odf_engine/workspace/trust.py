@@ -1,13 +1,4 @@
-"""Trust: what somebody else wrote runs nothing here until it is allowed.
-
-Sources run things: they read URLs and local files, execute commands and containers, run queries. Who
-wrote a dataset cannot be told from its chain, so a dataset is one's own only if its identity was made
-in this workspace and its definition did not come from elsewhere. For all others a person allows what
-the active sources run, as they are: the grant names their blocks, so that a later block that changes a
-source takes it back. Grants are in ``.odf/trust/``, never in a dataset's folder, which may be foreign.
-
-The query of a derivative dataset needs no permission: one that is not trusted runs in a sandbox.
-"""
+"""Trust: what foreign definitions may run here, and who owns a dataset's key."""
 
 from __future__ import annotations
 
@@ -15,18 +6,110 @@ import contextlib
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
 
-from odf_engine.errors import Conflict, InvalidManifest, NotTrusted
+from odf_engine.errors import BadData, Conflict, InvalidManifest, NotFound, NotTrusted, OdfError
 from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.ownership_proof import (
+    OwnershipProof,
+    create_and_store_proof,
+    list_proof_files,
+    read_proof,
+    verify_proof,
+)
 from odf_engine.metadata import model
-from odf_engine.metadata.templates import names_in
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.small_files import read_small, write_text
-from odf_engine.workspace.workspace import ORIGIN_FILE, DatasetEntry, Workspace
+from odf_engine.storage.atomic_files import read_small, replace_text_file
+from odf_engine.workspace.dataset_folders import ORIGIN_FILE
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.environment import template_variables
+from odf_engine.workspace.workspace import Workspace
+
+_MAX_TRIED: Final = 1000  # two seconds of checking, once
+
+
+class ProvenBlock(NamedTuple):
+    """The newest block with a right proof.
+
+    Attributes:
+        number: its sequence number.
+        newer: how many blocks came after it.
+    """
+
+    number: int
+    hash: Multihash
+    newer: int
+
+
+def newest_proven_block(entry: DatasetEntry) -> ProvenBlock | None:
+    """Up to which block the holder of the dataset's key stands behind it; None: nowhere.
+
+    Proofs that are wrong, or of blocks that are not in the chain, count for nothing.
+
+    Raises:
+        OdfError: the chain cannot be read.
+    """
+    return next(_right(entry), None)
+
+
+def proven_blocks(entry: DatasetEntry) -> list[ProvenBlock]:
+    """The blocks with a right proof, newest first; of very many proofs, the newest.
+
+    Raises:
+        OdfError: the chain cannot be read.
+    """
+    return list(_right(entry))
+
+
+def _right(entry: DatasetEntry) -> Iterator[ProvenBlock]:
+    from odf_engine.chain.block_search import block_numbers
+
+    names = list(list_proof_files(entry.dataset.folder))
+    if not names:
+        return
+    state = entry.dataset.state()
+    held = sorted(block_numbers(entry.dataset, names).items(), key=lambda each: -each[1])
+    for name, number in held[:_MAX_TRIED]:
+        block = Multihash.parse(name)
+        try:
+            proof = read_proof(entry.dataset.folder, block)
+            if proof is None:
+                continue
+            verify_proof(proof, state.dataset_id, block)
+        except BadData:
+            continue
+        yield ProvenBlock(number, block, state.sequence_number - number)
+
+
+def make_proof(workspace: Workspace, entry: DatasetEntry, block: Multihash | None = None) -> OwnershipProof:
+    """Makes the proof that the holder of the dataset's key stands behind a block, by default its head.
+
+    Raises:
+        NotFound: the key is not here, or the block is not in the chain.
+        OdfError: the proof cannot be written.
+    """
+    state = entry.dataset.state()
+    block = block or state.head
+    if block != state.head and not entry.dataset.contains_block(block):
+        raise NotFound(f"the chain of {entry.alias} does not hold block {block}")
+    try:
+        key = workspace.keys.private_key_pem(state.dataset_id)
+    except NotFound:
+        hint = (
+            "only its owner can sign; who has the key elsewhere takes it along: odf keys export, then import"
+        )
+        raise NotFound(f"the private key of {entry.alias} is not in this workspace", hint=hint) from None
+    try:
+        return create_and_store_proof(entry.dataset.folder, state.dataset_id, key, block)
+    except OSError as error:
+        raise OdfError(
+            f"the proof cannot be written: {error.strerror or error}",
+            where=str(error.filename or entry.dataset.folder),
+        ) from error
+
 
 KINDS: Final = {
     "url": "reads the address",
@@ -43,7 +126,6 @@ KINDS: Final = {
     "other": "has a source of the kind",
 }
 """The kinds of what runs, as people are told of them."""
-
 _MANY: Final = 100_000
 
 
@@ -86,7 +168,7 @@ class Trust:
 
     def is_own(self, entry: DatasetEntry) -> bool:
         """Whether the dataset was made here, of a definition from here."""
-        return self._workspace.keys.holds(entry.id) and self.origin(entry) is None
+        return self._workspace.keys.has_key(entry.id) and self.origin(entry) is None
 
     def origin(self, entry: DatasetEntry) -> str | None:
         """Where the definition came from; None when it is from here, or not known."""
@@ -104,7 +186,7 @@ class Trust:
         grant = self.grant_of(entry)
         return grant is not None and {str(block) for block, _ in _sources(entry)} <= set(grant.blocks)
 
-    def standing(self, entry: DatasetEntry) -> Literal["own", "trusted", "not trusted"]:
+    def describe_status(self, entry: DatasetEntry) -> Literal["own", "trusted", "not trusted"]:
         """How the dataset stands, in a word or two."""
         if self.is_own(entry):
             return "own"
@@ -117,7 +199,7 @@ class Trust:
         grant = self.grant_of(entry)
         return grant is not None and grant.private_network and self.is_trusted(entry)
 
-    def what_runs(self, entry: DatasetEntry) -> list[Execution]:
+    def list_executions(self, entry: DatasetEntry) -> list[Execution]:
         """Everything that the active sources run or read, in the order in which it happens."""
         return [
             Execution(kind, _plain(text), block)
@@ -137,7 +219,7 @@ class Trust:
         Raises:
             Conflict: that is not what was ``shown`` to the person who allows it.
         """
-        runs = self.what_runs(entry)
+        runs = self.list_executions(entry)
         if shown is not None and list(shown) != runs:
             raise Conflict(
                 f"the sources of {entry.alias} changed meanwhile",
@@ -150,7 +232,7 @@ class Trust:
             granted=str(Timestamp.now()),
         )
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        write_text(self._path(entry), msgspec.json.encode(grant).decode())
+        replace_text_file(self._path(entry), msgspec.json.encode(grant).decode())
         return grant
 
     def revoke(self, entry: DatasetEntry) -> bool:
@@ -174,7 +256,7 @@ class Trust:
         Raises:
             NotTrusted: somebody else's dataset, and what it runs was not allowed, or changed since.
         """
-        if self.is_trusted(entry) or not (runs := self.what_runs(entry)):
+        if self.is_trusted(entry) or not (runs := self.list_executions(entry)):
             return
         if entry.dataset.state().kind is model.DatasetKind.Derivative:
             return  # it runs all the same, in a sandbox
@@ -231,12 +313,12 @@ class Trust:
 def _sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
     """The active sources, or the query, with the blocks that introduced them."""
     dataset, found = entry.dataset, []
-    newest = dataset.page(1, kinds={"SetPollingSource", "DisablePollingSource"})
-    for row in newest + dataset.page(1, kinds={"SetTransform"}):
+    newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
+    for row in newest + dataset.list_blocks(1, kinds={"SetTransform"}):
         if row.kind != "DisablePollingSource":
             found.append((row.hash, dataset.block(row.hash).block.event))
     names: set[str] = set()
-    for row in dataset.page(_MANY, kinds={"AddPushSource", "DisablePushSource"}):
+    for row in dataset.list_blocks(_MANY, kinds={"AddPushSource", "DisablePushSource"}):
         event: Any = dataset.block(row.hash).block.event
         if event.source_name not in names and row.kind == "AddPushSource":
             found.append((row.hash, event))
@@ -254,7 +336,7 @@ def _variables(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     names: list[str] = []
     for text in texts:
         with contextlib.suppress(InvalidManifest):  # fetching refuses it
-            names += names_in(text)
+            names += template_variables(text)
     yield from (("variable", name) for name in dict.fromkeys(names))
 
 

@@ -1,8 +1,4 @@
-"""A workspace: a folder with ``.odf/`` in it, and its datasets by name.
-
-On disk: ``.odf/datasets/<id>/`` holds each dataset in repository layout, its alias in
-``info/alias``. The folder's name is the id, so renaming a dataset writes one small file.
-"""
+"""A workspace: a folder with ``.odf/`` in it, and its datasets by name."""
 
 from __future__ import annotations
 
@@ -10,32 +6,61 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import unquote, urlsplit
 
 from msgspec.structs import replace
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
-from odf_engine.errors import AlreadyExists, Conflict, NotFound, NotSynced, OdfError
+from odf_engine import settings
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import AlreadyExists, Conflict, NotFound, NotSynced, OdfError, Unsupported
 from odf_engine.identity.did import DatasetId, KeyStore, new_key
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.refs import DatasetAlias, DatasetPattern, parse_ref
+from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace import config as settings
-from odf_engine.workspace.folders import ORIGIN_FILE, DatasetFolders, NamedDataset
+from odf_engine.settings import CONFIG_FILE
+from odf_engine.storage.atomic_files import file_lock, read_small, replace_text_file
+from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
+from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, summarize
+from odf_engine.workspace.discovery import ODF_FOLDER, make_workspace_folder, workspace_folder
 from odf_engine.workspace.remotes import Remotes
-from odf_engine.workspace.small_files import held
-from odf_engine.workspace.summary import DatasetEntry, Summary, summarise
-from odf_engine.workspace.version import check_version, write_version
-from odf_engine.workspace.where import CONFIG_FILE, ODF_FOLDER, make_workspace_folder, workspace_folder
 
 if TYPE_CHECKING:
-    from odf_engine.workspace.adding import Plan
-    from odf_engine.workspace.updating import Update
+    from odf_engine.workspace.definition import NewDataset, Update
 
-__all__ = ["ORIGIN_FILE", "DatasetEntry", "Summary", "Workspace"]
+
+VERSION: Final = 1
+"""Another one is given to workspaces in which programs that know only this one would do harm."""
+_FILE: Final = "version"
+
+
+def write_version(odf: Path) -> None:
+    """Says in the ``.odf`` folder of a workspace which version it has."""
+    replace_text_file(odf / _FILE, f"{VERSION}\n")
+
+
+def check_version(odf: Path) -> None:
+    """Reads it again; the first workspaces did not say it.
+
+    Raises:
+        Unsupported: it is another one.
+    """
+    path = odf / _FILE
+    try:
+        text = read_small(path)[:80].decode("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise OdfError(f"the workspace cannot be read: {error.strerror}", where=str(path)) from None
+    if text != str(VERSION):
+        said = f"of version {text}" if text.isdecimal() else f"of an unknown version, '{text}'"
+        raise Unsupported(
+            f"this workspace is {said}; this program knows version {VERSION}",
+            where=str(path),
+            hint="open it with the newer version of odf that made it; nothing was changed",
+        )
 
 
 class Workspace:
@@ -95,9 +120,9 @@ class Workspace:
         return settings.load_workspace(self.odf)
 
     @cached_property
-    def index(self) -> ChainIndex:
+    def index(self) -> BlockIndex:
         """The index of blocks, a cache."""
-        return ChainIndex(self.odf / "index.sqlite")
+        return BlockIndex(self.odf / "index.sqlite")
 
     @cached_property
     def keys(self) -> KeyStore:
@@ -162,7 +187,7 @@ class Workspace:
         Args:
             entries: what :meth:`datasets` has just given, to save looking again.
         """
-        return summarise(self.datasets() if entries is None else entries, self.index, self._summaries)
+        return summarize(self.datasets() if entries is None else entries, self.index, self._summaries)
 
     # --- Changing datasets --------------------------------------------------------------------
 
@@ -181,7 +206,7 @@ class Workspace:
             NotFound: inputs that are neither here nor among ``snapshots``; it names them all.
             OdfError: a definition is wrong.
         """
-        from odf_engine.workspace.adding import plan_datasets  # what only adding needs costs every start
+        from odf_engine.workspace.definition import plan_datasets  # what only adding needs costs every start
 
         with self._lock():
             self._sweep()
@@ -219,8 +244,8 @@ class Workspace:
             UsageError: a query changes whose state somebody has to see to.
             OdfError: a definition is wrong.
         """
-        from odf_engine.workspace.appending import append, check_no_state
-        from odf_engine.workspace.updating import plan_updates
+        from odf_engine.workspace.definition import commit_update, require_no_state
+        from odf_engine.workspace.definition_update import plan_updates
 
         with self._lock():
             if dry_run:
@@ -229,7 +254,7 @@ class Workspace:
             keys = _NewKeys()
             planned = plan_updates(self._readable_datasets(), snapshots, keys.new)
             for each in planned.updates:
-                check_no_state(each)
+                require_no_state(each)
             if shown is not None and [each.changes for each in shown] != [
                 each.changes for each in planned.updates
             ]:
@@ -241,7 +266,7 @@ class Workspace:
             for update in planned.updates:
                 if update.entry is not None and update.events:
                     origin = foreign.get(update.alias)
-                    append(update.entry, update, origin, block_version=self.config.block_version)
+                    commit_update(update.entry, update, origin, block_version=self.config.block_version)
         return [
             replace(update, entry=made[update.alias]) if update.is_new else update
             for update in planned.updates
@@ -260,13 +285,13 @@ class Workspace:
             AlreadyExists: the name is taken.
             ChainRuleViolated: the events may not follow each other.
         """
-        from odf_engine.workspace.adding import Plan
+        from odf_engine.workspace.definition import NewDataset
 
         with self._lock():
             self._check_free(alias)
             keys = _NewKeys()
             dataset_id = keys.new()
-            plan = Plan(dataset_id, alias, [Seed(dataset_id, kind), *events])
+            plan = NewDataset(dataset_id, alias, [Seed(dataset_id, kind), *events])
             return self._make([plan], keys, system_time=system_time)[0]
 
     def check_arrival(self, alias: DatasetAlias, dataset_id: DatasetId | None = None) -> None:
@@ -290,7 +315,7 @@ class Workspace:
         with self._lock():
             dataset_id = Dataset(folder, self.index).state().dataset_id
             self.check_arrival(alias, dataset_id)
-            self._folders.take_in(folder, dataset_id, alias, origin)
+            self._folders.import_dataset(folder, dataset_id, alias, origin)
             self._opened.pop(dataset_id, None)
             return self._entry(dataset_id, alias)
 
@@ -305,7 +330,7 @@ class Workspace:
             self._check_free(alias, but=entry.id)
             if not self._folders.path(entry.id).is_dir():
                 raise self._not_found(str(entry.alias))
-            self._folders.name(entry.id, alias)
+            self._folders.set_alias(entry.id, alias)
             return self._entry(entry.id, alias)
 
     def delete(self, entry: DatasetEntry) -> None:
@@ -325,7 +350,7 @@ class Workspace:
                 if head := entry.dataset.head():
                     self.index.forget(head)
             try:
-                self._folders.remove(entry.id, self.keys.forget)
+                self._folders.remove(entry.id, self.keys.delete)
             except FileNotFoundError:
                 raise self._not_found(str(entry.alias)) from None
             Remotes(self.odf).forget(entry.id)
@@ -374,7 +399,7 @@ class Workspace:
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Keeps other processes from making, renaming or deleting datasets."""
-        with held(self.odf / "lock"):
+        with file_lock(self.odf / "lock"):
             if self._folders.is_publishing():
                 self._folders.recover()
                 self._sweep()
@@ -382,7 +407,7 @@ class Workspace:
 
     def _make(
         self,
-        plans: Sequence[Plan],
+        plans: Sequence[NewDataset],
         keys: Mapping[DatasetId, str],
         origins: Mapping[str, str] | None = None,
         system_time: Timestamp | None = None,
@@ -403,14 +428,14 @@ class Workspace:
         try:
             for plan in plans:
                 folder = self._folders.stage(plan.id, plan.alias, foreign.get(plan.alias))
-                self.keys.keep(plan.id, keys[plan.id])  # after its folder, which tells a sweep of the key
+                self.keys.store(plan.id, keys[plan.id])  # after its folder, which tells a sweep of the key
                 heads[plan.id] = Dataset(folder, self.index).commit(
                     plan.events, system_time=now, expected_head=None, block_version=version
                 )
             self._folders.publish(heads)
         except BaseException as error:
             for dataset_id in ids:
-                self.keys.forget(dataset_id)
+                self.keys.delete(dataset_id)
             self._folders.discard(ids)
             if isinstance(error, NotSynced):
                 raise error.as_failure() from error  # what was committed is discarded again
@@ -419,7 +444,7 @@ class Workspace:
 
     def _sweep(self) -> None:
         for dataset_id in self._folders.unfinished_ids():
-            self.keys.forget(dataset_id)  # before the folders go: a sweep that is killed is done again
+            self.keys.delete(dataset_id)  # before the folders go: a sweep that is killed is done again
         self._folders.sweep()
 
 

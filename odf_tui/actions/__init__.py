@@ -8,13 +8,8 @@ from __future__ import annotations
 from typing import Final
 
 from odf_tui.actions import blocks, data, datasets, general, jobs, sharing, sql
-from odf_tui.actions.base import ANYWHERE, PANES, Action, Situation
-from odf_tui.actions.keymap import Hint, KeyMap, key_name
-
-__all__ = [
-    "ACTIONS", "ANYWHERE", "BY_ID", "PANES", "USUAL", "Action", "Hint", "KeyMap", "Situation", "all_keys",
-    "find", "key_name", "valid",
-]  # fmt: skip
+from odf_tui.actions.base import Action
+from odf_tui.actions.keymap import KeyMap
 
 ACTIONS: Final[tuple[Action, ...]] = (
     *datasets.ACTIONS, *sharing.ACTIONS, *jobs.ACTIONS, *blocks.ACTIONS, *data.ACTIONS, *sql.ACTIONS,

@@ -19,8 +19,8 @@ from odf_tui.cli.output import open_workspace, options_of, print_json, print_tab
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.chain.chain import Dataset
-    from odf_engine.workspace.workspace import DatasetEntry
+    from odf_engine.chain.dataset import Dataset
+    from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
 @verb("log", example="odf log port-haven.stations -n 5 --json", json=True)
@@ -32,12 +32,12 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
     dataset = open_workspace().resolve(name).dataset
     wanted = _event_names(kinds)
     if options_of().json:
-        from odf_engine.metadata.yaml import to_plain
+        from odf_engine.metadata.yaml import to_builtins
 
         document = []
-        for row in dataset.page(limit or sys.maxsize, kinds=wanted):
+        for row in dataset.list_blocks(limit or sys.maxsize, kinds=wanted):
             stored = dataset.block(row.hash)
-            plain = to_plain(stored.block)
+            plain = to_builtins(stored.block)
             document.append(
                 {
                     "hash": stored.hash,
@@ -55,12 +55,12 @@ def log_verb(name: str, limit: int | None, kinds: tuple[str, ...]) -> None:
         [
             [
                 str(row.sequence_number),
-                row.hash.short,
+                row.hash.abbreviated,
                 str(row.system_time)[:19].replace("T", " "),
                 row.kind,
                 row.summary,
             ]
-            for row in dataset.page(limit or sys.maxsize, kinds=wanted)
+            for row in dataset.list_blocks(limit or sys.maxsize, kinds=wanted)
         ],
         right=["block"],
     )
@@ -164,13 +164,13 @@ def tail_verb(
 
 def _newest(entry: DatasetEntry, rows: int, as_at: str | None) -> pa.Table:
     """The newest rows, or those of then; no worker is needed."""
-    from odf_engine.workspace.pins import pin
-    from odf_engine.workspace.preview import Preview
+    from odf_engine.views.as_at import resolve_as_at
+    from odf_engine.views.row_window import RowWindowReader
 
     if as_at is None:
-        return Preview(entry.dataset).tail(rows)
-    at = pin(entry, as_at)
-    preview = Preview(entry.dataset, until=-1 if at.last_offset is None else at.last_offset)
+        return RowWindowReader(entry.dataset).tail(rows)
+    at = resolve_as_at(entry, as_at)
+    preview = RowWindowReader(entry.dataset, until=-1 if at.last_offset is None else at.last_offset)
     _say_seen(_as_at_words(to_builtins(at)), preview.row_count)
     return preview.tail(rows)
 
@@ -182,14 +182,14 @@ def _projected(
     import json
     from pathlib import Path
 
-    from odf_engine.coordinator.protocol import JobState, Project
-    from odf_engine.metadata.moments import moment_of
-    from odf_engine.workspace.results import ResultRows
+    from odf_engine.coordinator.protocol import BuildProjection, JobState
+    from odf_engine.metadata.timestamp import parse_user_time
+    from odf_engine.views.query_results import ResultRows
     from odf_tui.cli.data import exit_code
     from odf_tui.cli.follow import follow
 
-    moment = None if as_of is None else str(moment_of(as_of))
-    request = Project(str(entry.id), list(key), as_at=as_at, as_of=moment)
+    moment = None if as_of is None else str(parse_user_time(as_of))
+    request = BuildProjection(str(entry.id), list(key), as_at=as_at, as_of=moment)
     (job,) = follow(open_workspace(), [(request, str(entry.alias))])
     if job.error is not None:
         raise OdfError(job.error.message, hint=job.error.hint, where=job.error.where)

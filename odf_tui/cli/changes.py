@@ -10,8 +10,8 @@ from typing import Any, Literal, cast
 from odf_engine.coordinator import protocol
 from odf_engine.coordinator.protocol import Job, JobState, Request
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, SetTransform
-from odf_engine.metadata.yaml import snapshot_to_yaml, to_plain
-from odf_engine.workspace.updating import Change, Update
+from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
+from odf_engine.workspace.definition import Change, Update
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.data import exit_code, say_failure
 from odf_tui.cli.follow import follow
@@ -216,7 +216,7 @@ def _as_json(update: Update, dry_run: bool, result: dict[str, Any] | None, job: 
         "status": status,
         "dry_run": dry_run,
         "head": head,
-        "events": [to_plain(event) for event in update.events],
+        "events": [to_builtins(event) for event in update.events],
         "changes": changes,
     }
     if result is not None:

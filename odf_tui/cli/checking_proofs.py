@@ -9,7 +9,7 @@ from typing import Any, Final, NoReturn
 
 from odf_engine.coordinator.protocol import CheckProof, JobState
 from odf_engine.errors import NotFound, UsageError
-from odf_engine.metadata.sql_text import headline
+from odf_engine.sql.query_text import one_line_summary
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
 from odf_tui.cli.data import exit_code, say_failure
@@ -46,7 +46,7 @@ def _read(file: Path) -> str:
 
 def _say(report: dict[str, Any], workspace: Workspace) -> None:
     out = sys.stdout.write
-    query = humane.plain(headline(report["query"]))
+    query = humane.plain(one_line_summary(report["query"]))
     if report["valid"]:
         rows = report["rows"]
         names = {str(entry.id): str(entry.alias) for entry in workspace.datasets()}

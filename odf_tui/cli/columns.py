@@ -7,9 +7,17 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, Final
 
-from odf_engine.workspace.column_graph import ROWS, ColumnGraph, Link, Place, column_graph, is_source
-from odf_engine.workspace.column_lineage import DatasetColumns
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.column_lineage import (
+    ROWS,
+    ColumnEdge,
+    ColumnGraph,
+    ColumnRef,
+    DatasetColumns,
+    column_graph,
+    is_source,
+)
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import options_of, print_json, print_table, say
 from odf_tui.columnwords import HOW_WORDS, source_name, title_of
 from odf_tui.humane import plain
@@ -48,14 +56,14 @@ def _table(graph: ColumnGraph, entries: Iterable[DatasetEntry]) -> list[list[str
         name = str(entry.alias)
         for column in [*graph.datasets[str(entry.id)].columns, ROWS]:
             shown = plain(column) if column != ROWS else "(its rows)"
-            links = graph.into(Place(str(entry.id), column))
+            links = graph.inputs_of(ColumnRef(str(entry.id), column))
             for each in _from(graph, links) or ([("", "")] if column != ROWS else []):
                 rows.append([name, shown, *each])
                 name = shown = ""
     return rows
 
 
-def _from(graph: ColumnGraph, links: Sequence[Link]) -> list[tuple[str, str]]:
+def _from(graph: ColumnGraph, links: Sequence[ColumnEdge]) -> list[tuple[str, str]]:
     return [
         (plain(f"{title_of(graph, link.source.dataset)}: {link.source.column}"), HOW_WORDS[link.how])
         for link in links
@@ -68,19 +76,22 @@ def _from(graph: ColumnGraph, links: Sequence[Link]) -> list[tuple[str, str]]:
 def _document(graph: ColumnGraph, dataset: DatasetColumns) -> dict[str, Any]:
     """A dataset in JSON; the words for how are those of OpenLineage's column lineage."""
     outputs = [
-        {"name": column, "from": [_part(graph, link) for link in graph.into(Place(dataset.id, column))]}
+        {
+            "name": column,
+            "from": [_part(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, column))],
+        }
         for column in dataset.columns
     ]
     return {
         "id": dataset.id,
         "name": dataset.name,
         "columns": outputs,
-        "rows": [_part(graph, link) for link in graph.into(Place(dataset.id, ROWS))],
+        "rows": [_part(graph, link) for link in graph.inputs_of(ColumnRef(dataset.id, ROWS))],
         "problem": dataset.lineage.problem,
     }
 
 
-def _part(graph: ColumnGraph, link: Link) -> dict[str, Any]:
+def _part(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
     if is_source(link.source.dataset):
         return {"source": True, "column": link.source.column, "how": link.how}
     known = graph.datasets[link.source.dataset]
@@ -116,7 +127,7 @@ def _node(graph: ColumnGraph, dataset: str) -> str:
     return f"  {_quoted(dataset)} [label=<{table}>];"
 
 
-def _port(graph: ColumnGraph, place: Place, side: str) -> str:
+def _port(graph: ColumnGraph, place: ColumnRef, side: str) -> str:
     columns = graph.datasets[place.dataset].columns
     port = f"c{columns.index(place.column)}" if place.column in columns else "rows"
     return f"{_quoted(place.dataset)}:{port}:{side}"

@@ -81,8 +81,8 @@ def _beginning(begun: str, names: Iterable[str]) -> list[CompletionItem]:
 
 def _repository_names(context: click.Context) -> Iterator[str]:
     from odf_engine.errors import OdfError
+    from odf_engine.workspace.discovery import ODF_FOLDER, workspace_folder
     from odf_engine.workspace.remotes import Remotes
-    from odf_engine.workspace.where import ODF_FOLDER, workspace_folder
 
     with suppress(OdfError, OSError):
         folder = workspace_folder(Path.cwd(), options_of(context).workspace)

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from odf_engine.errors import UsageError
-from odf_engine.workspace.where import CONFIG_FILE
+from odf_engine.settings import CONFIG_FILE
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
 
 _KEYS: Final = "ui.keys."
@@ -33,7 +33,7 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
     `keys` lists the actions of the workstation with their keys: `odf config set ui.keys.ACTION KEY,KEY`
     gives one other keys, and `none` takes them away.
     """
-    from odf_engine.workspace import config
+    from odf_engine import settings as config
 
     odf = None if user else open_workspace().odf
     if what == "set":
@@ -43,7 +43,7 @@ def config_verb(what: str, key: str | None, value: str | None, user: bool) -> No
         return
     settings = config.load(config.user_file()) if odf is None else config.load_workspace(odf)
     if what == "list":
-        listed = config.list_values(settings)
+        listed = config.list_settings(settings)
         if options_of().json:
             print_json({each.key: each.value for each in listed})
         else:
@@ -70,23 +70,25 @@ def _no_key() -> UsageError:
 
 def _set(key: str, value: str | None, odf: Path | None) -> None:
     """Changes a setting for the workspace of an ``.odf`` folder; None: for all workspaces of the user."""
-    from odf_engine.workspace import config
+    from odf_engine import settings
 
-    is_own = config.is_user_setting(key)
+    is_own = settings.is_user_setting(key)
     if key == _SAFE and odf is not None and value is not None:
         raise UsageError(
             f"{_SAFE} is for all workspaces", hint=f"odf config set --user {_SAFE} {shlex.quote(value)}"
         )
-    path = config.user_file() if odf is None else config.user_file_of(odf) if is_own else odf / CONFIG_FILE
+    path = (
+        settings.user_file() if odf is None else settings.user_file_of(odf) if is_own else odf / CONFIG_FILE
+    )
     is_written = value is not None or path.exists()
     if is_written:
-        plain = config.changed(path, key, value)
+        plain = settings.changed(path, key, value)
         if key.startswith(_KEYS) and value is not None:
             _check_key(key.removeprefix(_KEYS), plain["ui"]["keys"])
-        config.write(plain, path, odf)
+        settings.write(plain, path, odf)
     if odf is not None and is_own and (odf / CONFIG_FILE).exists():
         # Where it is not read any more, and would be an error.
-        config.write(config.changed(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
+        settings.write(settings.changed(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
     say(f"{key} is not set any more" if value is None else f"{key} is now {value}")
     if is_written and (odf is None or is_own):
         say(f"written to your own configuration: {path}")
@@ -104,7 +106,7 @@ def _shown(value: object) -> str:
 
 def _list_keys(keys: Mapping[str, str | Sequence[str]]) -> None:
     from odf_tui import keymap
-    from odf_tui.actions import key_name
+    from odf_tui.actions.keymap import key_name
 
     found, problems = keymap.load(keys, keymap.own_file())
     if options_of().json:

@@ -9,12 +9,13 @@ from typing import Any
 
 import click
 
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Job, JobState, Pull, Request, Search
-from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import SourceUnavailable, UsageError
-from odf_engine.workspace.lineage import Graph
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, verb
 from odf_tui.cli.pulling import Asked, Wanted, all_of, wanted
@@ -91,7 +92,7 @@ def pull_verb(
         for job, each in zip(jobs, found, strict=True):
             say_pull(job, workspace, each)
     if any(each.entry is None for each in found):
-        tell_changed(workspace.folder)
+        notify_datasets_changed(workspace.folder)
     sys.exit(exit_code(jobs))
 
 
@@ -142,7 +143,7 @@ def chosen(
     if bool(names) == everything:
         raise UsageError("which datasets?", hint="name some (patterns with % work), or give --all")
     entries = workspace.datasets() if everything else workspace.match(names)
-    graph = Graph(workspace.summaries())
+    graph = DatasetGraph(workspace.summaries())
     wanted = {entry.id for entry in entries}
     if recursive:
         wanted.update(*(graph.upstream(entry.id) for entry in entries))
@@ -179,7 +180,7 @@ def say_pull(job: Job, workspace: Workspace | None = None, wanted: Wanted | None
     if job.state is not JobState.done:
         say_failure(job)
         return
-    label = Remotes(workspace.odf).label(url) if workspace and (url := entry.get("url")) else ""
+    label = Remotes(workspace.odf).display_name(url) if workspace and (url := entry.get("url")) else ""
     if entry["status"] == "updated":
         new = "new, " if wanted is not None and wanted.entry is None and entry["old_head"] is None else ""
         amount = f", {size(fetched)}" if (fetched := entry.get("bytes")) else ""

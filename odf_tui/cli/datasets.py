@@ -9,14 +9,15 @@ from typing import Any, Final
 
 import click
 
-from odf_engine.coordinator.telling import tell_changed
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import InvalidManifest, NotFound, SourceUnavailable, UsageError
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.addresses import bare_url
-from odf_engine.workspace.lineage import Graph
-from odf_engine.workspace.workspace import Summary, Workspace
+from odf_engine.net.urls import redact_url
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import Summary
+from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
 from odf_tui.cli.output import (
     MOST_TEXT_BYTES,
@@ -92,7 +93,7 @@ def add_verb(
             found = _read(text, source)
             snapshots.extend(found)
             if _is_url(name):
-                origins.update((snapshot.name, bare_url(name)) for snapshot in found)
+                origins.update((snapshot.name, redact_url(name)) for snapshot in found)
     if not snapshots:
         raise UsageError("no manifest found", hint="name YAML files, or a folder with -r")
     if dry_run and not update:
@@ -115,7 +116,7 @@ def add_verb(
             print_json([{"name": name, "status": "added"} for name in changed])
         for name in changed:
             say(f"added {name}")
-    tell_changed(workspace.folder)
+    notify_datasets_changed(workspace.folder)
     for snapshot in snapshots:
         foreign = snapshot.name in origins and snapshot.kind is DatasetKind.Root
         if foreign and snapshot.name.lower() in map(str.lower, changed):
@@ -242,11 +243,11 @@ def delete_verb(names: tuple[str, ...], yes: bool) -> None:
         click.confirm(f"Delete {listed} and all their data?", abort=True, err=True)
     # A dataset goes after those that are made from it.
     by_id = {entry.id: entry for entry in entries}
-    for dataset in reversed(Graph(workspace.summaries()).order(by_id)):
+    for dataset in reversed(DatasetGraph(workspace.summaries()).order(by_id)):
         entry = by_id[dataset]
         workspace.delete(entry)
         say(f"deleted {entry.alias}")
-    tell_changed(workspace.folder)
+    notify_datasets_changed(workspace.folder)
 
 
 @verb("rename", example="odf rename cases com.example.cases")
@@ -257,7 +258,7 @@ def rename_verb(old: str, new: str) -> None:
     workspace = open_workspace()
     entry = workspace.resolve(old)
     workspace.rename(entry, DatasetAlias.parse(new))
-    tell_changed(workspace.folder)
+    notify_datasets_changed(workspace.folder)
     say(f"{entry.alias} is now {new}")
 
 
@@ -359,10 +360,10 @@ def show_verb(name: str, manifest: bool) -> None:
 
 def _print_manifest(snapshot: DatasetSnapshot) -> None:
     """The manifest of a definition, which `odf add` takes, in YAML or JSON."""
-    from odf_engine.metadata.yaml import snapshot_to_yaml, to_plain
+    from odf_engine.metadata.yaml import snapshot_to_yaml, to_builtins
 
     if options_of().json:
-        print_json({"kind": "DatasetSnapshot", "version": 1, "content": to_plain(snapshot)})
+        print_json({"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(snapshot)})
     else:
         sys.stdout.write(snapshot_to_yaml(snapshot))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
-from odf_engine.metadata.yaml import to_plain
-from odf_engine.workspace.definitions import snapshot_of
-from odf_engine.workspace.ownership import proven
-from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.workspace import DatasetEntry, Summary, Workspace
+from odf_engine.metadata.yaml import to_builtins
+from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
+from odf_engine.workspace.definition import current_definition
+from odf_engine.workspace.trust import Trust, newest_proven_block
+from odf_engine.workspace.workspace import Workspace
 
 _DISABLING: Final = ("DisablePollingSource", "DisablePushSource")
 _LONGEST: Final = 2000
@@ -21,7 +21,7 @@ _MANY: Final = 1000
 
 def definition_of(workspace: Workspace, entry: DatasetEntry) -> DatasetSnapshot:
     """The dataset's definition as its chain has it; inputs go by their names."""
-    return snapshot_of(entry, {each.id: str(each.alias) for each in workspace.datasets()})
+    return current_definition(entry, {each.id: str(each.alias) for each in workspace.datasets()})
 
 
 def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summary]) -> dict[str, Any]:
@@ -31,11 +31,11 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
     trust = Trust(workspace)
 
     def plain(event: Any) -> Any:
-        return None if event is None else to_plain(event)
+        return None if event is None else to_builtins(event)
 
     return {
         "path": str(entry.dataset.folder),
-        "trust": trust.standing(entry),
+        "trust": trust.describe_status(entry),
         "origin": trust.origin(entry),
         "proof": _proof(entry),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
@@ -52,27 +52,27 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
 
 def _proof(entry: DatasetEntry) -> dict[str, Any] | None:
     """Up to which block the owner stands behind it, and how many are newer."""
-    found = proven(entry)
+    found = newest_proven_block(entry)
     return None if found is None else {"block": found.number, "hash": found.hash, "newer": found.newer}
 
 
 def _sources(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
     """The active sources, with what is known of their state; then those that were disabled."""
     if state.polling_source is not None:
-        plain = to_plain(state.polling_source)
+        plain = to_builtins(state.polling_source)
         source = state.source_state
         known = None if source is None else {"kind": source.kind, "value": source.value}
         pulled = state.last_data_time if state.was_polled else None
         yield {**plain, "active": True, "state": known, "last_pulled": pulled}
     for pushed in state.push_sources.values():
-        yield {**to_plain(pushed), "active": True}
+        yield {**to_builtins(pushed), "active": True}
     yield from _disabled(dataset, state)
 
 
 def _disabled(dataset: Dataset, state: ChainState) -> Iterator[dict[str, Any]]:
     told = set(state.push_sources)
     polling = state.polling_source is not None
-    for row in dataset.page(_MANY, kinds=_DISABLING):
+    for row in dataset.list_blocks(_MANY, kinds=_DISABLING):
         event = dataset.block(row.hash).block.event
         when = {"active": False, "disabled": row.system_time, "block": row.sequence_number}
         if isinstance(event, DisablePushSource):

@@ -15,8 +15,8 @@ import msgspec
 from odf_engine.coordinator.protocol import Diff, JobState
 from odf_engine.errors import UsageError
 from odf_engine.terminal_text import escape_json
-from odf_engine.workspace.differing import Difference
-from odf_engine.workspace.results import GROUP_ROWS, ResultRows
+from odf_engine.views.diff import Difference
+from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.data import exit_code, say_failure
 from odf_tui.cli.follow import follow
@@ -24,7 +24,7 @@ from odf_tui.cli.output import console, data_stream, open_workspace, options_of,
 from odf_tui.humane import count
 
 if TYPE_CHECKING:
-    from odf_engine.workspace.exporting import Format
+    from odf_engine.views.export import Format
 
 _ENDINGS: Final[dict[str, Format]] = {
     ".csv": "csv", ".json": "json", ".ndjson": "ndjson", ".jsonl": "ndjson", ".parquet": "parquet"
@@ -172,7 +172,7 @@ def _write_json(found: Difference, rows: ResultRows, out: TextIO) -> None:
 
 def _records(found: Difference, rows: ResultRows) -> Iterator[dict[str, Any]]:
     """Rows with ``key``, ``old`` and ``new`` values; of a changed one only those that differ."""
-    from odf_engine.workspace.differing_columns import changed_cells
+    from odf_engine.views.diff_columns import changed_cells
     from odf_tui.cli.chain import json_value
 
     for start in range(0, rows.row_count, GROUP_ROWS):
@@ -222,9 +222,9 @@ def _form(output: Path) -> Format:
 
 def _write_file(found: Difference, output: Path) -> None:
     from odf_engine.progress import Reporter
-    from odf_engine.workspace.exporting import export
-    from odf_engine.workspace.stored import StoredRows
+    from odf_engine.views.export import export
+    from odf_engine.views.scan import RowScan
 
-    rows = StoredRows.of_file(Path(found.file))
+    rows = RowScan.of_file(Path(found.file))
     export(rows, output.absolute(), _form(output), Reporter(), replace=True)
     say(f"{count(found.rows)} {'row' if found.rows == 1 else 'rows'} in {output}")

@@ -10,7 +10,7 @@ import click
 from odf_engine.errors import NotFound
 from odf_tui.cli.output import open_workspace, verb
 
-_SERVER = "odf_engine.transform.engine_server"
+_SERVER = "odf_engine.transform.engines.grpc_server"
 
 
 @verb("engine", example="odf engine serve --port 5544")

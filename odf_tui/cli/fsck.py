@@ -8,14 +8,12 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from odf_engine.coordinator.journal import JournalReader
-from odf_engine.coordinator.protocol import LOOKS, Job
-from odf_engine.coordinator.rendezvous import Rendezvous
-from odf_engine.coordinator.telling import tell_changed
+from odf_engine.coordinator.endpoint import WorkerEndpoint, notify_datasets_changed
+from odf_engine.coordinator.job_log import JobLogReader
+from odf_engine.coordinator.protocol import READ_ONLY_JOBS, Job
 from odf_engine.errors import Conflict, OdfError, UsageError
 from odf_engine.progress import Reporter
-from odf_engine.workspace.checking import check_workspace
-from odf_engine.workspace.checkup import Checkup, Trouble
+from odf_engine.workspace.fsck import FsckFinding, FsckReport, check_workspace
 from odf_tui import humane
 from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
 from odf_tui.verdict import of
@@ -42,7 +40,7 @@ def fsck_verb(repair: bool, now: bool) -> None:
     if now and not repair:
         raise UsageError("--now goes with --repair")
     workspace = open_workspace()
-    files = Rendezvous(workspace.folder)
+    files = WorkerEndpoint(workspace.folder)
     has_worker = files.worker_alive()
     jobs = _open_jobs(files) if has_worker else []
     checkup = check_workspace(
@@ -50,12 +48,12 @@ def fsck_verb(repair: bool, now: bool) -> None:
         _Telling(),
         repair=repair,
         now=now,
-        busy={job.dataset for job in jobs if job.kind not in LOOKS},
+        busy={job.dataset for job in jobs if job.kind not in READ_ONLY_JOBS},
         has_jobs=bool(jobs),
         has_worker=has_worker,
     )
     if repair and checkup.findings:
-        tell_changed(workspace.folder)
+        notify_datasets_changed(workspace.folder)
     if options_of().json:
         print_json(_document(checkup))
     else:
@@ -63,16 +61,16 @@ def fsck_verb(repair: bool, now: bool) -> None:
     sys.exit(3 if checkup.left else 0)
 
 
-def _open_jobs(files: Rendezvous) -> Sequence[Job]:
+def _open_jobs(files: WorkerEndpoint) -> Sequence[Job]:
     try:
-        return JournalReader(files.journal, files.worker_alive).open_jobs()
+        return JobLogReader(files.journal, files.worker_alive).open_jobs()
     except OdfError as error:
         raise Conflict(
             f"a worker runs, and what it does is not known: {error.message}", hint="odf worker stop"
         ) from None
 
 
-def _document(checkup: Checkup) -> dict[str, object]:
+def _document(checkup: FsckReport) -> dict[str, object]:
     return {
         "clean": not checkup.left,
         "datasets": checkup.datasets,
@@ -81,7 +79,7 @@ def _document(checkup: Checkup) -> dict[str, object]:
     }
 
 
-def _show(checkup: Checkup) -> None:
+def _show(checkup: FsckReport) -> None:
     for each in checkup.findings:
         state = "repaired" if each.repaired else "left" if checkup.repair else "found"
         why = f" ({each.left})" if each.left else ""
@@ -97,7 +95,7 @@ def _show(checkup: Checkup) -> None:
         say(f"{len(checkup.findings) - len(checkup.left)} repaired, {len(checkup.left)} left")
 
 
-def _words(each: Trouble) -> str:
+def _words(each: FsckFinding) -> str:
     amount = f", {of(each.count, 'file')}" if each.count > 1 else ""
     size = f", {humane.size(each.size)}" if each.size else ""
     return humane.plain(f"{each.kind}  {each.where}{amount}{size}: {each.message}")

@@ -14,7 +14,7 @@ import click
 
 from odf_engine.coordinator.protocol import Ingest
 from odf_engine.errors import NotFound, OdfError, UsageError
-from odf_engine.workspace.spool import spooled
+from odf_engine.storage.scratch import spool_stream
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
 from odf_tui.cli.data import exit_code, moment, pull_entry, say_pull
@@ -105,7 +105,7 @@ def _readable(workspace: Workspace, file: str) -> Iterator[Path]:
 
 @contextmanager
 def _spooled(workspace: Workspace, stream: BinaryIO, name: str) -> Iterator[Path]:
-    with spooled(workspace.odf, stream, name, _teller(name)) as path:
+    with spool_stream(workspace.odf, stream, name, _teller(name)) as path:
         if sys.stderr.isatty() and not options_of().quiet:
             clear_line()
         yield path

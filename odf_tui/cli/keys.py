@@ -11,7 +11,7 @@ from typing import Any, Final
 import click
 
 from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, OdfError, UsageError
-from odf_engine.identity import proof as proofs
+from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
 from odf_engine.workspace.workspace import Workspace
@@ -88,8 +88,8 @@ def export_key(name: str, output: str | None, passphrase_file: Path | None) -> N
     workspace = open_workspace()
     dataset = _dataset_id(name, workspace)
     pem = workspace.keys.private_key_pem(dataset)
-    key = proofs.private_key(pem)
-    if proofs.public_id(key) != dataset:
+    key = proofs.load_private_key(pem)
+    if proofs.dataset_id_of_key(key) != dataset:
         raise BadData(f"the file of the key of {name} holds another key", hint="odf fsck says more")
     if passphrase_file is not None:
         secret = _passphrase(passphrase_file)
@@ -134,10 +134,10 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
     found: dict[DatasetId, str] = {}
     for file in files:
         try:
-            key = proofs.private_key(_read(file, _LONGEST_PEM), secret)
+            key = proofs.load_private_key(_read(file, _LONGEST_PEM), secret)
         except BadData as error:
             raise BadData(error.message, hint=error.hint, where=file) from None
-        found[proofs.public_id(key)] = key.export_key(format="PEM")
+        found[proofs.dataset_id_of_key(key)] = key.export_key(format="PEM")
     names = {entry.id: str(entry.alias) for entry in workspace.datasets()}
     document = [
         {"id": each, "name": names.get(each), "status": _keep(workspace, each, pem)}
@@ -153,18 +153,21 @@ def import_keys(files: tuple[str, ...], passphrase_file: Path | None) -> None:
 
 def _keep(workspace: Workspace, dataset: DatasetId, pem: str) -> str:
     try:
-        workspace.keys.keep(dataset, pem)
+        workspace.keys.store(dataset, pem)
     except FileExistsError:
         if _is_key_of(workspace, dataset):
             return "known"
-        workspace.keys.forget(dataset)  # a damaged file
-        workspace.keys.keep(dataset, pem)
+        workspace.keys.delete(dataset)  # a damaged file
+        workspace.keys.store(dataset, pem)
     return "imported"
 
 
 def _is_key_of(workspace: Workspace, dataset: DatasetId) -> bool:
     try:
-        return proofs.public_id(proofs.private_key(workspace.keys.private_key_pem(dataset))) == dataset
+        return (
+            proofs.dataset_id_of_key(proofs.load_private_key(workspace.keys.private_key_pem(dataset)))
+            == dataset
+        )
     except (OdfError, OSError, UnicodeDecodeError):
         return False
 
@@ -181,18 +184,18 @@ def prove(name: str, block: str | None) -> None:
     The proof is kept beside the dataset, travels with it when it is pulled and pushed, and is checked by
     `odf verify`.
     """
-    from odf_engine.chain.search import locate
-    from odf_engine.coordinator.telling import tell_changed
-    from odf_engine.workspace.ownership import make_proof
+    from odf_engine.chain.block_search import resolve_block_number
+    from odf_engine.coordinator.endpoint import notify_datasets_changed
+    from odf_engine.workspace.trust import make_proof
 
     workspace = open_workspace()
     entry = workspace.resolve(name)
     state = entry.dataset.state()
-    number = state.sequence_number if block is None else locate(entry.dataset, block)
+    number = state.sequence_number if block is None else resolve_block_number(entry.dataset, block)
     wanted = state.head if block is None else entry.dataset.block(number).hash
     made = make_proof(workspace, entry, wanted)
-    tell_changed(workspace.folder)
-    file = entry.dataset.folder / proofs.PROOFS / str(made.head)
+    notify_datasets_changed(workspace.folder)
+    file = entry.dataset.folder / proofs.PROOFS_FOLDER / str(made.head)
     if options_of().json:
         print_json({"name": str(entry.alias), "block": number, "file": str(file), "proof": made.document})
         return
@@ -207,7 +210,7 @@ def sign(name: str, file: str) -> None:
     """Signs the bytes of a file with a dataset's key (ed25519); - is stdin. Prints the signature."""
     workspace = open_workspace()
     dataset = _dataset_id(name, workspace)
-    key = proofs.private_key(workspace.keys.private_key_pem(dataset))
+    key = proofs.load_private_key(workspace.keys.private_key_pem(dataset))
     data = _read(file, _LONGEST_FILE)
     if _is_hash(data):
         raise UsageError(
@@ -235,15 +238,15 @@ def check(name: str, file: str, signature: str | None) -> None:
     data = _read(file, _LONGEST_FILE)
     document: dict[str, Any] = {"id": dataset}
     if signature is None:
-        proof = proofs.Proof.from_bytes(data)
+        proof = proofs.OwnershipProof.from_bytes(data)
         document["head"] = proof.head
         try:
-            proofs.check(proof, dataset, proof.head)
+            proofs.verify_proof(proof, dataset, proof.head)
             problem = ""
         except BadData as error:
             problem = error.message
     else:
-        right = proofs.verify(dataset, data, _signature(signature))
+        right = proofs.verify_signature(dataset, data, _signature(signature))
         problem = "" if right else f"this is no signature of the key of {name} over these bytes"
     if options_of().json:
         print_json({**document, "valid": not problem, "message": problem or None})

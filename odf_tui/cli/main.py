@@ -39,7 +39,7 @@ def main() -> NoReturn:
 def open_workstation(folder: Path | None) -> None:
     """Opens the workstation on a workspace: that of ``folder``, else of the environment or where we are."""
     gc.disable()  # until the first paint: what is loaded until then stays
-    from odf_engine.workspace.where import workspace_folder
+    from odf_engine.workspace.discovery import workspace_folder
     from odf_tui.app import run
 
     run(workspace_folder(Path.cwd(), folder))

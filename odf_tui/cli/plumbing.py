@@ -49,11 +49,13 @@ def encode(file: str, block_version: str | None, output: Path | None) -> None:
 def decode(file: str) -> None:
     """Decodes a block to its YAML manifest; what a newer specification added is named on stderr."""
     from odf_engine.metadata.flatbuffers import decode_block
-    from odf_engine.metadata.yaml import block_to_yaml, to_plain
+    from odf_engine.metadata.yaml import block_to_yaml, to_builtins
 
     decoded = decode_block(read_bytes(file))
     if options_of().json:
-        print_json({"kind": "MetadataBlock", "version": decoded.version, "content": to_plain(decoded.block)})
+        print_json(
+            {"kind": "MetadataBlock", "version": decoded.version, "content": to_builtins(decoded.block)}
+        )
     else:
         sys.stdout.write(block_to_yaml(decoded.block, decoded.version))
     for unknown in decoded.unknown:

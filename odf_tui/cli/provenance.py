@@ -12,7 +12,7 @@ import msgspec
 
 from odf_engine.coordinator.protocol import JobState, Trace
 from odf_engine.errors import UsageError
-from odf_engine.workspace.traced import Run, Step
+from odf_engine.provenance.model import OffsetRange, TraceStep
 from odf_tui.cli.data import exit_code, say_failure
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, say, verb
@@ -60,7 +60,7 @@ def _show(result: dict[str, Any], dot: bool) -> None:
     from odf_tui.cli.provenance_tree import draw
 
     checked: list[str] = result.pop("checked", [])
-    step = msgspec.convert(result, Step)
+    step = msgspec.convert(result, TraceStep)
     if dot:
         sys.stdout.write(graph(step))
         for line in checked:
@@ -69,7 +69,7 @@ def _show(result: dict[str, Any], dot: bool) -> None:
         draw(open_workspace(), step, checked)
 
 
-def _run(text: str) -> Run:
+def _run(text: str) -> OffsetRange:
     """The rows that a person names.
 
     Raises:

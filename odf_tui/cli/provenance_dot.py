@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from odf_engine.workspace.traced import Source, Step
+from odf_engine.provenance.model import RowSource, TraceStep
 from odf_tui import humane
 from odf_tui.cli.provenance_tree import numbered, runs_text
 
 _MOST_SOURCES: Final = 20
 
 
-def graph(step: Step) -> str:
+def graph(step: TraceStep) -> str:
     """The document."""
     drawing = _Drawing()
     drawing.add(step)
@@ -24,7 +24,7 @@ class _Drawing:
         self.lines: list[str] = []
         self._known: dict[tuple[str, str], str] = {}
 
-    def add(self, step: Step) -> str:
+    def add(self, step: TraceStep) -> str:
         """Draws a step and all before it; returns the name of its node."""
         key = step.dataset, runs_text(step.runs)
         if (known := self._known.get(key)) is not None:
@@ -34,7 +34,7 @@ class _Drawing:
         label = [step.name, f"rows {key[1]}", *([step.problem] if step.problem else [])]
         self._node(name, label, shape, dashed=step.problem is not None)
         for feed in step.feeds:
-            before = feed.step or Step(feed.dataset, feed.name, "derivative", feed.runs, feed.rows)
+            before = feed.step or TraceStep(feed.dataset, feed.name, "derivative", feed.runs, feed.rows)
             columns = ", ".join(f"{column} ({how})" for column, how in feed.columns)
             style = "" if step.exact else ", style=dashed"
             line = f"  {self.add(before)} -> {name} [label={_text([feed.alias, columns])}{style}];"
@@ -45,7 +45,7 @@ class _Drawing:
             self._from(f"{name}_more", [f"{numbered(more, 'more source')}"], name, "")
         return name
 
-    def _source(self, source: Source, name: str) -> None:
+    def _source(self, source: RowSource, name: str) -> None:
         place = source.place or source.name or source.kind
         key = "source", place + source.state
         if key not in self._known:

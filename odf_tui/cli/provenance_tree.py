@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from odf_engine.errors import OdfError
-from odf_engine.workspace.traced import Feed, Made, Run, Source, Step
+from odf_engine.provenance.model import InputRows, OffsetRange, ProducingTransaction, RowSource, TraceStep
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
 from odf_tui.cli.chain import json_value
@@ -33,7 +33,7 @@ class Node:
     below: list[Node] = field(default_factory=list["Node"])
 
 
-def draw(workspace: Workspace, step: Step, checked: Sequence[str] = ()) -> None:
+def draw(workspace: Workspace, step: TraceStep, checked: Sequence[str] = ()) -> None:
     """Prints a trace: with lines of a tree on a terminal, indented when piped.
 
     Args:
@@ -70,7 +70,7 @@ def _indented(node: Node, depth: int) -> Iterator[str]:
         yield from _indented(each, depth + 1)
 
 
-def _of_step(workspace: Workspace, step: Step, head: str, columns: Sequence[str]) -> Node:
+def _of_step(workspace: Workspace, step: TraceStep, head: str, columns: Sequence[str]) -> Node:
     node = Node(head, _values(workspace, step, columns))
     if step.problem:
         node.lines.append(f"no further: {step.problem}")
@@ -95,16 +95,16 @@ def _of_step(workspace: Workspace, step: Step, head: str, columns: Sequence[str]
     return node
 
 
-def _of_feed(workspace: Workspace, feed: Feed) -> Node:
+def _of_feed(workspace: Workspace, feed: InputRows) -> Node:
     name = feed.name if feed.name == feed.alias else f"{feed.name} (as {feed.alias})"
     columns = ", ".join(f"{column} ({how})" for column, how in feed.columns)
     head = f"{name}, {rows_text(feed.runs, feed.rows)}" + (f": {columns}" if columns else "")
     only = list(dict.fromkeys(column for column, _ in feed.columns))
-    step = feed.step or Step(feed.dataset, feed.name, "root", feed.runs, feed.rows)
+    step = feed.step or TraceStep(feed.dataset, feed.name, "root", feed.runs, feed.rows)
     return _of_step(workspace, step, head, only)
 
 
-def _of_source(source: Source, *, known: bool) -> Node:
+def _of_source(source: RowSource, *, known: bool) -> Node:
     """``known`` where the same steps were shown of another one."""
     place = source.place or (f"push source {source.name}" if source.name else "a source that is not known")
     lines = [
@@ -116,7 +116,7 @@ def _of_source(source: Source, *, known: bool) -> Node:
     return Node(place, [*lines, *(humane.shorten(line, 300) for line in steps)])
 
 
-def _made(made: Made) -> list[str]:
+def _made(made: ProducingTransaction) -> list[str]:
     lines = [
         f"made by {made.engine} at {humane.moment(made.system_time)}, "
         f"block {made.sequence_number} ({made.block[-8:]})"
@@ -127,12 +127,12 @@ def _made(made: Made) -> list[str]:
     return lines
 
 
-def _values(workspace: Workspace, step: Step, columns: Sequence[str]) -> list[str]:
+def _values(workspace: Workspace, step: TraceStep, columns: Sequence[str]) -> list[str]:
     """The first rows themselves, where they are here; in these columns, or all."""
-    from odf_engine.workspace.stored import StoredRows
+    from odf_engine.views.scan import RowScan
 
     try:
-        rows = StoredRows.of_dataset(workspace.resolve(step.dataset).dataset)
+        rows = RowScan.of_dataset(workspace.resolve(step.dataset).dataset)
         system = rows.system_columns
         known = [name for name in columns if name in rows.columns.names]
         names = known or [name for name in rows.columns.names if name not in system]
@@ -158,14 +158,14 @@ def _row(row: dict[str, Any], offset: str) -> str:
     return f"{row[offset]}: {', '.join(cells)}"
 
 
-def rows_text(runs: Sequence[Run], rows: int | None) -> str:
+def rows_text(runs: Sequence[OffsetRange], rows: int | None) -> str:
     """Rows by their offsets, such as ``rows 3, 5..9 (6)``."""
     alone = len(runs) == 1 and runs[0][0] == runs[0][1]
     count = "" if rows is None or alone else f" ({humane.count(rows)})"
     return f"{'row' if alone else 'rows'} {runs_text(runs)}{count}"
 
 
-def runs_text(runs: Sequence[Run]) -> str:
+def runs_text(runs: Sequence[OffsetRange]) -> str:
     """Offsets, such as ``3, 5..9``; the first of them, when there are many."""
     shown = ", ".join(
         str(first) if first == last else f"{first}..{last}" for first, last in runs[:_MOST_RUNS]

@@ -8,17 +8,19 @@ from typing import NamedTuple
 
 from odf_engine.errors import AlreadyExists, InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.did import DatasetId
-from odf_engine.identity.refs import (
+from odf_engine.identity.names import (
     DatasetAlias,
     DatasetAliasRemote,
     DatasetIdRemote,
     DatasetUrl,
-    is_name,
+    is_valid_name,
     parse_ref_any,
 )
-from odf_engine.workspace.lineage import Graph
-from odf_engine.workspace.remotes import Located, Remotes, checked_url
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.net.urls import normalize_url
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.remotes import Remotes, ResolvedUrl
+from odf_engine.workspace.workspace import Workspace
 
 PATHS = ("/", "./", "../", "~/", "file:")
 """What begins so is a folder, and no name."""
@@ -50,7 +52,7 @@ class Asked(NamedTuple):
     recursive: bool = False
     source: str | None = None
     alias: str | None = None
-    places: Sequence[Located] = ()
+    places: Sequence[ResolvedUrl] = ()
 
 
 def wanted(workspace: Workspace, asked: Asked) -> list[Wanted]:
@@ -64,10 +66,10 @@ def wanted(workspace: Workspace, asked: Asked) -> list[Wanted]:
     return _Asking(workspace).wanted(asked)
 
 
-def located(remotes: Remotes, text: str) -> Located | None:
+def located(remotes: Remotes, text: str) -> ResolvedUrl | None:
     """The place that a text means: an address, a folder, ``repo/name``; None: it names what is here."""
     if "://" in text or text.startswith(PATHS) or text in (".", ".."):
-        return remotes.locate(DatasetUrl(checked_url(text)))
+        return remotes.locate(DatasetUrl(normalize_url(text)))
     if "%" in text:
         return None
     ref = parse_ref_any(text, remotes.is_repository)
@@ -81,10 +83,10 @@ class _Asking:
         self.workspace = workspace
         self.remotes = Remotes(workspace.odf)
         self.entries = {entry.id: entry for entry in workspace.datasets()}
-        self.graph = Graph(workspace.summaries())
+        self.graph = DatasetGraph(workspace.summaries())
         self.known = {dataset: self.remotes.of(dataset).pull for dataset in self.entries}
         self.urls: dict[DatasetId, str] = {}
-        self.new: dict[str, Located] = {}
+        self.new: dict[str, ResolvedUrl] = {}
 
     def wanted(self, asked: Asked) -> list[Wanted]:
         _check(asked)
@@ -99,7 +101,8 @@ class _Asking:
         if asked.recursive:
             chosen.update(*[self._made_of(dataset) for dataset in chosen])
         new = [
-            Wanted(self.remotes.label(place.url), None, place.url, place.name) for place in self.new.values()
+            Wanted(self.remotes.display_name(place.url), None, place.url, place.name)
+            for place in self.new.values()
         ]
         order = [dataset for dataset in self.graph.order(chosen) if dataset in self.entries]
         # What comes from elsewhere waits for nobody here: others may wait for it, and for Spark.
@@ -149,8 +152,8 @@ class _Asking:
             return self._at(place)
         return [entry.id for entry in self.workspace.match([name])]
 
-    def _at(self, place: Located) -> Iterable[DatasetId]:
-        dataset = self.remotes.at(place.url)
+    def _at(self, place: ResolvedUrl) -> Iterable[DatasetId]:
+        dataset = self.remotes.find_by_url(place.url)
         if dataset is None or dataset not in self.entries:
             self.new[place.url] = place
             return ()
@@ -169,7 +172,7 @@ class _Asking:
         for url, place in self.new.items():
             self.new[url] = place._replace(name=str(name))
 
-    def _check_free(self, place: Located) -> None:
+    def _check_free(self, place: ResolvedUrl) -> None:
         alias = DatasetAlias.parse(place.name)
         taken = [entry for entry in self.entries.values() if entry.alias == alias]
         if taken or [each.name for each in self.new.values()].count(place.name) > 1:
@@ -187,7 +190,7 @@ def address_in(remotes: Remotes, text: str, entry: DatasetEntry, several: bool =
     Raises:
         UsageError: the place is of one dataset, and there are several.
     """
-    if is_name(text):
+    if is_valid_name(text):
         return f"{remotes.repository(text).url}{entry.alias}/"
     try:
         place = located(remotes, text)
@@ -204,9 +207,9 @@ def address_in(remotes: Remotes, text: str, entry: DatasetEntry, several: bool =
     return place.url
 
 
-def all_of(remotes: Remotes, repository: str, names: Iterable[str]) -> list[Located]:
+def all_of(remotes: Remotes, repository: str, names: Iterable[str]) -> list[ResolvedUrl]:
     """The datasets of a repository, by the names that it told; here each has the name that it has there."""
-    places: list[Located] = []
+    places: list[ResolvedUrl] = []
     for name in names:
         with suppress(InvalidIdentity):  # names are of others, and may be anything
             ref = DatasetAliasRemote.parse(f"{repository}/{name}")

@@ -6,10 +6,10 @@ import sys
 
 import click
 
-from odf_engine.coordinator.telling import tell_changed
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, UsageError
-from odf_engine.workspace.addresses import checked_url, folder_of, is_s3, origin_of, takes_login
-from odf_engine.workspace.credentials import Credentials, Login
+from odf_engine.net.credentials import Credentials, Login
+from odf_engine.net.urls import folder_of, is_s3, normalize_url, origin_of, supports_login
 from odf_engine.workspace.remotes import KINDS, Kind, Remotes
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
@@ -46,7 +46,7 @@ def add(new: str, url: str) -> None:
     folder = folder_of(repo.url)
     if folder is not None and not folder.is_dir():
         say(f"! there is no folder {folder} yet: make it, or mount it")
-    if takes_login(repo.url):
+    if supports_login(repo.url):
         say(f"if it asks who you are: odf repo login {repo.name}")
 
 
@@ -91,7 +91,7 @@ def login(repository: str, user: str | None, stdin: bool) -> None:
     """
     workspace = open_workspace()
     url = _url(workspace, repository)
-    if not takes_login(url):
+    if not supports_login(url):
         raise UsageError(f"nobody asks for a login at {url}")
     made = _read_login(url, user, stdin)
     origin = Credentials(workspace.odf).set(url, made)
@@ -114,7 +114,7 @@ def _url(workspace: Workspace, text: str) -> str:
     remotes = Remotes(workspace.odf)
     if "://" not in text:
         return remotes.repository(text).url
-    return checked_url(text)
+    return normalize_url(text)
 
 
 def _read_login(url: str, user: str | None, stdin: bool) -> Login:
@@ -190,9 +190,9 @@ def add_alias(name: str, place: str, kind: Kind | None) -> None:
     entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
     url = address_in(remotes, place, entry)
     remotes.attach(entry.id, url, kind)
-    tell_changed(workspace.folder)
+    notify_datasets_changed(workspace.folder)
     say(f"{entry.alias} {'comes from' if kind == 'pull' else 'goes to'} {url}")
-    if kind == "pull" and workspace.keys.holds(entry.id):
+    if kind == "pull" and workspace.keys.has_key(entry.id):
         say("its own source or query does not run while it comes from there")
 
 
@@ -219,7 +219,7 @@ def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     if not was:
         hint = f"odf repo alias list {entry.alias}"
         raise NotFound(f"{entry.alias} has no such address", hint=hint)
-    tell_changed(workspace.folder)
+    notify_datasets_changed(workspace.folder)
     for url, gone in was:
         words = " or ".join({"pull": "come from", "push": "go to"}[each] for each in gone)
         say(f"{entry.alias} does not {words} {url} any more")

@@ -11,7 +11,7 @@ import pyarrow.types as pt
 from rich.cells import cell_len
 
 from odf_engine.terminal_text import escape_controls
-from odf_engine.workspace.results import GROUP_ROWS, ResultRows
+from odf_engine.views.query_results import GROUP_ROWS, ResultRows
 from odf_tui import humane
 from odf_tui.cli.chain import is_number, json_value
 from odf_tui.cli.output import print_table

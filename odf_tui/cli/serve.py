@@ -9,7 +9,7 @@ import click
 
 from odf_tui.cli.output import open_workspace, options_of, verb
 
-_SERVER = "odf_engine.sync.server"
+_SERVER = "odf_engine.sync.server.__main__"
 
 
 @verb("serve", example="odf serve --host 0.0.0.0 --port 8080 --dataset 'weather.%'", json=True)

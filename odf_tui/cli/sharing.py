@@ -13,9 +13,10 @@ import click
 
 from odf_engine.coordinator.protocol import Job, JobState, Push, Request, Search
 from odf_engine.errors import InvalidIdentity, NotFound, UsageError
-from odf_engine.identity.refs import DatasetAliasRemote
+from odf_engine.identity.names import DatasetAliasRemote
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.remotes import Remotes
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 from odf_tui import humane
 from odf_tui.cli.data import counted, error_entry, exit_code, say_failure
 from odf_tui.cli.follow import follow
@@ -52,7 +53,7 @@ def push_verb(names: tuple[str, ...], everything: bool, place: str | None, force
     else:
         remotes = Remotes(workspace.odf)
         for job, url in zip(jobs, targets, strict=True):
-            _say_push(job, url, remotes.label(url))
+            _say_push(job, url, remotes.display_name(url))
     sys.exit(exit_code(jobs))
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from odf_engine.coordinator.protocol import Job, JobState, Query
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.files import open_file
-from odf_engine.metadata.sql_text import headline
+from odf_engine.sql.query_text import one_line_summary
 from odf_engine.terminal_text import escape_controls, escape_json
 from odf_tui import humane
 from odf_tui.cli.data import exit_code
@@ -124,13 +124,13 @@ def sql_verb(
 
 def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) -> tuple[dict[str, Any], int]:
     """Asks, and puts the rows where they are to be; how many columns there was room for comes second."""
-    from odf_engine.workspace.results import passing
+    from odf_engine.views.query_results import temporary_result
 
     if output is not None:
         wanted = _ENDINGS[output.suffix.lower()]
         result = _ask(workspace, replace(asked, output=str(output.absolute()), format=wanted))
     elif form in ("csv", "json"):
-        with passing(workspace.odf) as file:
+        with temporary_result(workspace.odf) as file:
             result = _ask(workspace, replace(asked, output=str(file), format=form))
             _copy(file, form)
     else:
@@ -140,7 +140,7 @@ def _answer(workspace: Workspace, asked: Query, form: str, output: Path | None) 
 
 
 def _ask(workspace: Workspace, query: Query) -> dict[str, Any]:
-    (job,) = follow(workspace, [(query, headline(query.sql))])
+    (job,) = follow(workspace, [(query, one_line_summary(query.sql))])
     if job.state is not JobState.done or job.result is None:
         _say_failure(job)
         sys.exit(exit_code([job]))
@@ -204,7 +204,7 @@ def _say_failure(job: Job) -> None:
 
 def _print(file: Path) -> int:
     """Prints the rows as a table; returns how many columns there was room for."""
-    from odf_engine.workspace.results import ResultRows
+    from odf_engine.views.query_results import ResultRows
     from odf_tui.cli.rows import write_plain, write_table
 
     rows = ResultRows(file)

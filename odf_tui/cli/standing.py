@@ -11,7 +11,8 @@ import click
 
 from odf_engine.coordinator.protocol import Compare, JobState, Request
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.workspace import DatasetEntry, Summary, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.data import counted, exit_code, say_failure
 from odf_tui.cli.follow import follow
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb

@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from odf_engine.workspace.tokens import EVERYTHING, Token, Tokens
+from odf_engine.workspace.tokens import ALL_DATASETS, Token, Tokens
 from odf_tui.cli.output import common_options, open_workspace, options_of, print_json, print_table, say, verb
 from odf_tui.humane import moment
 
@@ -30,7 +30,7 @@ def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
     It is good for the datasets that match one of the patterns (ids, names, names with %), by default
     for all; until it is revoked, or for so many days. Who has it says: odf repo login URL
     """
-    token, text = _tokens().new(name, patterns or (EVERYTHING,), days)
+    token, text = _tokens().create(name, patterns or (ALL_DATASETS,), days)
     if options_of().json:
         print_json({**_facts(token), "token": text})
         return

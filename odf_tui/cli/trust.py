@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from odf_engine.errors import UsageError
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import KINDS, Execution, Trust
-from odf_engine.workspace.workspace import DatasetEntry
 from odf_tui.cli.output import console, open_workspace, options_of, print_json, say, verb
 
 
@@ -27,7 +27,7 @@ def trust_verb(name: str, private_network: bool, yes: bool) -> None:
     """
     workspace = open_workspace()
     entry, trust = workspace.resolve(name), Trust(workspace)
-    runs = trust.what_runs(entry)
+    runs = trust.list_executions(entry)
     asked = not trust.is_own(entry) and bool(runs)
     if not options_of().json:
         _show(trust, entry, runs)
@@ -49,7 +49,7 @@ def untrust_verb(name: str) -> None:
     entry, trust = workspace.resolve(name), Trust(workspace)
     was = trust.revoke(entry)
     if options_of().json:
-        print_json(_document(trust, entry, trust.what_runs(entry)))
+        print_json(_document(trust, entry, trust.list_executions(entry)))
     elif trust.is_own(entry):
         say(f"{entry.alias} is your own, and needs no trust")
     else:
@@ -101,7 +101,7 @@ def _document(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> d
     return {
         "id": entry.id,
         "name": str(entry.alias),
-        "trust": trust.standing(entry),
+        "trust": trust.describe_status(entry),
         "origin": trust.origin(entry),
         "private_network": trust.allows_private_network(entry),
         "runs": [{"kind": each.kind, "text": each.text, "block": each.block} for each in runs],

@@ -11,7 +11,7 @@ import click
 
 from odf_engine.coordinator.protocol import JobState, Request, Verify
 from odf_engine.errors import UsageError
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_tui import humane
 from odf_tui.cli.checking_proofs import check_proof
 from odf_tui.cli.data import chosen, exit_code, say_failure

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from odf_engine import settings
 from odf_engine.errors import OdfError
-from odf_engine.workspace import config as settings
 from odf_tui import remembered
 from odf_tui.engine.changes import Changes
 from odf_tui.engine.datasets import DatasetReads
@@ -48,4 +48,4 @@ class WorkspaceSource(DatasetReads, RowReads, Changes, JobReads, SqlReads, LookR
         try:
             return self.workspace.config.ui, ""
         except OdfError as error:
-            return settings.UiConfig(), error.in_full
+            return settings.UiConfig(), error.format_line

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from odf_engine.errors import NotFound
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 
 
 class Entries:

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final
 
-from odf_engine.chain.rows import BlockRow
-from odf_engine.coordinator.telling import tell_changed
+from odf_engine.chain.block_summary import BlockSummary
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.proof import PROOFS
+from odf_engine.identity.ownership_proof import PROOFS_FOLDER
 from odf_tui.chain_state import BlockPage, BlockText, Want, Which
 from odf_tui.engine.revisions import RevisionReads
 from odf_tui.humane import count
@@ -29,7 +29,7 @@ class BlockReads(RevisionReads):
 
     def blocks(self, dataset: str, first: int | None, limit: int, want: Want) -> BlockPage:
         """Blocks from a place on, oldest first; of a chain that breaks, all that can be read."""
-        from odf_engine.chain.search import find_blocks
+        from odf_engine.chain.block_search import find_blocks
 
         chain = self.entry(dataset).dataset
         try:
@@ -43,15 +43,15 @@ class BlockReads(RevisionReads):
     def _proven(self, dataset: str) -> Mapping[str, int]:
         """The blocks that the dataset's owner has signed, with their numbers, newest first; looked at again
         when there are other proofs."""
-        from odf_engine.workspace.ownership import all_proven
+        from odf_engine.workspace.trust import proven_blocks
 
         entry = self.entry(dataset)
         try:
-            changed = (entry.dataset.folder / PROOFS).stat().st_mtime_ns
+            changed = (entry.dataset.folder / PROOFS_FOLDER).stat().st_mtime_ns
             about = (changed, str(entry.dataset.head()))
             known = self._proofs.get(dataset)
             if known is None or known[0] != about:
-                known = about, {str(each.hash): each.number for each in all_proven(entry)}
+                known = about, {str(each.hash): each.number for each in proven_blocks(entry)}
                 self._proofs[dataset] = known
         except (OSError, OdfError):  # there are none, or the chain cannot be read
             return {}
@@ -63,19 +63,19 @@ class BlockReads(RevisionReads):
 
     def holds_key(self, dataset: str) -> bool:
         """Whether the dataset's private key is here."""
-        return self.workspace.keys.holds(self.entry(dataset).id)
+        return self.workspace.keys.has_key(self.entry(dataset).id)
 
     def prove(self, dataset: str, block: str) -> None:
         """Signs a block with the dataset's key."""
-        from odf_engine.workspace.ownership import make_proof
+        from odf_engine.workspace.trust import make_proof
 
         make_proof(self.workspace, self.entry(dataset), Multihash.parse(block))
-        tell_changed(self.folder)
+        notify_datasets_changed(self.folder)
 
     def _broken(self, dataset: str, want: Want) -> BlockPage:
-        from odf_engine.chain.walk import walk_back
+        from odf_engine.chain.block_search import read_from_head
 
-        walked = walk_back(self.entry(dataset).dataset)
+        walked = read_from_head(self.entry(dataset).dataset)
         lines = list(map(_line, walked.rows))
         if want.kinds:
             lines = [line for line in lines if line.event in want.kinds]
@@ -97,21 +97,21 @@ class BlockReads(RevisionReads):
 
     def block_kinds(self, dataset: str) -> dict[str, int]:
         """How many blocks there are of each kind of event."""
-        from odf_engine.chain.search import count_kinds
+        from odf_engine.chain.block_search import count_kinds
 
         return count_kinds(self.entry(dataset).dataset)
 
     def block_numbers(self, dataset: str, hashes: tuple[str, ...]) -> dict[str, int]:
         """The numbers of those blocks that the chain holds."""
-        from odf_engine.chain.search import numbers_of
+        from odf_engine.chain.block_search import block_numbers
 
-        return numbers_of(self.entry(dataset).dataset, hashes)
+        return block_numbers(self.entry(dataset).dataset, hashes)
 
     def find_block(self, dataset: str, text: str) -> int:
         """The number of the block that a person means."""
-        from odf_engine.chain.search import locate
+        from odf_engine.chain.block_search import resolve_block_number
 
-        return locate(self.entry(dataset).dataset, text)
+        return resolve_block_number(self.entry(dataset).dataset, text)
 
     def block(self, dataset: str, which: Which) -> BlockText:
         """A block as its YAML manifest; what comes from a newer specification is named above it."""
@@ -164,7 +164,7 @@ def _proof_words(proven: Mapping[str, int], number: int) -> str:
     return f"the dataset's owner stands behind it: block {count(newest)} is signed"
 
 
-def _line(row: BlockRow) -> BlockLine:
+def _line(row: BlockSummary) -> BlockLine:
     adds = row.kind in _DATA
     return BlockLine(
         row.sequence_number,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import Request
-from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import Conflict, InvalidManifest, NotFound
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
 from odf_engine.workspace import trust
 from odf_tui.engine.base import Entries
@@ -21,7 +21,7 @@ class Changes(Entries):
     def add(self, path: Path) -> dict[str, str]:
         """Adds the datasets of a manifest file: all of them or none."""
         entries = self.workspace.add(self._manifests(path))
-        tell_changed(self.folder)
+        notify_datasets_changed(self.folder)
         return {str(entry.id): str(entry.alias) for entry in entries}
 
     def _manifests(self, path: Path) -> list[model.DatasetSnapshot]:
@@ -53,10 +53,10 @@ class Changes(Entries):
     def definition(self, dataset: str) -> str:
         """A dataset's definition as its chain has it, as a manifest."""
         from odf_engine.metadata.yaml import snapshot_to_yaml
-        from odf_engine.workspace.definitions import snapshot_of
+        from odf_engine.workspace.definition import current_definition
 
         names = {entry.id: str(entry.alias) for entry in self.workspace.datasets()}
-        return snapshot_to_yaml(snapshot_of(self.entry(dataset), names))
+        return snapshot_to_yaml(current_definition(self.entry(dataset), names))
 
     def update(self, dataset: str, path: Path, *, dry_run: bool) -> list[Change]:
         """Makes a dataset what a manifest says."""
@@ -69,7 +69,7 @@ class Changes(Entries):
             )
         (update,) = self.workspace.update(snapshots, dry_run=dry_run)
         if not dry_run:
-            tell_changed(self.folder)
+            notify_datasets_changed(self.folder)
         return [Change(change.title, tuple(change.lines)) for change in update.changes]
 
     def standing(self, dataset: str) -> Standing:
@@ -77,14 +77,14 @@ class Changes(Entries):
         entry = self.entry(dataset)
         return Standing(
             self.trusts.origin(entry) or "",
-            _shown(self.trusts.what_runs(entry)),
+            _shown(self.trusts.list_executions(entry)),
             self.trusts.grant_of(entry) is not None,
         )
 
     def trust(self, dataset: str, shown: Standing) -> None:
         """Lets a dataset run what was shown."""
         entry = self.entry(dataset)
-        runs = self.trusts.what_runs(entry)
+        runs = self.trusts.list_executions(entry)
         if _shown(runs) != shown.runs:
             raise Conflict("its sources changed meanwhile", hint="look at what they run now, and decide")
         self.trusts.grant(entry, shown=runs)

@@ -11,9 +11,8 @@ from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.lineage import Graph
-from odf_engine.workspace.summary import is_behind
-from odf_engine.workspace.workspace import Summary
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import Summary, is_behind
 from odf_tui.engine.sharing import ShareReads
 from odf_tui.remotes import Remote
 from odf_tui.state import DatasetRow, Detail
@@ -32,14 +31,14 @@ class DatasetReads(ShareReads):
             with_remotes(replace(row, standing=self._standing(summary)), remotes.get(row.id, ()))
             for row, summary in zip(dataset_rows(summaries), summaries, strict=True)
         ]
-        missing = (node for node in Graph(summaries).nodes.values() if node.missing)
+        missing = (node for node in DatasetGraph(summaries).nodes.values() if node.missing)
         return rows + [DatasetRow(id=str(node.id), name=node.name, missing=True) for node in missing]
 
     def _standing(self, summary: Summary) -> Literal["own", "trusted", "not trusted"]:
         if not (summary.polls or summary.push_sources):
             return "own"  # nothing of it runs
         try:
-            return self.trusts.standing(self._entries[str(summary.id)])
+            return self.trusts.describe_status(self._entries[str(summary.id)])
         except OdfError:
             return "not trusted"
 

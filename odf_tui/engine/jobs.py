@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, cast
 
-from odf_engine.coordinator.client import Client, JournalReader, read_journal
+from odf_engine.coordinator.client import Client, read_journal
+from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import Ingest, Job, JobState, JournalEvent, Request
 from odf_engine.errors import OdfError
 from odf_tui.engine.base import Entries
@@ -24,7 +25,7 @@ class JobReads(Entries):
     """Reads jobs."""
 
     @property
-    def _journal(self) -> JournalReader:
+    def _journal(self) -> JobLogReader:
         return read_journal(self.workspace.folder)
 
     def jobs(self) -> tuple[list[Job], int]:

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from odf_engine.chain.state import ChainState
-    from odf_engine.workspace.column_graph import ColumnGraph
-    from odf_engine.workspace.results import ResultRows
+    from odf_engine.views.query_results import ResultRows
+    from odf_engine.workspace.column_lineage import ColumnGraph
     from odf_tui.looks import Known
     from odf_tui.windows import Gap
 
@@ -37,29 +37,28 @@ class LookReads(Entries):
 
     def described(self, dataset: str, file: str | None) -> Known:
         """What is known of the columns of a dataset, or of a Parquet file, without looking at rows."""
-        from odf_engine.workspace.described import known_statistics
-        from odf_engine.workspace.statistics import told_by_files
-        from odf_engine.workspace.stored import StoredRows
+        from odf_engine.views.scan import RowScan
+        from odf_engine.views.statistics import load_statistics, statistics_from_footers
         from odf_tui.looks import Known
         from odf_tui.widgets.cells import type_name
 
         state = self.entry(dataset).dataset.state() if dataset else None
         if file is None:
-            rows = StoredRows.of_dataset(self.entry(dataset).dataset)
+            rows = RowScan.of_dataset(self.entry(dataset).dataset)
         else:
-            rows = StoredRows.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
+            rows = RowScan.of_file(Path(file), state.vocabulary if state else model.DEFAULT_VOCABULARY)
         types = {field.name: type_name(field.type) for field in rows.columns}
-        found = known_statistics(self.workspace.odf, rows.mark)
+        found = load_statistics(self.workspace.odf, rows.mark)
         whole = found is not None
         required = _required(state) if state is not None and file is None else ()
         told = comments(state) if state is not None else {}
-        return Known(found or told_by_files(rows), whole, types, required, told)
+        return Known(found or statistics_from_footers(rows), whole, types, required, told)
 
     def primary_key(self, dataset: str) -> list[str]:
         """The columns that tell rows apart; empty when nothing says so."""
-        from odf_engine.workspace.projecting import key_of
+        from odf_engine.views.projection import dataset_key
 
-        return key_of(self.entry(dataset).dataset)
+        return dataset_key(self.entry(dataset).dataset)
 
     def file_rows(self, dataset: str, file: str) -> RowWindow:
         """The rows of a Parquet file that was made of a dataset's.
@@ -67,7 +66,7 @@ class LookReads(Entries):
         Raises:
             NotFound: it is not kept any more.
         """
-        from odf_engine.workspace.results import ResultRows
+        from odf_engine.views.query_results import ResultRows
 
         try:
             rows = ResultRows(Path(file))
@@ -79,17 +78,17 @@ class LookReads(Entries):
         """Writes the rows of a window to a file in the cache, from where the worker can take them."""
         import pyarrow.parquet as pq
 
-        from odf_engine.workspace.kept import begun, keep_newest
+        from odf_engine.storage.atomic_files import atomic_file, evict_oldest
 
         folder = self.workspace.odf / "cache" / "exports"
         path = folder / f"{uuid4().hex}.parquet"
         with (
-            begun(path) as temporary,
+            atomic_file(path) as temporary,
             pq.ParquetWriter(temporary, window.columns) as writer,
         ):
             for start in range(0, window.row_count, _SPOOL_ROWS):
                 writer.write_table(window.window(start, _SPOOL_ROWS))
-        keep_newest(folder, _SPOOLS, _SPOOL_BYTES)
+        evict_oldest(folder, _SPOOLS, _SPOOL_BYTES)
         return str(path)
 
     def unspool(self, file: str) -> None:
@@ -101,7 +100,7 @@ class LookReads(Entries):
 
     def column_graph(self, dataset: str) -> ColumnGraph:
         """The columns of a dataset, of all that it is made of, and of all that is made of it."""
-        from odf_engine.workspace.column_graph import column_graph
+        from odf_engine.workspace.column_lineage import column_graph
 
         return column_graph(self.workspace, [self.entry(dataset).id])
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import NotFound, OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
@@ -28,7 +28,7 @@ class RevisionReads(Entries):
             return head
         if isinstance(which, str):
             return Multihash.parse(which)
-        rows = chain.page(1, before=which + 1)
+        rows = chain.list_blocks(1, before=which + 1)
         if not rows or rows[0].sequence_number != which:
             raise NotFound(f"there is no block {which} in this dataset")
         return rows[0].hash
@@ -64,12 +64,12 @@ class RevisionReads(Entries):
 
     def block_bytes(self, dataset: str, which: Which) -> BlockBytes:
         """The bytes of a block, with the fields that lie in them."""
-        from odf_engine.metadata.layout import block_anatomy
+        from odf_engine.metadata.block_layout import parse_block_layout
 
         chain = self.entry(dataset).dataset
         block_hash = self.hash_of(chain, which)
         data = chain.block_bytes(block_hash)
-        anatomy = block_anatomy(data)
+        anatomy = parse_block_layout(data)
         problems = []
         if Multihash.sha3_256(data) != block_hash:
             problems.append("these are not the bytes that its hash was made of")
@@ -95,7 +95,7 @@ def _older(chain: Dataset, event: Any, number: int) -> Iterator[int]:
     """Blocks before a number that said the same kind of thing, newest first."""
     kind, name = model.kind_of(event), getattr(event, "source_name", None)
     before = number
-    while rows := chain.page(_PAGE, before=before, kinds={kind}):
+    while rows := chain.list_blocks(_PAGE, before=before, kinds={kind}):
         for row in rows:
             if name is None or getattr(chain.block(row.hash).block.event, "source_name", None) == name:
                 yield row.sequence_number
@@ -115,7 +115,7 @@ def _newer(chain: Dataset, event: Any, number: int) -> int | None:
 def _first_with(chain: Dataset, wanted: Multihash, at: int) -> tuple[int | None, int | None, bool]:
     """Size of a checkpoint, the oldest block of those in a row that have it, and whether that is sure."""
     size, first, looked, before = None, None, 0, at + 1
-    while rows := chain.page(_PAGE, before=before, kinds={"AddData", "ExecuteTransform"}):
+    while rows := chain.list_blocks(_PAGE, before=before, kinds={"AddData", "ExecuteTransform"}):
         for row in rows:
             try:
                 event: Any = chain.block(row.hash).block.event

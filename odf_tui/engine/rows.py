@@ -15,7 +15,7 @@ from odf_tui.windows import Gap, SliceMark
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.workspace.preview import Preview
+    from odf_engine.views.row_window import RowWindowReader
 
 
 class RowReads(Entries):
@@ -29,17 +29,17 @@ class RowReads(Entries):
             return None
         import pyarrow as pa
 
-        from odf_engine.workspace.preview import Preview
+        from odf_engine.views.row_window import RowWindowReader
 
         # Arrow's own allocators keep several times of what is in use.
         pa.set_memory_pool(pa.system_memory_pool())
-        return _Rows(Preview(chain), state.vocabulary)
+        return _Rows(RowWindowReader(chain), state.vocabulary)
 
 
 class _Rows:
     """A preview, and which of its columns are the system's."""
 
-    def __init__(self, preview: Preview, vocabulary: model.DatasetVocabulary) -> None:
+    def __init__(self, preview: RowWindowReader, vocabulary: model.DatasetVocabulary) -> None:
         self._preview = preview
         self.system_columns = (
             vocabulary.offset_column,
@@ -49,7 +49,7 @@ class _Rows:
         )
         starts = chain([0], preview.ends)
         self.slices = [
-            SliceMark(start, row.sequence_number, row.physical_hash.short)
+            SliceMark(start, row.sequence_number, row.physical_hash.abbreviated)
             for start, row in zip(starts, preview.slices, strict=False)
         ]
 
@@ -66,14 +66,14 @@ class _Rows:
 
     def part(self, start: int, count: int, columns: Sequence[int]) -> tuple[pa.Table, Sequence[Gap]]:
         names = self._preview.columns.names
-        return self._preview.part(start, count, [names[column] for column in columns])
+        return self._preview.window_with_gaps(start, count, [names[column] for column in columns])
 
     def row_of_offset(self, offset: int) -> int | None:
-        from odf_engine.workspace.locate import row_of_offset
+        from odf_engine.views.row_window import row_of_offset
 
         return row_of_offset(self._preview, offset, self.system_columns[0])
 
     def row_at_time(self, moment: datetime, stop: Callable[[], bool]) -> int | None:
-        from odf_engine.workspace.locate import row_at_time
+        from odf_engine.views.row_window import row_at_time
 
         return row_at_time(self._preview, moment, self.system_columns[3], stop)

@@ -8,10 +8,10 @@ from contextlib import suppress
 
 from msgspec.structs import replace
 
-from odf_engine.coordinator.telling import tell_changed
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError
-from odf_engine.workspace.remotes import DatasetRemotes, Remotes, Repo, Seen, label_among
-from odf_engine.workspace.workspace import Summary
+from odf_engine.workspace.dataset_summary import Summary
+from odf_engine.workspace.remotes import DatasetRemotes, Remotes, RemoteStatus, Repo, label_among
 from odf_tui.chain_state import Want
 from odf_tui.engine.blocks import BlockReads
 from odf_tui.remotes import Remote
@@ -53,7 +53,7 @@ class ShareReads(BlockReads):
         entry = self.entry(dataset)
         if not self._remotes.detach(entry.id, url):
             raise NotFound(f"{entry.alias} has no remote {url} any more")
-        tell_changed(self.folder)
+        notify_datasets_changed(self.folder)
 
     def remotes_of(self, summaries: list[Summary]) -> Mapping[str, tuple[Remote, ...]]:
         """Where datasets come from and go to, by their ids; those that have no remotes are left out."""
@@ -83,7 +83,7 @@ class ShareReads(BlockReads):
         seen = known.seen_at(url)
         return remote if seen is None else self._as_of_now(remote, seen, summary)
 
-    def _as_of_now(self, remote: Remote, seen: Seen, summary: Summary) -> Remote:
+    def _as_of_now(self, remote: Remote, seen: RemoteStatus, summary: Summary) -> Remote:
         """How it stood, with what was committed here since."""
         common, theirs = seen.common or "", seen.their_head or ""
         found = replace(remote, common=common, their_head=theirs, at=seen.at)

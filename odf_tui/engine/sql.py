@@ -8,12 +8,12 @@ from odf_engine.coordinator.client import read_journal
 from odf_engine.coordinator.protocol import Job, Query
 from odf_engine.errors import NotFound
 from odf_engine.metadata.model import DEFAULT_VOCABULARY
-from odf_engine.workspace import asked
+from odf_tui import query_history
 from odf_tui.engine.base import Entries
 from odf_tui.source import RowWindow
 
 if TYPE_CHECKING:
-    from odf_engine.workspace.results import ResultRows
+    from odf_engine.views.query_results import ResultRows
 
 
 class SqlReads(Entries):
@@ -30,7 +30,7 @@ class SqlReads(Entries):
 
     def result(self, path: str) -> RowWindow:
         """The rows of a result, by its path within the workspace."""
-        from odf_engine.workspace.results import ResultRows
+        from odf_engine.views.query_results import ResultRows
 
         return _Result(ResultRows(self.folder / path), str(self.folder / path))
 
@@ -47,11 +47,11 @@ class SqlReads(Entries):
 
     def queries(self) -> list[str]:
         """The queries that were asked, the newest last."""
-        return asked.asked(self.workspace.odf)
+        return query_history.load_history(self.workspace.odf)
 
     def note_query(self, sql: str) -> None:
         """Remembers a query."""
-        asked.note(self.workspace.odf, sql)
+        query_history.add_to_history(self.workspace.odf, sql)
 
 
 class _Result:

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from odf_engine.chain.chain import Dataset, SliceRow
+from odf_engine.chain.block_summary import SliceSummary
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_tui.engine.base import Entries
@@ -16,7 +17,7 @@ from odf_tui.timeline import Probe, Timeline
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odf_engine.workspace.slice_files import SliceFile
+    from odf_engine.views.row_window import SliceFile
 
 _MOST_SCHEMAS: Final = 2000
 _LOOKED_ROWS: Final = 20_000
@@ -52,7 +53,7 @@ class _Timeline:
         self.rows: Sequence[int] = list(accumulate(row.end - row.start + 1 for row in self._slices))
         self.times: Sequence[int] = [row.system_time.ms for row in self._slices]
         self.head = state.sequence_number
-        changed = dataset.page(_MOST_SCHEMAS, kinds=("SetDataSchema",))
+        changed = dataset.list_blocks(_MOST_SCHEMAS, kinds=("SetDataSchema",))
         stops = {bisect_right(self.blocks, row.sequence_number) for row in changed}
         self.schemas: Sequence[int] = sorted(stop for stop in stops if 0 < stop < len(self.blocks))
         self.timed = _has_column(state.schema, state.vocabulary.event_time_column)
@@ -67,8 +68,8 @@ class _Timeline:
                 continue
         return found
 
-    def _probe(self, stop: int, row: SliceRow) -> Probe:
-        from odf_engine.workspace.slice_files import SliceFile
+    def _probe(self, stop: int, row: SliceSummary) -> Probe:
+        from odf_engine.views.row_window import SliceFile
 
         file = SliceFile(self._dataset, row)
         try:
@@ -80,7 +81,7 @@ class _Timeline:
 
     def _moments(self, file: SliceFile) -> tuple[int, ...]:
         """Event times of retractions and corrections, while few rows have to be looked at for them."""
-        from odf_engine.data.kernels import pc
+        from odf_engine.data.arrow_compute import pc
 
         names = self._vocabulary
         self._looked += file.rows

@@ -15,9 +15,10 @@ from textual.widgets import Input
 
 from odf_engine.errors import OdfError, has_surrogates
 from odf_tui.fuzzy import ranked
-from odf_tui.screens.dialogs import Choice, Choices, Dialog
+from odf_tui.screens.dialogs import Dialog
 from odf_tui.screens.problems import problem_lines, text_of
 from odf_tui.source import Source
+from odf_tui.widgets.choices import Choice, Choices
 from odf_tui.widgets.lines import Paragraphs, Span
 
 _SKIPPED: Final = {".odf", ".git", "node_modules", ".venv", "__pycache__"}

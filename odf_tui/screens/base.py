@@ -22,7 +22,7 @@ from textual.widgets import Input
 from odf_engine.coordinator.protocol import Job, Request, WorkerStatus
 from odf_engine.errors import OdfError
 from odf_tui import actions, keymap, remembered
-from odf_tui.actions import PANES, Situation
+from odf_tui.actions.base import PANES, Situation
 from odf_tui.events import Follower
 from odf_tui.humane import count, said, shorten
 from odf_tui.messages import Notice

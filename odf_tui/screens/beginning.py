@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from odf_tui.actions import PANES
+from odf_tui.actions.base import PANES
 from odf_tui.humane import count
 from odf_tui.screens.waiting import Waiting
 

@@ -9,7 +9,7 @@ from odf_tui.screens.places import Places
 from odf_tui.screens.waiting import Waiting
 
 if TYPE_CHECKING:
-    from odf_engine.workspace.column_graph import ColumnGraph
+    from odf_engine.workspace.column_lineage import ColumnGraph
 
 
 class ColumnLineagePart(Waiting, Places):

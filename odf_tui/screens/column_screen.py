@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.workspace.column_graph import ColumnGraph, Place, is_source
+from odf_engine.workspace.column_lineage import ColumnGraph, ColumnRef, is_source
 from odf_tui.columnmap import ColumnMap, words
 from odf_tui.columnwords import title_of
 from odf_tui.humane import explained, plain
@@ -55,7 +55,7 @@ class ColumnScreen(Dialog[str]):
         super().__init__()
         self._first = (dataset, column)
         self._name, self._read, self._copy = name, read, copy
-        self._before: list[Place] = []
+        self._before: list[ColumnRef] = []
 
     def compose(self) -> ComposeResult:
         """The lists, and what is said of the column under the cursor."""
@@ -74,10 +74,10 @@ class ColumnScreen(Dialog[str]):
         self._tell_keys()
         self._open(*self._first)
 
-    def _open(self, dataset: str, column: str | None, before: list[Place] | None = None) -> None:
+    def _open(self, dataset: str, column: str | None, before: list[ColumnRef] | None = None) -> None:
         self.run_worker(self._show(dataset, column, before), group="columns", name="columns", exclusive=True)
 
-    async def _show(self, dataset: str, column: str | None, before: list[Place] | None) -> None:
+    async def _show(self, dataset: str, column: str | None, before: list[ColumnRef] | None) -> None:
         try:
             graph = await self._read(dataset)
             shown = await asyncio.to_thread(ColumnMap, graph, dataset, column)

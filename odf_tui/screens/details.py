@@ -10,12 +10,12 @@ from textual.binding import Binding, BindingType
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import elapsed, moment, plain
+from odf_tui.jobwords import doing, failure_spans, outcome, seconds_of
 from odf_tui.remotes import direction, diverged, remote_words
 from odf_tui.screens.dialogs import Reader
 from odf_tui.screens.texts import sql_spans, yaml_spans
 from odf_tui.state import DatasetRow, Detail, Health, Section, Sql
 from odf_tui.widgets.drawing import UNTRUSTED
-from odf_tui.widgets.jobs import doing, failure_spans, outcome, seconds_of
 from odf_tui.widgets.lines import Paragraphs, Span
 
 _NAMES = 12

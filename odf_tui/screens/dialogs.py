@@ -17,13 +17,11 @@ from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widgets import Input
 
-from odf_tui.actions import key_name
+from odf_tui.actions.keymap import key_name
 from odf_tui.fuzzy import ranked
 from odf_tui.humane import plain
 from odf_tui.widgets.choices import Choice, Choices
 from odf_tui.widgets.lines import LineScroll, Paragraphs, Span
-
-__all__ = ["Choice", "Choices", "Confirm", "Decision", "Dialog", "Lines", "Oath", "Picker", "Reader"]
 
 Result = TypeVar("Result")
 

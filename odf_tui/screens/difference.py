@@ -12,7 +12,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.content import Content
 
-from odf_engine.workspace.differing import Difference
+from odf_engine.views.diff import Difference
 from odf_tui import diffwords
 from odf_tui.humane import clip, explained, plain
 from odf_tui.screens.dialogs import MOVE_KEYS, Dialog, Lines, Reader

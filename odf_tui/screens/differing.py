@@ -10,14 +10,15 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Diff, Export
 from odf_engine.errors import OdfError
-from odf_engine.workspace.differing import Difference
+from odf_engine.views.diff import Difference
 from odf_tui.chain_state import Want
 from odf_tui.humane import count, moment, plain
 from odf_tui.looks import written_words
-from odf_tui.screens.dialogs import Choice, Picker
+from odf_tui.screens.dialogs import Picker
 from odf_tui.screens.places import Places
 from odf_tui.screens.waiting import Left, Waiting
 from odf_tui.state import DatasetRow
+from odf_tui.widgets.choices import Choice
 
 if TYPE_CHECKING:
     from odf_tui.screens.exporting import Order

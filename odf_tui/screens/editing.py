@@ -59,7 +59,8 @@ class Editing(Beginning):
 
     def do_add(self) -> None:
         """Asks what to start from."""
-        from odf_tui.screens.dialogs import Choice, Picker
+        from odf_tui.screens.dialogs import Picker
+        from odf_tui.widgets.choices import Choice
 
         choices = [Choice(name, title, (key,), key) for name, key, title in _KINDS]
         self.app.push_screen(Picker("Add a dataset", choices, typing=False), self._add_picked)

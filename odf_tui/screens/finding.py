@@ -9,7 +9,7 @@ from textual import on
 from textual.message import Message
 
 from odf_tui import remembered
-from odf_tui.actions import PANES, Action
+from odf_tui.actions.base import PANES, Action
 from odf_tui.jobwords import outcome
 from odf_tui.screens.places import Places
 from odf_tui.state import Target

@@ -12,7 +12,9 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input
 
-from odf_tui.actions import ANYWHERE, Action, KeyMap, Situation, datasets, sharing
+from odf_tui.actions import datasets, sharing
+from odf_tui.actions.base import ANYWHERE, Action, Situation
+from odf_tui.actions.keymap import KeyMap
 from odf_tui.fuzzy import score
 from odf_tui.screens.dialogs import LIST_MOVES, Dialog
 from odf_tui.widgets.choices import Choice, Choices

@@ -123,7 +123,8 @@ class JobVerbs(DatasetsPart):
         elif len(blocks) == 1:
             self._go_to_block(blocks[0])
         else:
-            from odf_tui.screens.dialogs import Choice, Picker
+            from odf_tui.screens.dialogs import Picker
+            from odf_tui.widgets.choices import Choice
 
             choices = [
                 Choice(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from odf_engine.coordinator.protocol import Describe, Export, Project
+from odf_engine.coordinator.protocol import BuildProjection, ComputeStatistics, Export
 from odf_engine.errors import OdfError
 from odf_tui.humane import count
 from odf_tui.looks import written_words
@@ -68,7 +68,7 @@ class LookingPart(Waiting, Places):
         screen = StatisticsScreen(
             title,
             of,
-            Describe(dataset, file=file),
+            ComputeStatistics(dataset, file=file),
             lambda: asyncio.to_thread(self.source.described, dataset, file),
             partial(self._ask_for, name),
             self._stop_job,
@@ -82,7 +82,7 @@ class LookingPart(Waiting, Places):
         view = self.data_pane.front_view
         return ("", "a query") if view is not None and view.kind == QUERY else (row.id, row.name)
 
-    async def _ask_for(self, name: str, request: Describe) -> str:
+    async def _ask_for(self, name: str, request: ComputeStatistics) -> str:
         link = await self.follower.link()
         return await link.submit(request, name)
 
@@ -113,7 +113,7 @@ class LookingPart(Waiting, Places):
             return
         title = f"Current state of {row.name}"
         try:
-            result = await self.result_of(Project(row.id, key), row.name, title, leaves=True)
+            result = await self.result_of(BuildProjection(row.id, key), row.name, title, leaves=True)
         except Left:
             self.notify_line(f"the current state of {row.name} is being made: K shows it once it is there")
             return
@@ -146,7 +146,7 @@ class LookingPart(Waiting, Places):
         return self.key_choices
 
     async def _show_state(self, row: DatasetRow, result: Mapping[str, Any]) -> None:
-        from odf_tui.widgets.rows import open_window
+        from odf_tui.widgets.chunks import open_window
         from odf_tui.widgets.views import View
 
         def opened() -> Any:

@@ -11,7 +11,7 @@ from textual.content import Content
 from textual.widgets import Input
 
 from odf_engine.errors import UsageError
-from odf_engine.metadata.moments import moment_of
+from odf_engine.metadata.timestamp import parse_user_time
 from odf_tui.humane import explained, plain
 from odf_tui.screens.dialogs import Dialog, Lines
 from odf_tui.widgets.lines import Span
@@ -52,7 +52,7 @@ class MomentDialog(Dialog[str]):
         """Takes it, when it is a time."""
         event.stop()
         try:
-            moment = moment_of(event.value)
+            moment = parse_user_time(event.value)
         except UsageError as error:
             self.query_one(Lines).set(self._lines(explained(error)))
         else:

@@ -13,11 +13,12 @@ from textual.content import Content
 from textual.widgets import Input
 
 from odf_engine.errors import OdfError
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_tui.datafiles import is_url
 from odf_tui.humane import plain, size
-from odf_tui.screens.dialogs import Choice, Dialog, Lines, Picker
+from odf_tui.screens.dialogs import Dialog, Lines, Picker
 from odf_tui.screens.texts import yaml_spans
+from odf_tui.widgets.choices import Choice
 from odf_tui.widgets.lines import Span
 
 

@@ -267,7 +267,8 @@ class DataPart(Verbs):
 
     def do_keep_rows(self) -> None:
         """Asks which rows to keep, by the cell under the cursor."""
-        from odf_tui.screens.dialogs import Choice, Picker
+        from odf_tui.screens.dialogs import Picker
+        from odf_tui.widgets.choices import Choice
 
         pane, view = self.data_pane, self.data_pane.view
         if view.opened is None:
@@ -321,7 +322,8 @@ class DataPart(Verbs):
 
     def do_copy_rows(self) -> None:
         """Copies the marked rows, or the one under the cursor."""
-        from odf_tui.screens.dialogs import Choice, Picker
+        from odf_tui.screens.dialogs import Picker
+        from odf_tui.widgets.choices import Choice
 
         view, window = self.data_pane.view, self.data_pane.window
         ranges = self.data_pane.marked() or [(view.cursor, view.cursor + 1)]

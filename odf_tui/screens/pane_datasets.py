@@ -229,7 +229,8 @@ class DatasetsPart(Browsing, Resetting, Verbs):
 
     def do_narrow(self) -> None:
         """Chooses a kind, a state or a remote to show only that; what is shown already is taken back."""
-        from odf_tui.screens.dialogs import Choice, Picker
+        from odf_tui.screens.dialogs import Picker
+        from odf_tui.widgets.choices import Choice
 
         pane = self.datasets_pane
         asked = {(word.key, each) for word in words_of(pane.filter) for each in word.alternatives}

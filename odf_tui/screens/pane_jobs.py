@@ -9,13 +9,14 @@ from typing import Final
 from textual import on
 from textual.timer import Timer
 
-from odf_engine.coordinator.protocol import Committed, Event, Job, LogLine, Samples, Touched
+from odf_engine.coordinator.protocol import Committed, DatasetsChanged, Event, Job, LogLine, Samples
 from odf_engine.errors import OdfError
+from odf_tui.jobwords import outcome
 from odf_tui.messages import EventsArrived, JobsRead, LogRead, Notice, WorkerChanged
 from odf_tui.screens.job_verbs import JobVerbs
 from odf_tui.state import healths
 from odf_tui.troubles import trouble_lines
-from odf_tui.widgets.jobs import JobsView, outcome
+from odf_tui.widgets.jobs import JobsView
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.status import StatusLine
 
@@ -70,7 +71,7 @@ class JobsPart(JobVerbs):
         self._tell_open_log(message.events)
         if changes.jobs:
             self._news_of_jobs()
-        if changes.datasets or any(isinstance(event, Touched) for event in message.events):
+        if changes.datasets or any(isinstance(event, DatasetsChanged) for event in message.events):
             self._read_soon()
         for job in changes.ended:
             self._ended(job)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from odf_tui.actions import PANES
+from odf_tui.actions.base import PANES
 from odf_tui.screens.base import Parts
 from odf_tui.state import Target
 

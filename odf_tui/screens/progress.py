@@ -11,9 +11,9 @@ from textual.content import Content
 
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import plain
+from odf_tui.jobwords import doing, outcome
 from odf_tui.screens.dialogs import Dialog, Lines
 from odf_tui.state import JobBook
-from odf_tui.widgets.jobs import doing, outcome
 
 _LOOK_SECONDS = 0.1
 

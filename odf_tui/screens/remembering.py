@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from textual.timer import Timer
 
 from odf_tui import remembered
-from odf_tui.actions import PANES, Action
+from odf_tui.actions.base import PANES, Action
 from odf_tui.remembered import Remembered
 from odf_tui.screens.sizing import Sizing
 from odf_tui.screens.verbs import Verbs

@@ -6,7 +6,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from odf_tui.actions import PANES
+from odf_tui.actions.base import PANES
 from odf_tui.remembered import LEAST_SHARE, Shares
 from odf_tui.screens.base import Parts
 

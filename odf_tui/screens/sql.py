@@ -12,13 +12,13 @@ from textual.css.query import NoMatches
 from odf_engine.coordinator.protocol import Job, JobState, Query
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.actions import PANES
+from odf_tui.actions.base import PANES
 from odf_tui.actions.keymap import Hint
 from odf_tui.humane import elapsed, plain
 from odf_tui.jobwords import result_of, seconds_of
 from odf_tui.messages import EventsArrived, JobsRead, Notice
 from odf_tui.screens.pane_jobs import JobsPart
-from odf_tui.widgets.rows import open_window
+from odf_tui.widgets.chunks import open_window
 from odf_tui.widgets.status import HintLine
 
 if TYPE_CHECKING:
@@ -258,11 +258,11 @@ class SqlPart(JobsPart):
             self.run_worker(self._submit(message.sql), group="commands")
 
     async def _submit(self, sql: str) -> None:
-        from odf_engine.metadata.sql_text import headline
+        from odf_engine.sql.query_text import one_line_summary
         from odf_tui import sql_messages as told
 
         try:
-            job = await (await self.follower.link()).submit(Query(sql=sql), headline(sql))
+            job = await (await self.follower.link()).submit(Query(sql=sql), one_line_summary(sql))
         except OdfError as error:
             hint = f" – {error.hint}" if error.hint else ""
             self.post_message(Notice(f"{error}{hint}", "bad"))

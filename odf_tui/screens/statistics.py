@@ -11,14 +11,14 @@ from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.timer import Timer
 
-from odf_engine.coordinator.protocol import Describe, JobState
+from odf_engine.coordinator.protocol import ComputeStatistics, JobState
 from odf_engine.errors import OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import clip, count, explained, plain
+from odf_tui.jobwords import doing
 from odf_tui.looks import Known, chart, column_lines, share, short_distinct
 from odf_tui.screens.dialogs import Dialog, Lines
 from odf_tui.state import JobBook
-from odf_tui.widgets.jobs import doing
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
 
 _LOOK_SECONDS: Final = 0.25
@@ -119,9 +119,9 @@ class StatisticsScreen(Dialog[None]):
         self,
         title: str,
         rows: str,
-        request: Describe,
+        request: ComputeStatistics,
         read: Callable[[], Awaitable[Known]],
-        ask: Callable[[Describe], Awaitable[str]],
+        ask: Callable[[ComputeStatistics], Awaitable[str]],
         stop: Callable[[str], Awaitable[None]],
         book: JobBook,
         copy: Callable[[str, str], None],

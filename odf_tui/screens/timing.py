@@ -15,7 +15,7 @@ from textual import on
 from textual.timer import Timer
 from textual.worker import Worker
 
-from odf_engine.coordinator.protocol import Job, Project
+from odf_engine.coordinator.protocol import BuildProjection, Job
 from odf_engine.errors import Cancelled, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.chain_state import Want
@@ -26,12 +26,12 @@ from odf_tui.screens.pane_data import DataPart
 from odf_tui.screens.pane_jobs import JobsPart
 from odf_tui.time_messages import TimeOpened
 from odf_tui.timeline import Place
-from odf_tui.widgets.rows import open_window
+from odf_tui.widgets.chunks import open_window
 from odf_tui.widgets.views import TIME, View
 from odf_tui.windows import FirstRows, slices_of
 
 if TYPE_CHECKING:
-    from odf_tui.widgets.rows import Opened
+    from odf_tui.widgets.chunks import Opened
     from odf_tui.widgets.timeline import TimePanel
 
 REST_SECONDS: Final = 0.5
@@ -192,7 +192,7 @@ class Timing(JobsPart, DataPart, LookingPart):
         at = await asyncio.to_thread(self._block_hash, dataset, place) if place.axis == "at" else None
         self.tell_time("asks the worker")
         link = await self.follower.link()
-        request = Project(dataset, list(place.key or ()), as_at=at, as_of=place.as_of)
+        request = BuildProjection(dataset, list(place.key or ()), as_at=at, as_of=place.as_of)
         job = await link.submit(request, name)
         self._time_jobs.add(job)
         try:

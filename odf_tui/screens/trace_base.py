@@ -15,16 +15,16 @@ from textual.timer import Timer
 from odf_engine.coordinator.protocol import Job, JobState, Trace
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.traced import Step
+from odf_engine.provenance.model import TraceStep
 from odf_tui.humane import count, explained, plain
 from odf_tui.inquiry import Inquiry
+from odf_tui.jobwords import doing
 from odf_tui.screens.dialogs import Above
 from odf_tui.source import Source
 from odf_tui.state import JobBook, Target
 from odf_tui.tracenodes import Asked, Group, Node
 from odf_tui.tracetree import Line, TraceTree
 from odf_tui.tracewords import detail_of
-from odf_tui.widgets.jobs import doing
 from odf_tui.widgets.lines import Paragraphs
 from odf_tui.widgets.trace import TraceView
 
@@ -36,7 +36,7 @@ _ASKING: Final = "asking"
 _STOPPED: Final = "stopped: r looks again"
 
 
-class _Answer(Step, frozen=True):
+class _Answer(TraceStep, frozen=True):
     """A step as the worker answers, with what came of checking it."""
 
     checked: list[str] = []  # noqa: RUF012 (msgspec copies it)

@@ -9,13 +9,14 @@ from textual.binding import Binding, BindingType
 
 from odf_tui.humane import count, explained, plain
 from odf_tui.inquiry import making_of, place_of
-from odf_tui.screens.dialogs import MOVE_KEYS, Choice, Picker, Reader
+from odf_tui.screens.dialogs import MOVE_KEYS, Picker, Reader
 from odf_tui.screens.trace_base import TraceBase, asked_at
 from odf_tui.state import Target
 from odf_tui.tracefiles import text_of
 from odf_tui.tracenodes import Asked, Group, Node
 from odf_tui.tracetree import Line
 from odf_tui.tracewords import column_at, marked_by, query_lines
+from odf_tui.widgets.choices import Choice
 from odf_tui.widgets.lines import Paragraphs
 
 

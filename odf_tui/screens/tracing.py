@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from odf_engine.coordinator.protocol import Trace
 from odf_engine.errors import OdfError
-from odf_engine.workspace.traced import Step
+from odf_engine.provenance.model import TraceStep
 from odf_tui.humane import explained, size
 from odf_tui.inquiry import Inquiry
 from odf_tui.screens.looking import QUERY
@@ -115,7 +115,8 @@ class TracingPart(Waiting, BlockReading):
     # --- Files ---
 
     def _save_trace(self, screen: TraceBase) -> None:
-        from odf_tui.screens.dialogs import Choice, Picker
+        from odf_tui.screens.dialogs import Picker
+        from odf_tui.widgets.choices import Choice
 
         if screen.trace.top.row(0).step is None:
             screen.say("nothing is known yet")
@@ -153,5 +154,5 @@ class TracingPart(Waiting, BlockReading):
             screen.say(f"{path.name}: {size(written)} written")
 
 
-def _write(path: Path, form: Callable[[Step], str], step: Step) -> int:
+def _write(path: Path, form: Callable[[TraceStep], str], step: TraceStep) -> int:
     return path.write_bytes(form(step).encode())

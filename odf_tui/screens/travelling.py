@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from textual import on
 
 from odf_engine.errors import OdfError
-from odf_engine.metadata.moments import looks_like_a_time, moment_of
-from odf_tui.actions import PANES
+from odf_engine.metadata.timestamp import looks_like_time, parse_user_time
+from odf_tui.actions.base import PANES
 from odf_tui.actions.keymap import Hint
 from odf_tui.humane import count
 from odf_tui.messages import RowsOpened
@@ -280,9 +280,9 @@ class TravellingPart(Timing):
         track = panel.track
         try:
             if isinstance(track.axis, EventAxis):
-                self._arrive_at(panel, moment_of(text).ms)
-            elif looks_like_a_time(text):
-                self._arrive_at(panel, track.blocks.stop_at(moment_of(text).ms))
+                self._arrive_at(panel, parse_user_time(text).ms)
+            elif looks_like_time(text):
+                self._arrive_at(panel, track.blocks.stop_at(parse_user_time(text).ms))
             else:
                 dataset = panel.dataset
                 self.reads.start(
@@ -291,7 +291,7 @@ class TravellingPart(Timing):
                     lambda number, error: BlockLocated(dataset, number, error),
                 )
         except OdfError as error:
-            self.refuse_time(error.in_full)
+            self.refuse_time(error.format_line)
 
     @on(BlockLocated)
     def _block_located(self, message: BlockLocated) -> None:

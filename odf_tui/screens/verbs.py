@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from textual.widgets import Input
 
-from odf_tui.actions import PANES
+from odf_tui.actions.base import PANES
 from odf_tui.screens.finding import Finding
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 from rich.cells import cell_len
 
-from odf_engine.data.kernels import pc
+from odf_engine.data.arrow_compute import pc
 from odf_tui.humane import plain
 from odf_tui.source import RowWindow
 from odf_tui.windows import NULL, Gap, read_part

@@ -7,8 +7,8 @@ from typing import Final
 
 from rich.cells import cell_len
 
-from odf_engine.metadata.sql_columns import How
-from odf_engine.workspace.column_graph import Place, is_source, source_of
+from odf_engine.sql.lineage_model import TransformationType
+from odf_engine.workspace.column_lineage import ColumnRef, is_source, source_of
 from odf_tui.columnmap import ColumnMap, Line, Side
 from odf_tui.columnwords import SHORT, column_name
 from odf_tui.humane import clip, plain, shorten
@@ -127,11 +127,11 @@ class ColumnMapView(LineScroll):
             return [(text + clip(word, width - room - 1), "cursor" if side == shown.side else "idle")]
         return [(text, style), (clip(word, width - room - 1), "" if style == "lineage" else "muted")]
 
-    def _look(self, shown: ColumnMap, side: Side, place: Place) -> tuple[How | None, str]:
+    def _look(self, shown: ColumnMap, side: Side, place: ColumnRef) -> tuple[TransformationType | None, str]:
         """What is done on the way to a column, where that is to be said, and its style."""
         if side == "middle":
-            links = shown.graph.into(place)
-            hows: list[How] = list({link.how for link in links})
+            links = shown.graph.inputs_of(place)
+            hows: list[TransformationType] = list({link.how for link in links})
             return (hows[0] if len(hows) == 1 else None), "" if links else "muted"
         reach = shown.lit[side].get(place)
         return (None, "muted") if reach is None else (reach.how, "lineage")
@@ -157,7 +157,7 @@ class ColumnMapView(LineScroll):
         return start + box + end, "lineage"
 
 
-def _heading(shown: ColumnMap, place: Place, width: int) -> str:
+def _heading(shown: ColumnMap, place: ColumnRef, width: int) -> str:
     graph, name = shown.graph, shown.graph.datasets[place.dataset].name
     if is_source(place.dataset):
         own = place.dataset == source_of(shown.dataset)

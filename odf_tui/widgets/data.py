@@ -14,8 +14,8 @@ from textual.worker import get_current_worker
 
 from odf_tui.humane import count, plain, said, shorten
 from odf_tui.messages import Notice
+from odf_tui.widgets.chunks import open_window
 from odf_tui.widgets.finding import TELL_SECONDS, FindingPane
-from odf_tui.widgets.rows import open_window
 from odf_tui.widgets.views import View
 from odf_tui.windows import goes_on
 

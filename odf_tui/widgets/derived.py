@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from odf_engine.data.kernels import pc
+from odf_engine.data.arrow_compute import pc
 from odf_tui.source import RowWindow
 from odf_tui.widgets.cells import scalar, texts
 from odf_tui.widgets.holding import able_to_hold, holding

@@ -7,8 +7,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from odf_engine.workspace.differing import Difference
-from odf_engine.workspace.differing_columns import CHANGE
+from odf_engine.views.diff import CHANGE_COLUMN, Difference
 from odf_tui.diffwords import ARROW, SIGNS, STYLES, RowTexts
 from odf_tui.source import RowWindow
 from odf_tui.widgets.chunks import Opened, open_window
@@ -41,7 +40,7 @@ class DifferenceWindow:
         self.shown = sorted(
             found.columns, key=lambda each: (not each.key, -found.by_column.get(each.name, 0))
         )
-        names = [CHANGE, *(each.name for each in self.shown)]
+        names = [CHANGE_COLUMN, *(each.name for each in self.shown)]
         self.columns = pa.schema([pa.field(name, pa.string()) for name in names])
 
     def window(self, start: int, count: int) -> pa.Table:
@@ -63,7 +62,7 @@ class DifferenceWindow:
         """Some rows; only these of the columns that are shown when they are named."""
         found = self.found.columns if columns is None else [self.shown[at] for at in columns]
         wanted = dict.fromkeys(name for each in found for name in (each.old, each.new) if name is not None)
-        places = [self._rows.columns.names.index(name) for name in (CHANGE, *wanted)]
+        places = [self._rows.columns.names.index(name) for name in (CHANGE_COLUMN, *wanted)]
         table, _ = read_part(self._rows, start, count, places)
         return RowTexts(found, bool(self.found.key), table, None if columns is None else _LONGEST)
 

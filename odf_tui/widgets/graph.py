@@ -14,12 +14,10 @@ from odf_engine.coordinator.protocol import Job
 from odf_tui.narrowing import by_state, visible_graph
 from odf_tui.state import DatasetRow, Health
 from odf_tui.widgets.card import Card
-from odf_tui.widgets.drawing import UNTRUSTED, Board, GraphDrawing
+from odf_tui.widgets.drawing import Board, GraphDrawing
 from odf_tui.widgets.lines import LineView, Span
 from odf_tui.widgets.pane import Pane
 from odf_tui.widgets.table import SORTS, TableDrawing
-
-__all__ = ["UNTRUSTED", "Card", "DatasetsPane", "GraphView", "Mode"]
 
 Mode = Literal["graph", "list"]
 _STEP: Final = 8

@@ -10,18 +10,7 @@ from textual.app import ComposeResult
 from odf_engine.coordinator.protocol import Job, JobState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui.humane import clip, count, elapsed, plain, shorten
-from odf_tui.jobwords import (
-    amounts,
-    doing,
-    failure_spans,
-    outcome,
-    plain_lines,
-    progress_words,
-    result_of,
-    seconds_of,
-    verdict_spans,
-    waiting_words,
-)
+from odf_tui.jobwords import failure_spans, outcome, progress_words, seconds_of, verdict_spans, waiting_words
 from odf_tui.logs import Entry, file_line, merged
 from odf_tui.pace import Pace, pressure
 from odf_tui.sharewords import may_have_diverged
@@ -30,11 +19,6 @@ from odf_tui.widgets.gauges import Gauges
 from odf_tui.widgets.lines import LineView, Paragraphs, Span, right
 from odf_tui.widgets.log import LogLines
 from odf_tui.widgets.pane import Pane
-
-__all__ = [
-    "JobsPane", "JobsView", "amounts", "doing", "failure_spans", "outcome", "plain_lines", "result_of",
-    "seconds_of", "verdict_spans",
-]  # fmt: skip
 
 _SHOWN: Final = 120
 _KINDS: Final = {

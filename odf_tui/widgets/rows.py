@@ -11,12 +11,10 @@ from textual.strip import Strip
 
 from odf_tui.humane import clip, plain
 from odf_tui.widgets.arrangement import Arrangement
-from odf_tui.widgets.chunks import CHUNK, ChunkView, Opened, open_rows, open_window
+from odf_tui.widgets.chunks import CHUNK, ChunkView, Opened
 from odf_tui.widgets.lines import Span, right
 from odf_tui.widgets.marks import Marks
 from odf_tui.windows import NULL, SliceMark, slice_at, slices_of
-
-__all__ = ["CHUNK", "MAX_WIDTH", "Opened", "RowsView", "open_rows", "open_window"]
 
 MAX_WIDTH: Final = 36
 _SPACE: Final = 2

@@ -20,7 +20,7 @@ from textual.widgets import TextArea
 from textual.widgets.text_area import TextAreaTheme
 
 from odf_engine.coordinator.protocol import Failure
-from odf_engine.metadata.sql_text import place_of
+from odf_engine.sql.query_text import line_and_column
 from odf_tui.sql_words import Proposals, datasets_in, kinds, proposals
 from odf_tui.widgets.lines import LineView
 from odf_tui.widgets.sql_parts import SqlLine, WordList, Wrong
@@ -116,7 +116,7 @@ class SqlEditor(TextArea):
 
     def location_of(self, at: int) -> tuple[int, int]:
         """The line and column, from 0, of a character."""
-        line, column = place_of(self.text, at)
+        line, column = line_and_column(self.text, at)
         return line - 1, column - 1
 
     # --- Words in their colours ---

@@ -14,11 +14,10 @@ from textual.timer import Timer
 
 from odf_engine.coordinator.protocol import Job, JobState, WorkerStatus
 from odf_engine.metadata.timestamp import Timestamp
-from odf_tui.actions import Hint
-from odf_tui.actions.keymap import LAST
+from odf_tui.actions.keymap import LAST, Hint
 from odf_tui.humane import count, elapsed, moment, plain, shorten, size
+from odf_tui.jobwords import amounts, seconds_of
 from odf_tui.state import DatasetRow, Health
-from odf_tui.widgets.jobs import amounts, seconds_of
 from odf_tui.widgets.lines import LineScroll, Span
 
 NOTICE_SECONDS: Final = 8.0

@@ -17,9 +17,10 @@ from textual.message import Message
 
 from odf_tui.humane import count, plain, shorten
 from odf_tui.source import RowWindow
+from odf_tui.widgets.chunks import Opened
 from odf_tui.widgets.lines import LineView, Span
 from odf_tui.widgets.pane import Pane
-from odf_tui.widgets.rows import Opened, RowsView
+from odf_tui.widgets.rows import RowsView
 
 _WIDEST_NAME: Final = 32
 _WIDEST_TYPE: Final = 20

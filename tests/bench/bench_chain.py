@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
-from odf_engine.chain.rules import check_append
+from odf_engine.chain.append_rules import check_append
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
@@ -70,7 +70,7 @@ def pulled(at: int) -> AddData:
     )
 
 
-def grow(folder: Path, index: ChainIndex, number: int, blocks: int) -> None:
+def grow(folder: Path, index: BlockIndex, number: int, blocks: int) -> None:
     """A chain of so many blocks, not waiting for the disk."""
     dataset = Dataset(folder, index)
     with mock.patch("os.fsync", lambda descriptor: None):
@@ -105,18 +105,18 @@ def commit(dataset: Dataset) -> None:
 
 def last_page(dataset: Dataset) -> None:
     """What the block explorer shows first."""
-    assert len(dataset.page(50)) == 50
+    assert len(dataset.list_blocks(50)) == 50
 
 
 def rare_kind(dataset: Dataset) -> None:
     """Blocks of a kind that is only there at the very beginning."""
-    assert len(dataset.page(50, kinds=["SetInfo"])) == 1
+    assert len(dataset.list_blocks(50, kinds=["SetInfo"])) == 1
 
 
 def sample(action: Callable[[Dataset], object], folder: Path, index: Path) -> float:
     """Seconds of one action on a dataset opened anew."""
     start = time.perf_counter()
-    opened = ChainIndex(index)
+    opened = BlockIndex(index)
     action(Dataset(folder, opened))
     elapsed = time.perf_counter() - start
     opened.close()
@@ -142,7 +142,7 @@ def row(name: str, times: tuple[float, float]) -> tuple[str, str, str, str]:
 
 def list_states(folders: Sequence[Path], index: Path) -> None:
     """What a list of a workspace needs, with the index opened anew."""
-    opened = ChainIndex(index)
+    opened = BlockIndex(index)
     heads = [head for folder in folders if (head := Dataset(folder, opened).head())]
     assert len(opened.states(heads)) == len(folders)
     opened.close()
@@ -153,7 +153,7 @@ def main(blocks: int) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-chain-") as name:
         root = Path(name)
         path, short, long = root / "index.sqlite", root / "short", root / "long"
-        index = ChainIndex(path)
+        index = BlockIndex(path)
         grow(short, index, 1, SHORT)
         made = timed(lambda: grow(long, index, 2, blocks))
         many = [root / f"d{number}" for number in range(100)]
@@ -172,7 +172,7 @@ def main(blocks: int) -> None:
         )
         print(f"\nstates of 100 datasets: {median(lambda: list_states(many, path), 20) * 1e3:.1f} ms")
         print(f"making {blocks:,} blocks without waiting for the disk: {made:.1f} s")
-        lost = timed(lambda: Dataset(long, ChainIndex(":memory:")).state())
+        lost = timed(lambda: Dataset(long, BlockIndex(":memory:")).state())
         print(f"making their index again after it was lost: {lost:.1f} s")
 
 

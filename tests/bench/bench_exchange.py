@@ -28,12 +28,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import pull_into, pull_new
-from odf_engine.workspace.credentials import Credentials
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import clone_dataset, pull_dataset
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import table, timed, verdict
 from tests.sync import builders
 
@@ -137,14 +138,16 @@ def pull(folder: Path, url: str) -> None:
     """Pulls into a workspace, and says how long that took (in a process of its own)."""
     workspace = Workspace(folder)
     reporter = Reporter()
-    remote = open_remote(url, Access(workspace.config, Credentials(workspace.odf), reporter))
+    remote = open_remote(url, RemoteAccess(workspace.config, Credentials(workspace.odf), reporter))
     began = time.perf_counter()
     here = workspace.datasets()
     parallel = workspace.config.sync.parallel
     if here:
-        pulled = pull_into(here[0], remote, reporter, force=False, parallel=parallel)
+        pulled = pull_dataset(here[0], remote, reporter, force=False, parallel=parallel)
     else:
-        _, pulled = pull_new(workspace, DatasetAlias(None, "pulled"), remote, reporter, parallel=parallel)
+        _, pulled = clone_dataset(
+            workspace, DatasetAlias(None, "pulled"), remote, reporter, parallel=parallel
+        )
     seconds = time.perf_counter() - began
     remote.close()
     print(json.dumps({"seconds": seconds, "blocks": pulled.blocks, "bytes": pulled.bytes}))
@@ -192,9 +195,9 @@ def chain() -> None:
 def ten(here: Workspace, entry: DatasetEntry, url: str) -> float:
     """Seconds for ten blocks."""
     reporter = Reporter()
-    remote = open_remote(url, Access(here.config, Credentials(here.odf), reporter))
+    remote = open_remote(url, RemoteAccess(here.config, Credentials(here.odf), reporter))
     began = time.perf_counter()
-    pulled = pull_into(entry, remote, reporter, force=False, parallel=4)
+    pulled = pull_dataset(entry, remote, reporter, force=False, parallel=4)
     seconds = time.perf_counter() - began
     assert pulled.blocks == 10
     remote.close()

@@ -16,15 +16,16 @@ import tempfile
 import time
 from pathlib import Path
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.ingest.fetch import FetchContext
-from odf_engine.ingest.files_glob import fetch_files
-from odf_engine.ingest.poll import pull
+from odf_engine.chain.dataset import Dataset
+from odf_engine.ingest.fetch.files_glob import fetch_files
+from odf_engine.ingest.fetch.model import FetchContext
+from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import FilesGlob
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.common import table, timed, verdict

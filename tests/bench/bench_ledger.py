@@ -20,16 +20,17 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainUpdate
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
-from odf_engine.ingest.poll import PullResult, pull
+from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.workspace.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -66,7 +67,7 @@ def main() -> None:
     spark.start()
     pulls: list[float] = []
 
-    def pulled() -> PullResult:
+    def pulled() -> ChainUpdate:
         return pull(workspace, entry, spark, Reporter(), fetch_uncacheable=True)
 
     try:

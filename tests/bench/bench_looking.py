@@ -21,12 +21,12 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from odf_engine.data.kernels import pc
+from odf_engine.data.arrow_compute import pc
 from odf_engine.progress import Reporter
-from odf_engine.workspace.exporting import Format, export
-from odf_engine.workspace.projecting import write_projection
-from odf_engine.workspace.statistics import describe
-from odf_engine.workspace.stored import StoredRows
+from odf_engine.views.export import Format, export
+from odf_engine.views.projection import write_projection
+from odf_engine.views.scan import RowScan
+from odf_engine.views.statistics import compute_statistics
 
 GROUP = 1 << 17
 STATIONS = 997
@@ -98,9 +98,9 @@ def measure(title: str, way: str, path: Path, folder: Path, most: int | None) ->
 
 def look(way: str, path: Path, folder: Path) -> None:
     """Looks, and prints processor seconds and megabytes."""
-    rows, (what, _, how) = StoredRows.of_file(path), way.partition(":")
+    rows, (what, _, how) = RowScan.of_file(path), way.partition(":")
     if what == "describe":
-        describe(folder, rows, Reporter())
+        compute_statistics(folder, rows, Reporter())
     elif what == "project":
         write_projection(folder / "state.parquet", rows, [how], Reporter())
     else:

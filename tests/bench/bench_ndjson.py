@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import children, table, timed
 
 GOAL_MIB = 1500e6 / (1 << 20)

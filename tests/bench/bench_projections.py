@@ -24,18 +24,19 @@ from unittest import mock
 
 import pyarrow as pa
 
-from odf_engine.data.kernels import pc
+from odf_engine.data.arrow_compute import pc
 from odf_engine.data.slices import write_slice
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, AddData, DataSlice
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
-from odf_engine.workspace import stored
-from odf_engine.workspace.pins import pin
-from odf_engine.workspace.projecting import Projection, project
-from odf_engine.workspace.stored import StoredRows
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
+from odf_engine.views import scan
+from odf_engine.views.as_at import resolve_as_at
+from odf_engine.views.projection import Projection, build_projection
+from odf_engine.views.scan import RowScan
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.common import SCHEMA, Peaks, commit, make_empty, make_rows, median, table, timed, verdict
@@ -79,7 +80,7 @@ def by_key(workspace: Workspace, root: Path, rows: int) -> None:
         grow(entry, keys, rows + rows // 100, STEP)
         more = min(after_more(workspace, entry, me) for _ in range(RUNS))
         half = Timestamp.from_ms(1_700_000_000_000 + rows // 2 * 1000)
-        of = cost(lambda: project(workspace.odf, entry.dataset, ["id"], Reporter(), as_of=half), me)
+        of = cost(lambda: build_projection(workspace.odf, entry.dataset, ["id"], Reporter(), as_of=half), me)
     bare = in_spark(root, paths, found.rows)
     spark, first = min(each for costs in bare.values() for each in costs), min(cold)
     goal = verdict(first.clock / spark.clock, 0.5)
@@ -134,7 +135,7 @@ def processor(pid: int) -> float:
 
 def state(workspace: Workspace, entry: DatasetEntry, until: int | None = None) -> Projection:
     """The current state by the number of a row."""
-    return project(workspace.odf, entry.dataset, ["id"], Reporter(), until=until)
+    return build_projection(workspace.odf, entry.dataset, ["id"], Reporter(), until=until)
 
 
 def in_spark(root: Path, paths: Sequence[str], rows: int) -> dict[int, list[Cost]]:
@@ -169,13 +170,13 @@ def as_at(workspace: Workspace) -> None:
     keys = SLICES * SLICE_ROWS // 10
     grow(entry, keys, SLICES * SLICE_ROWS, SLICE_ROWS)
     middle = entry.dataset.slices()[SLICES // 2 - 1]
-    at = pin(entry, str(entry.dataset.block(middle.sequence_number).hash))
+    at = resolve_as_at(entry, str(entry.dataset.block(middle.sequence_number).hash))
     assert at.last_offset == middle.end
     found = {
         "rows": in_turn(lambda until: read(entry, until), middle.end),
         "state (keys are as many)": in_turn(lambda until: state_anew(workspace, entry, until), middle.end),
     }
-    resolved = median(lambda: pin(entry, str(middle.system_time)), 20)
+    resolved = median(lambda: resolve_as_at(entry, str(middle.system_time)), 20)
     rows: list[tuple[str, str, str, str]] = []
     for what, ((part, opened), (whole, all_opened)) in found.items():
         text = f"{what} as at the middle, vs of all; files opened"
@@ -206,20 +207,20 @@ def state_anew(workspace: Workspace, entry: DatasetEntry, until: int | None) -> 
 
 def read(entry: DatasetEntry, until: int | None) -> None:
     """All rows."""
-    for _ in StoredRows.of_dataset(entry.dataset, until).batches():
+    for _ in RowScan.of_dataset(entry.dataset, until).batches():
         pass
 
 
 def watched(opened: set[Path]) -> mock._patch:  # type: ignore[type-arg]
     """Notes the slices that are opened."""
-    before = stored.open_part
+    before = scan.open_part
 
-    def noting(part: stored.Part):
+    def noting(part: scan.ScanFile):
         if part.path.parent.name == "data":
             opened.add(part.path)
         return before(part)
 
-    return mock.patch.object(stored, "open_part", noting)
+    return mock.patch.object(scan, "open_part", noting)
 
 
 # --- Making changelogs -------------------------------------------------------------------------------

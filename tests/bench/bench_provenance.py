@@ -16,14 +16,14 @@ from pathlib import Path
 
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.provenance.step import StepOf, step
-from odf_engine.provenance.step_history import histories
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
-from odf_engine.transform.run import make_request, perform, transform
-from odf_engine.transform.spark_engine import SparkEngine
-from odf_engine.workspace.traced import count_of
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.provenance.model import row_count
+from odf_engine.provenance.step import TransactionTrace, producing_transactions, trace_back
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
+from odf_engine.transform.engines.spark_engine import SparkEngine
+from odf_engine.transform.run import execute_transaction, make_request, transform
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.common import append_rows, make_empty, table, timed, verdict
@@ -48,11 +48,11 @@ GOAL, RUNS = 1.5, 3
 
 def replay(workspace: Workspace, entry: DatasetEntry, engine: SparkEngine, root: Path) -> None:
     """Runs the transaction of a dataset again."""
-    ((history, _),) = histories(entry, [(0, 0)])
+    ((history, _),) = producing_transactions(entry, [(0, 0)])
     folder = Path(tempfile.mkdtemp(dir=root))
-    transaction = history.own(workspace)
+    transaction = history.transaction(workspace)
     request = make_request(transaction, folder, folder / "data", history.block.block.system_time)
-    result = perform(engine, transaction, request, Reporter())
+    result = execute_transaction(engine, transaction, request, Reporter())
     assert result.written is not None and history.event.new_data is not None
     assert result.written.logical_hash == history.event.new_data.logical_hash
     shutil.rmtree(folder)
@@ -69,17 +69,17 @@ def main() -> None:
         (made,) = workspace.add(read_manifests(DERIVATIVE.format(query=QUERY), "made"))
         engine = SparkEngine(runtime)
         transform(workspace, made, engine, Reporter())
-        found: list[StepOf] = []
+        found: list[TransactionTrace] = []
 
         def trace() -> None:
-            found[:] = step(workspace, made, [(700, 700)], runtime, Reporter())
+            found[:] = trace_back(workspace, made, [(700, 700)], runtime, Reporter())
 
         trace()
         replaying = [timed(lambda: replay(workspace, made, engine, root)) for _ in range(RUNS)]
         tracing = [timed(trace) for _ in range(RUNS)]
         ((answer,), ours, theirs) = found, min(tracing), min(replaying)
         assert answer.exact, answer.reason
-        print(f"{count_of(answer.feeds[0][2]):,} rows in {len(answer.feeds[0][2]):,} runs")
+        print(f"{row_count(answer.feeds[0][2]):,} rows in {len(answer.feeds[0][2]):,} runs")
         line = (f"one row of windows over {rows:,} rows", f"{ours:.3f} s", f"{theirs:.3f} s",
                 verdict(ours / theirs, GOAL))  # fmt: skip
         table("Provenance, and replaying the transaction", [line])

@@ -23,9 +23,10 @@ import pyarrow.parquet as pq
 from odf_engine.coordinator.client import Client, run_jobs
 from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.progress import Reporter
-from odf_engine.spark.frames import arrow_batches
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.spark.arrow_batches import arrow_batches
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.common import (

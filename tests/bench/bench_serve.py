@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from common import table
 
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import pull_new
-from odf_engine.workspace.credentials import Credentials
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import clone_dataset
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 
@@ -131,11 +131,11 @@ def clients(folder: Path, url: str, at: int) -> None:
     def pull(number: int) -> None:
         workspace = Workspace(folder / str(at * each + number))
         reporter = Reporter()
-        remote = open_remote(url, Access(workspace.config, Credentials(workspace.odf), reporter))
+        remote = open_remote(url, RemoteAccess(workspace.config, Credentials(workspace.odf), reporter))
         try:
             alias = DatasetAlias(None, "pulled")
             parallel = workspace.config.sync.parallel
-            _, pulled = pull_new(workspace, alias, remote, reporter, parallel=parallel)
+            _, pulled = clone_dataset(workspace, alias, remote, reporter, parallel=parallel)
             outcomes[number] = pulled.status
         except Exception as error:  # the table tells of it
             outcomes[number] = f"{type(error).__name__}: {error}"

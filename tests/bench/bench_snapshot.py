@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from odf_engine.ingest.poll import pull
+from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.workspace.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))

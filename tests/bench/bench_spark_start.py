@@ -17,8 +17,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from odf_engine.spark import archive, training
-from odf_engine.spark.java import find_java
+from odf_engine.spark.runtime import archive_recorder, class_data_archive
+from odf_engine.spark.runtime.jvm import find_java
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.common import table, verdict
@@ -31,8 +31,8 @@ print(SparkSession.builder.getOrCreate().sql("SELECT 1").collect(), flush=True)
 OURS = """
 import sys
 from pathlib import Path
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 runtime = SparkRuntime(SparkOptions(), Path(sys.argv[1]) / "spark.log", Path(sys.argv[1]))
 runtime.start()
 print(runtime.session().sql("SELECT 1").collect(), flush=True)
@@ -43,9 +43,9 @@ runtime.stop()
 def main() -> None:
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     java = find_java()
-    if archive.find(java) is None:
+    if class_data_archive.find(java) is None:
         print("recording the class-data archive …")
-        training.record(java)
+        archive_recorder.record(java)
     root = str(Path(__file__).resolve().parents[2])
     with tempfile.TemporaryDirectory(prefix="odf-bench-") as folder:
         ways = {

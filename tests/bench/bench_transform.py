@@ -26,14 +26,15 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
+from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.transform.run import transform
-from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.common import append_rows, commit, make_empty, median, table, timed, verdict

@@ -24,8 +24,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.identity.did import DatasetId
@@ -40,7 +40,8 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.verify.integrity import Report, verify
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.report import Report
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.common import table, verdict
@@ -55,7 +56,7 @@ SCHEMA = slice_schema(COLUMNS, DEFAULT_VOCABULARY)
 def main() -> None:
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     folder = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(tempfile.mkdtemp(prefix="odf-bench-"))
-    index = ChainIndex(folder / "index.sqlite")
+    index = BlockIndex(folder / "index.sqlite")
     dataset = Dataset(folder / "dataset", index)
     try:
         fill(dataset, megabytes)
@@ -103,7 +104,7 @@ def commit(dataset: Dataset, data: Path | None, *events: MetadataEvent) -> None:
     dataset.commit(events, system_time=Timestamp.now(), expected_head=dataset.head(), data=data)
 
 
-def report(dataset: Dataset, index: ChainIndex) -> None:
+def report(dataset: Dataset, index: BlockIndex) -> None:
     files = [dataset.slice_path(row) for row in dataset.slices()]
     megabytes = sum(path.stat().st_size for path in files) / 1e6
     openssl(files)  # brings them to memory

@@ -16,9 +16,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
-from odf_engine.spark.streams import SETTINGS
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
+from odf_engine.spark.streaming.micro_batch import SETTINGS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from tests.bench.bench_transform import SMALL, SMALL_RUNS, Bench, link, row

@@ -23,7 +23,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from odf_engine.errors import OdfError
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 from tests.spark.cluster import Cluster, DidNotStart
 from tests.spark.pipeline import QUERIES, Done, Job, Place, make_sources, run_apart
 

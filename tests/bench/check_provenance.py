@@ -15,8 +15,8 @@ from collections import Counter
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.workspace.workspace import Workspace
 from tests.provenance.shapes import SHAPES, Shapes
 from tests.transform.deriving import Deriving

@@ -18,10 +18,11 @@ from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote
 
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.workspace.credentials import Credentials
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sync import open_remote
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import timed
 from tests.s3_server import S3Server, s3_server
 from tests.sync.builders import add_files, make_root
@@ -34,7 +35,7 @@ FILES, SIZE = 40, 100_000
 def storm(workspace: Workspace, url: str, kills: int, chance: random.Random, written: Written) -> None:
     """Kills, looks, and pushes again, so many times."""
     entry = make_root(workspace, slices=1)
-    remote = open_remote(url, Access(workspace.config, Credentials(workspace.odf), Reporter()))
+    remote = open_remote(url, RemoteAccess(workspace.config, Credentials(workspace.odf), Reporter()))
     send(entry, remote)  # so that the place is there
     add_files(entry, FILES, SIZE)
     pusher = Pusher(workspace, url)

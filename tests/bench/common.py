@@ -26,7 +26,8 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 COLUMNS = (
     "event_time TIMESTAMP", "id BIGINT NOT NULL", "device STRING", "region STRING", "temperature DOUBLE",

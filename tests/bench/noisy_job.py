@@ -14,9 +14,9 @@ import time
 from pathlib import Path
 
 from odf_engine.coordinator.client import Client
-from odf_engine.coordinator.operations import Context
+from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import Pull, Request
-from odf_engine.coordinator.worker import Worker, settle
+from odf_engine.coordinator.worker import Worker, daemonize
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
 from odf_engine.workspace.workspace import Workspace
@@ -24,15 +24,15 @@ from odf_engine.workspace.workspace import Workspace
 _WORDS = "of a talkative program, which says in full what it does next, and how it did what was before"
 
 
-def talk(request: Request, context: Context, reporter: Reporter) -> dict[str, object]:
+def talk(request: Request, context: JobContext, reporter: Reporter) -> dict[str, object]:
     """Logs as many lines as the name of the target says: ``seconds x lines``."""
     seconds, rate = map(int, request.dataset.rpartition(":")[2].split("x"))
     began = time.monotonic()
     reporter.phase("talk")
     for number in range(1, seconds * rate + 1):
-        reporter.check()
-        reporter.amount(rows=number, total_rows=seconds * rate)
-        reporter.line(f"line {number} {_WORDS}", "warning" if number % 500 == 0 else "info")
+        reporter.raise_if_cancelled()
+        reporter.set_amounts(rows=number, total_rows=seconds * rate)
+        reporter.log(f"line {number} {_WORDS}", "warning" if number % 500 == 0 else "info")
         if (early := began + number / rate - time.monotonic()) > 0.01:
             time.sleep(early)
     return {"status": "up-to-date", "blocks": 0, "records": 0}
@@ -44,7 +44,7 @@ def _no_spark() -> object:
 
 def serve(folder: Path) -> int:
     """The worker."""
-    settle(folder / ".odf" / "worker.log", foreground=False)
+    daemonize(folder / ".odf" / "worker.log", foreground=False)
     return Worker(folder, start_spark=_no_spark, executor=talk).run()  # type: ignore[arg-type]
 
 

@@ -21,13 +21,13 @@ from time import perf_counter
 from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.metadata.model import SetTransform
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
 from odf_engine.workspace.workspace import Workspace
@@ -114,7 +114,7 @@ def show_tampering(city: City, root: Path) -> None:
         do(Tampering(Workspace(folder), NAME))
         workspace = Workspace(folder)
         changed = workspace.resolve(NAME)
-        dataset = Dataset(changed.dataset.folder, ChainIndex(":memory:"))
+        dataset = Dataset(changed.dataset.folder, BlockIndex(":memory:"))
         report = verify(dataset, Reporter())
         if report.valid:  # files and chain agree with each other: it takes running transactions again
             replay = Replay(workspace, changed, city.engine, Reporter())

@@ -21,13 +21,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from odf_engine.progress import Reporter
+from odf_engine.provenance.model import InputRows, OffsetRange, TraceStep
 from odf_engine.provenance.trace import Tracer
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
-from odf_engine.workspace.pins import pin
-from odf_engine.workspace.stored import StoredRows
-from odf_engine.workspace.traced import Feed, Run, Step
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
+from odf_engine.views.as_at import resolve_as_at
+from odf_engine.views.scan import RowScan
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_tui.cli.provenance_tree import draw
 from tests.transform.city import City
 
@@ -76,18 +76,18 @@ def show_week(city: City, runtime: SparkRuntime) -> None:
     show_cells(city, step, newest[:6])
 
 
-def timed(city: City, runtime: SparkRuntime, entry: DatasetEntry, offset: int, column: str) -> Step:
+def timed(city: City, runtime: SparkRuntime, entry: DatasetEntry, offset: int, column: str) -> TraceStep:
     """Traces, prints and checks a value."""
     began = perf_counter()
     tracer = Tracer(city.workspace, lambda _: runtime, Reporter())
     step = tracer.trace(entry, [(offset, offset)], column)
     seconds = perf_counter() - began
-    draw(city.workspace, step, tracer.check(entry, step))
+    draw(city.workspace, step, tracer.check_newest_step(entry, step))
     print(f"\nodf provenance {entry.alias} {offset} --column {column}: {seconds:.1f} s")
     return step
 
 
-def last_feed(step: Step, name: str) -> Feed:
+def last_feed(step: TraceStep, name: str) -> InputRows:
     """The rows of a dataset in a trace."""
     for feed in step.feeds:
         if feed.name == name:
@@ -97,19 +97,19 @@ def last_feed(step: Step, name: str) -> Feed:
     raise LookupError(name)
 
 
-def read(entry: DatasetEntry, runs: Sequence[Run]) -> list[dict[str, Any]]:
-    rows = StoredRows.of_dataset(entry.dataset)
+def read(entry: DatasetEntry, runs: Sequence[OffsetRange]) -> list[dict[str, Any]]:
+    rows = RowScan.of_dataset(entry.dataset)
     spans = [(first, last + 1) for first, last in runs]
     return [row for batch in rows.batches(ranges=spans) for row in batch.to_pylist()]
 
 
-def newest_of_each(city: City, runs: Sequence[Run]) -> list[dict[str, Any]]:
+def newest_of_each(city: City, runs: Sequence[OffsetRange]) -> list[dict[str, Any]]:
     """Of each area the newest of the rows that took part."""
     newest = {row["area"]: row for row in read(city.entry("areas"), runs)}
     return [row for _, row in sorted(newest.items()) if row["op"] in (0, 3)]
 
 
-def show_cells(city: City, step: Step, rows: Sequence[dict[str, Any]]) -> None:
+def show_cells(city: City, step: TraceStep, rows: Sequence[dict[str, Any]]) -> None:
     """The cells of the files where numbers of areas stand."""
     areas = last_feed(step, "nyc.areas").step
     assert areas is not None
@@ -139,8 +139,8 @@ def show_correction(city: City, runtime: SparkRuntime) -> None:
         return (row["event_time"], row["borough"]) == (fixed["event_time"], fixed["borough"])
 
     print(f"\n\nCases of {day} in {fixed['borough']}, as at each block of nyc.borough-days:")
-    for block in reversed(entry.dataset.page(100, kinds=("ExecuteTransform",))):
-        at = pin(entry, str(block.hash))
+    for block in reversed(entry.dataset.list_blocks(100, kinds=("ExecuteTransform",))):
+        at = resolve_as_at(entry, str(block.hash))
         last = -1 if at.last_offset is None else at.last_offset
         known = [row for row in rows[: last + 1] if same(row)]
         said = f"{known[-1]['cases']:,}" if known else "not known"

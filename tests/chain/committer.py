@@ -14,10 +14,10 @@ import sys
 import time
 from pathlib import Path
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
-from odf_engine.chain.rules import check_append
-from odf_engine.chain.state import ChainState, fold
+from odf_engine.chain.append_rules import check_append
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState, apply_block
 from odf_engine.errors import Conflict
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
@@ -38,7 +38,7 @@ TIME = Timestamp(0)
 
 
 def opened(folder: Path) -> Dataset:
-    return Dataset(folder, ChainIndex(folder.parent / "index.sqlite"))
+    return Dataset(folder, BlockIndex(folder.parent / "index.sqlite"))
 
 
 def create(folder: Path) -> None:
@@ -70,7 +70,7 @@ def commit_one(dataset: Dataset, pause: float = 0) -> Multihash:
 def check(folder: Path) -> int:
     """Whether everything that the head leads to is there and follows the rules; how many blocks."""
     hashes: list[Multihash] = []
-    at = Dataset(folder, ChainIndex(":memory:")).head()
+    at = Dataset(folder, BlockIndex(":memory:")).head()
     while at is not None:
         data = (folder / "blocks" / str(at)).read_bytes()
         assert Multihash.sha3_256(data) == at
@@ -80,7 +80,7 @@ def check(folder: Path) -> int:
     for block_hash in reversed(hashes):
         block = decode_block((folder / "blocks" / str(block_hash)).read_bytes()).block
         check_append(state, block)
-        state = fold(state, block, block_hash)
+        state = apply_block(state, block, block_hash)
         if isinstance(block.event, AddData) and block.event.new_data is not None:
             data = (folder / "data" / str(block.event.new_data.physical_hash)).read_bytes()
             assert Multihash.sha3_256(data) == block.event.new_data.physical_hash

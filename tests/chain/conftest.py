@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
-from odf_engine.chain.rules import check_append
-from odf_engine.chain.state import ChainState, fold
+from odf_engine.chain.append_rules import check_append
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState, apply_block
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
@@ -126,7 +126,7 @@ class Chains:
     def follow(self, state: ChainState | None, block: MetadataBlock) -> ChainState:
         """Checks the block and folds it."""
         check_append(state, block)
-        return fold(state, block, self.hash(repr(block)))
+        return apply_block(state, block, self.hash(repr(block)))
 
     def state(self, *events: Any) -> ChainState:
         """The state after these events, all allowed."""
@@ -136,8 +136,8 @@ class Chains:
         assert state is not None
         return state
 
-    def dataset(self, folder: Path, index: ChainIndex | None = None) -> Dataset:
-        return Dataset(folder, index or ChainIndex(":memory:"))
+    def dataset(self, folder: Path, index: BlockIndex | None = None) -> Dataset:
+        return Dataset(folder, index or BlockIndex(":memory:"))
 
     def grow(self, dataset: Dataset, days: int) -> None:
         """Commits one record a day, with a slice of its own each."""
@@ -152,7 +152,7 @@ class Chains:
             )
             dataset.commit([event], system_time=state.system_time, expected_head=state.head, data=staged)
 
-    def made(self, folder: Path, days: int = 0, index: ChainIndex | None = None) -> Dataset:
+    def made(self, folder: Path, days: int = 0, index: BlockIndex | None = None) -> Dataset:
         """A root dataset with a schema and some days of data."""
         dataset = self.dataset(folder, index)
         events = [self.root, self.schema(pa.field("a", pa.int64()))]

@@ -8,8 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.places import same_place
-from odf_engine.chain.state import ChainState, decode_state, encode_state, fold
+from odf_engine.chain.state import ChainState, apply_block, decode_state, encode_state, is_same_source
 from odf_engine.errors import ChainRuleViolated
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -132,7 +131,7 @@ def test_rows_alone_say_that_a_source_was_polled(chains: Chains) -> None:
     ],
 )
 def test_places(old: FetchStep, new: FetchStep, same: bool) -> None:
-    assert same_place(old, new) is same
+    assert is_same_source(old, new) is same
 
 
 def test_a_manual_watermark_does_not_forget_the_source_state(chains: Chains) -> None:
@@ -171,7 +170,7 @@ def test_inputs_that_are_no_ids_are_left_out(chains: Chains) -> None:
     named = msgspec.structs.replace(transform.inputs[0], dataset_ref="cities")
     strange = msgspec.structs.replace(transform, inputs=[named, *transform.inputs])
     state = chains.state(chains.derivative)
-    state = fold(state, chains.block(state, strange), chains.hash("x"))
+    state = apply_block(state, chains.block(state, strange), chains.hash("x"))
     assert state.inputs() == [chains.ids[1]]
 
 
@@ -199,7 +198,7 @@ def test_schemas_of_the_newer_kind(chains: Chains) -> None:
 
 def test_a_chain_without_a_seed_has_no_state(chains: Chains) -> None:
     with pytest.raises(ChainRuleViolated) as caught:
-        fold(None, chains.block(None, SetInfo("x")), chains.hash("x"))
+        apply_block(None, chains.block(None, SetInfo("x")), chains.hash("x"))
     assert (caught.value.rule, caught.value.block) == ("seed-first", str(chains.hash("x")))
 
 

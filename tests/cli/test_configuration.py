@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine import settings
 from odf_engine.coordinator import worker
-from odf_engine.workspace import config
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Odf, call_odf
 
@@ -63,7 +63,7 @@ def test_settings_that_start_programs_are_set_for_one_workspace(fresh: Odf, tmp_
     path = tmp_path / ".odf" / "config.yaml"
     path.write_text("spark: {conf: {spark.plugins: old.Plugin}}\nworker: {maxJobs: 3}\n")
     ran = fresh("config", "set", "spark.conf.spark.plugins", "my.Plugin")
-    own = config.user_file_of(tmp_path / ".odf")
+    own = settings.user_file_of(tmp_path / ".odf")
     assert ran.code == 0 and str(own) in ran.err
     assert fresh("config", "set", "spark.master", "spark://mine:7077").code == 0
     listed = fresh("config", "list", "--json").json

@@ -16,17 +16,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_engine.coordinator.jobs import Journal
+from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import Pull
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.proof import make, store_proof
+from odf_engine.identity.ownership_proof import create_proof, store_proof
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
-from odf_engine.workspace.checking import check_workspace
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.fsck import check_workspace
+from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import add_slices, describe, make_derivative, make_root
 
@@ -120,7 +121,9 @@ def test_leftovers_are_found_and_go(workspace: Workspace, fsck: Fsck) -> None:
         write(odf / ".new-abc"),
     ]
     kept = [
-        store_proof(folder, make(workspace.keys.private_key_pem(entry.id), entry.dataset.block(1).hash)),
+        store_proof(
+            folder, create_proof(workspace.keys.private_key_pem(entry.id), entry.dataset.block(1).hash)
+        ),
         write(odf / "cache" / f"ingest-{os.getpid()}-abc" / "stdin"),
         write(odf / "trust" / f"{entry.id.multibase}.json", b"{}"),
         write(odf / "keys" / "logins.json", b"{}"),
@@ -159,7 +162,7 @@ def test_kept_references_keep_what_they_name(workspace: Workspace, fsck: Fsck) -
     old = content(entry)
     head = dataset.head()
     assert head is not None
-    dataset.begin_anew([first.block.event], system_time=Timestamp.now(), expected_head=head)
+    dataset.restart_chain([first.block.event], system_time=Timestamp.now(), expected_head=head)
     age(*(path for kind in ("blocks", "data") for path in (dataset.folder / kind).iterdir()))
     (kept,) = (dataset.folder / "refs").glob("before-*")
     assert kinds(fsck("--repair")) == [] and old.keys() <= content(entry).keys() | {"refs/head"}
@@ -218,7 +221,7 @@ def test_datasets_of_jobs_are_left_alone(workspace: Workspace, fsck: Fsck) -> No
     entry, other = workspace.resolve("numbers"), workspace.resolve("derived")
     orphans = [write(each.dataset.folder / "data" / str(Multihash.sha3_256(b"2"))) for each in (entry, other)]
     broken = write(workspace.odf / "cache" / "statistics" / "x.json", b"{")
-    with closing(Journal(workspace.odf / "jobs.sqlite")) as journal:
+    with closing(JobLog(workspace.odf / "jobs.sqlite")) as journal:
         journal.create(Pull(str(entry.id)), "numbers")
     (workspace.odf / "worker.pid").touch()
     with (workspace.odf / "worker.pid").open("rb") as worker:  # whose lock says that it lives
@@ -292,7 +295,7 @@ def test_the_key_of_a_dataset_that_was_never_published_goes_with_it(workspace: W
     lost = workspace.keys.generate()
     left = write(workspace.odf / "datasets" / f".new-{lost.multibase}" / "info" / "alias")
     assert kinds(fsck("--repair")) == ["unfinished-dataset"] and not left.exists()
-    assert not workspace.keys.holds(lost) and fsck().json["remarks"] == []
+    assert not workspace.keys.has_key(lost) and fsck().json["remarks"] == []
 
 
 def test_belongings_stay_while_the_datasets_are_away(workspace: Workspace, fsck: Fsck) -> None:
@@ -319,7 +322,7 @@ def test_repair_never_takes_what_a_reference_needs(
             describe(entry, str(head))
         elif step == "anew":
             schema = dataset.block(1).block.event
-            dataset.begin_anew(
+            dataset.restart_chain(
                 [schema, SetInfo(f"anew {head}")], system_time=Timestamp.now(), expected_head=head
             )
         else:

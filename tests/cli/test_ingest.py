@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from odf_engine.ingest.formats import FORMATS
+from odf_engine.ingest.push_source import FORMATS
 from odf_tui.cli import ingest
 from tests.cli.conftest import Odf, Ran, call_odf, run_odf
 

@@ -10,7 +10,7 @@ from unittest import mock
 import click
 import msgspec
 
-from odf_engine.workspace.traced import Feed, Made, Source, Step
+from odf_engine.provenance.model import InputRows, ProducingTransaction, RowSource, TraceStep
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.output import Options
 from odf_tui.cli.provenance_dot import graph
@@ -20,7 +20,7 @@ from tests.cli.conftest import Odf
 
 def test_a_trace_in_every_form(odf: Odf) -> None:
     ran = odf("provenance", "port-haven.air-by-day", "3..4", "--json")
-    step = msgspec.convert(ran.json, Step)
+    step = msgspec.convert(ran.json, TraceStep)
     assert (step.kind, step.name, step.runs, step.rows) == (
         "derivative",
         "port-haven.air-by-day",
@@ -69,16 +69,20 @@ def test_questions_that_make_no_sense(odf: Odf) -> None:
     assert ran.code == 1 and "did you mean" in ran.err
 
 
-TREE = Step(
+TREE = TraceStep(
     "did:odf:1", "a", "derivative", [(0, 0)], 1,
-    made=[Made("f16" + "0" * 64, at, "2024-01-01T00:00:00Z", [(0, 0)], [("", "SELECT\n 1")], "spark 1")
+    made=[ProducingTransaction(
+        "f16" + "0" * 64, at, "2024-01-01T00:00:00Z", [(0, 0)], [("", "SELECT\n 1")], "spark 1"
+    )
           for at in range(6)],
     exact=False, reason="who knows",
-    feeds=[Feed("x", "did:odf:2", "b\x1b[2J", [(at * 2, at * 2) for at in range(9)], 9, step=Step(
+    feeds=[InputRows("x", "did:odf:2", "b\x1b[2J", [(at * 2, at * 2) for at in range(9)], 9, step=TraceStep(
         "did:odf:2", "b\x1b[2J", "root", [(0, 0)], 1, earlier=[(3, 4)],
-        sources=[Source("f16" + "0" * 64, "push", 'in"\n', "", "2024-01-01T00:00:00Z", "", ["read"], [(0, 0)])
+        sources=[RowSource(
+            "f16" + "0" * 64, "push", 'in"\n', "", "2024-01-01T00:00:00Z", "", ["read"], [(0, 0)]
+        )
                  for _ in range(30)],
-    )), Feed("y", "did:odf:3", "y", [(1, 2)], 2, missing=True, step=Step(
+    )), InputRows("y", "did:odf:3", "y", [(1, 2)], 2, missing=True, step=TraceStep(
         "did:odf:3", "y", "root", [(1, 2)], 2, problem="pull it"))],
 )  # fmt: skip
 

@@ -440,7 +440,7 @@ def test_a_server_of_datasets(fresh: Odf, tmp_path: Path, tmp_path_factory: pyte
     other = Workspace.init(tmp_path_factory.mktemp("other"))
     numbers = make_root(other, "numbers", slices=2)
     mine = make_root(Workspace(tmp_path), "joe/mine", slices=1)
-    _, made = Tokens(other.odf).new("me")
+    _, made = Tokens(other.odf).create("me")
     with served(other, allow_push=True) as server:
         for name, scheme in (("web", ""), ("smart", "odf+")):
             fresh("repo", "add", name, scheme + server.url)

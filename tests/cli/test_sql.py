@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.workspace.results import ResultRows, sweep, write
+from odf_engine.views.query_results import ResultRows, sweep, write
 from odf_tui.cli.rows import write_table
 from tests.cli.conftest import Odf, Ran, _environment
 

@@ -20,11 +20,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odf_engine.coordinator.jobs import Journal
+from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import Failure, JobState, Pull
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import (
     AddData,
     Append,
@@ -49,9 +49,11 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
+from odf_engine.query.query_proof import Column, Engine, QueryProof, ResultSummary, Table
 from odf_engine.terminal_text import escape_controls, escape_json
-from odf_engine.workspace.answers import AnswerProof, Column, Engine, Outcome, Table
-from odf_engine.workspace.workspace import ORIGIN_FILE, DatasetEntry, Workspace
+from odf_engine.workspace.dataset_folders import ORIGIN_FILE
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.main import main
 from tests.cli.conftest import Odf, Ran, _environment, call_odf
 
@@ -185,12 +187,12 @@ def folder(demo: tuple[Path, Ran]) -> Iterator[Path]:
     call_odf("delete", "-y", "hostile%", cwd=folder)
 
 
-def proof_of_what_is_not_here() -> AnswerProof:
+def proof_of_what_is_not_here() -> QueryProof:
     block, dataset = "f1620" + "0" * 64, f"did:odf:fed01{'0' * 64}"
     table = Table(HOSTILE, HOSTILE, dataset, block, 1, "2026-01-01T00:00:00Z", "changelog", None, [HOSTILE])
-    outcome = Outcome([Column(HOSTILE, HOSTILE)], 1, block, "query")
+    outcome = ResultSummary([Column(HOSTILE, HOSTILE)], 1, block, "query")
     engine = Engine(HOSTILE, HOSTILE, HOSTILE)
-    return AnswerProof(query=HOSTILE, tables=[table], result=outcome, engine=engine)
+    return QueryProof(query=HOSTILE, tables=[table], result=outcome, engine=engine)
 
 
 def commands(folder: Path, server: str) -> list[list[str]]:
@@ -253,7 +255,7 @@ def test_escapes(text: str) -> None:
 
 def test_logs_of_jobs(tmp_path: Path) -> None:
     Workspace.init(tmp_path)
-    journal = Journal(tmp_path / ".odf" / "jobs.sqlite")
+    journal = JobLog(tmp_path / ".odf" / "jobs.sqlite")
     job = journal.create(Pull("x"), HOSTILE)
     journal.transition(job.id, JobState.running)
     journal.line(job.id, HOSTILE)

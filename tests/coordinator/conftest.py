@@ -14,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.client import Client, JournalReader, read_journal
+from odf_engine.coordinator.client import Client, read_journal
+from odf_engine.coordinator.endpoint import WorkerEndpoint
+from odf_engine.coordinator.job_log import JobLogReader
 from odf_engine.coordinator.protocol import Event, Job, JobChanged
-from odf_engine.coordinator.rendezvous import Rendezvous
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 
@@ -32,11 +33,11 @@ class Home:
         return self.folder / ".odf"
 
     @property
-    def files(self) -> Rendezvous:
-        return Rendezvous(self.folder)
+    def files(self) -> WorkerEndpoint:
+        return WorkerEndpoint(self.folder)
 
     @property
-    def journal(self) -> JournalReader:
+    def journal(self) -> JobLogReader:
         return read_journal(self.folder)
 
     def command(self, *settings: str) -> list[str]:

@@ -12,12 +12,12 @@ import time
 from pathlib import Path
 
 from odf_engine.coordinator import worker as worker_module
-from odf_engine.coordinator.operations import Context
+from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import Request
-from odf_engine.coordinator.worker import Worker, settle
+from odf_engine.coordinator.worker import Worker, daemonize
 from odf_engine.errors import BadData, OdfError
 from odf_engine.progress import Reporter
-from odf_engine.spark.memory import Memory
+from odf_engine.spark.runtime.session import Memory
 
 
 class FakeSpark:
@@ -52,7 +52,7 @@ class FakeSpark:
         self._busy.unlink(missing_ok=True)
 
 
-def run(request: Request, context: Context, reporter: Reporter) -> dict[str, object]:
+def run(request: Request, context: JobContext, reporter: Reporter) -> dict[str, object]:
     """Does ``verb:number``, for the dataset ``verb:number`` or ``verb:number/name``."""
     verb, _, rest = request.dataset.partition("/")[0].partition(":")
     count = int(rest or 0)
@@ -60,28 +60,28 @@ def run(request: Request, context: Context, reporter: Reporter) -> dict[str, obj
     match verb:
         case "count":  # counts to a number, one line each
             for number in range(1, count + 1):
-                reporter.check()
-                reporter.amount(rows=number, total_rows=count)
-                reporter.line(f"row {number}")
+                reporter.raise_if_cancelled()
+                reporter.set_amounts(rows=number, total_rows=count)
+                reporter.log(f"row {number}")
                 time.sleep(0.002)
         case "noise":  # so many seconds of 1,000 lines each
             began = time.monotonic()
             for number in range(count * 1000):
-                reporter.check()
-                reporter.amount(rows=number + 1, total_rows=count * 1000)
-                reporter.line(f"line {number + 1} of a talkative program, which says what it does next")
+                reporter.raise_if_cancelled()
+                reporter.set_amounts(rows=number + 1, total_rows=count * 1000)
+                reporter.log(f"line {number + 1} of a talkative program, which says what it does next")
                 time.sleep(max(began + number / 1000 - time.monotonic(), 0))
         case "flood":  # the same without a pause
             for number in range(1, count + 1):
-                reporter.line(f"row {number} " + "x" * 1000)
+                reporter.log(f"row {number} " + "x" * 1000)
         case "commit":
             for number in range(count):
                 reporter.committed(request.dataset, f"block{number}", "AddData", 10)
         case "wait":  # until cancelled
-            reporter.amount(rows=1)
+            reporter.set_amounts(rows=1)
             while not reporter.cancelled:
                 time.sleep(0.01)
-            reporter.check()
+            reporter.raise_if_cancelled()
         case "stubborn":  # does not heed
             time.sleep(count)
         case "bad":
@@ -91,7 +91,7 @@ def run(request: Request, context: Context, reporter: Reporter) -> dict[str, obj
         case "bug":
             raise ZeroDivisionError("in a job")
         case "variables":  # whether they came, and what a careless job does with them
-            reporter.line(f"{sorted(context.environment)} {context}")
+            reporter.log(f"{sorted(context.environment)} {context}")
             return {"lengths": {name: len(value) for name, value in context.environment.items()}}
         case "spark":
             context.host.spark(reporter)
@@ -125,7 +125,7 @@ def main() -> int:
             raise OdfError("there is no Java", hint="install one")
         return FakeSpark(given.workspace)
 
-    settle(given.workspace / ".odf" / "worker.log", foreground=False)
+    daemonize(given.workspace / ".odf" / "worker.log", foreground=False)
     return Worker(
         given.workspace,
         start_spark=start_spark,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.jobs import INTERRUPTED, MAX_LINE, Journal, JournalReader
+from odf_engine.coordinator.job_log import INTERRUPTED, MAX_LINE, JobLog, JobLogReader
 from odf_engine.coordinator.protocol import (
     Committed,
     Failure,
@@ -35,7 +35,7 @@ def path(tmp_path: Path) -> Path:
 
 def test_a_job_from_its_making_to_its_end(path: Path):
     told = []
-    journal = Journal(path, told.append)
+    journal = JobLog(path, told.append)
     job = journal.create(Pull("did:odf:x"), "ports")
     assert (job.kind, job.target, job.dataset, job.state) == ("pull", "ports", "did:odf:x", JobState.queued)
     journal.transition(job.id, JobState.running)
@@ -46,7 +46,7 @@ def test_a_job_from_its_making_to_its_end(path: Path):
     assert done.progress == Progress("write", rows=7)
     assert done.started is not None and done.ended is not None and done.created <= done.started <= done.ended
 
-    reader = JournalReader(path)
+    reader = JobLogReader(path)
     assert reader.jobs() == [done] == [reader.job(job.id)]
     assert reader.events() == told
     assert [event.seq for event in told] == [1, 2, 3, 4, 5]
@@ -57,11 +57,11 @@ def test_a_job_from_its_making_to_its_end(path: Path):
 
 
 def test_events_of_one_job(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     first, second = journal.create(Pull("a"), "a"), journal.create(Verify("b"), "b")
     journal.line(first.id, "one")
     journal.line(second.id, "two", "warning")
-    reader = JournalReader(path)
+    reader = JobLogReader(path)
     assert [event.seq for event in reader.events(job=second.id)] == [2, 4]
     assert [event.seq for event in reader.events(2, job=first.id)] == [3]
     assert [event.seq for event in reader.tail(1, job=first.id)] == [3]
@@ -72,13 +72,13 @@ def test_events_of_one_job(path: Path):
 
 @pytest.mark.parametrize("job_id", ["7", "", "x", "-1", "9" * 40])
 def test_a_job_that_is_not_there(path: Path, job_id: str):
-    Journal(path).create(Pull("a"), "a")
+    JobLog(path).create(Pull("a"), "a")
     with pytest.raises(NotFound):
-        JournalReader(path).job(job_id)
+        JobLogReader(path).job(job_id)
 
 
 def test_states_go_one_way(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     job = journal.create(Pull("a"), "a")
     with pytest.raises(ValueError, match="from queued to done"):
         journal.transition(job.id, JobState.done)
@@ -86,11 +86,11 @@ def test_states_go_one_way(path: Path):
     journal.transition(job.id, JobState.failed, error=Failure("no"))
     with pytest.raises(NotFound):
         journal.transition(job.id, JobState.running)
-    assert JournalReader(path).last_seq() == 3
+    assert JobLogReader(path).last_seq() == 3
 
 
 def test_an_absent_journal_is_empty(path: Path):
-    reader = JournalReader(path)
+    reader = JobLogReader(path)
     assert (reader.jobs(), reader.events(), reader.tail(5), reader.last_seq()) == ([], [], [], 0)
     with pytest.raises(NotFound):
         reader.job("1")
@@ -98,22 +98,22 @@ def test_an_absent_journal_is_empty(path: Path):
 
 
 def test_without_a_worker_open_jobs_read_as_interrupted(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     first, second = journal.create(Pull("a"), "a"), journal.create(Pull("b"), "b")
     journal.transition(first.id, JobState.running)
-    assert [job.state for job in JournalReader(path).open_jobs()] == [JobState.running, JobState.queued]
-    reader = JournalReader(path, worker_alive=lambda: False)
+    assert [job.state for job in JobLogReader(path).open_jobs()] == [JobState.running, JobState.queued]
+    reader = JobLogReader(path, worker_alive=lambda: False)
     assert {job.state for job in reader.jobs()} == {JobState.interrupted}
     assert reader.job(second.id).error == INTERRUPTED
     assert reader.open_jobs() == []
 
 
 def test_the_next_worker_marks_what_was_left(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     first, second = journal.create(Pull("a"), "a"), journal.create(Pull("b"), "b")
     journal.transition(first.id, JobState.running)
     journal.close()
-    later = Journal(path)
+    later = JobLog(path)
     assert [job.id for job in later.interrupt_open_jobs()] == [first.id, second.id]
     assert [job.state for job in later.jobs()] == [JobState.interrupted] * 2
     assert later.events()[-1] == JobChanged(5, later.job(second.id))
@@ -121,13 +121,13 @@ def test_the_next_worker_marks_what_was_left(path: Path):
 
 
 def test_what_was_asked_and_what_was_committed_is_found_again(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     pull = Pull("did:odf:x", after=["did:odf:y"], force=True)
     first, second = journal.create(pull, "a"), journal.create(Verify("b"), "b")
     for number in range(3):
         journal.line(first.id, '"type":"committed" is only a text here')
         journal.committed(first.id, "did:odf:x", f"hash{number}", "AddData", number)
-    reader = JournalReader(path)
+    reader = JobLogReader(path)
     assert reader.request(first.id) == pull and reader.request(second.id) == Verify("b")
     assert reader.request("99") is None
     assert [event.block for event in reader.commits(first.id)] == ["hash2", "hash1", "hash0"]
@@ -143,30 +143,30 @@ def test_what_was_asked_and_what_was_committed_is_found_again(path: Path):
 
 
 def test_a_journal_from_before_requests_were_kept(path: Path):
-    Journal(path).create(Pull("a"), "a")
+    JobLog(path).create(Pull("a"), "a")
     with contextlib.closing(sqlite3.connect(path)) as database:
         database.execute("DROP TABLE requests")
-    assert JournalReader(path).request("1") is None
-    journal = Journal(path)
+    assert JobLogReader(path).request("1") is None
+    journal = JobLog(path)
     assert journal.request("1") is None
     assert journal.request(journal.create(Pull("b"), "b").id) == Pull("b")
 
 
 def test_progress_is_written_now_and_then(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     job = journal.create(Pull("a"), "a")
     journal.transition(job.id, JobState.running)
     for rows in range(1, 100):
         journal.progress(job.id, Progress("read", rows=rows))
-    assert JournalReader(path).job(job.id).progress.rows == 1
+    assert JobLogReader(path).job(job.id).progress.rows == 1
     journal.transition(job.id, JobState.done)
-    assert JournalReader(path).job(job.id).progress.rows == 99
+    assert JobLogReader(path).job(job.id).progress.rows == 99
     journal.progress(job.id, Progress("late"))
-    assert JournalReader(path).job(job.id).progress.rows == 99
+    assert JobLogReader(path).job(job.id).progress.rows == 99
 
 
 def test_pruning_keeps_the_newest_and_never_reuses_numbers(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     waiting = journal.create(Pull("open"), "open")
     for _ in range(10):
         job = journal.create(Pull("a"), "a")
@@ -178,14 +178,14 @@ def test_pruning_keeps_the_newest_and_never_reuses_numbers(path: Path):
     assert [event.seq for event in journal.events()] == list(range(32, 42))
     journal.prune(keep_jobs=0, keep_events=0)
     journal.close()
-    later = Journal(path)
+    later = JobLog(path)
     assert later.last_seq() == 41
     assert later.create(Pull("a"), "a").id == "12"
     assert later.last_seq() == 42
 
 
 def test_long_lines_are_cut(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     job = journal.create(Pull("a"), "a")
     journal.line(job.id, "x" * 1_000_000)
     line = journal.events()[-1]
@@ -194,7 +194,7 @@ def test_long_lines_are_cut(path: Path):
 
 def test_a_text_of_many_lines_is_many_lines(path: Path):
     told = []
-    journal = Journal(path, told.append)
+    journal = JobLog(path, told.append)
     job = journal.create(Pull("a"), "a")
     journal.line(job.id, "one\r\n\ntwo\n", "debug")
     journal.line(job.id, "")
@@ -213,23 +213,23 @@ def test_a_damaged_journal_is_moved_aside(path: Path, content: bytes | None):
     else:
         path.write_bytes(content)
         with pytest.raises(OdfError, match="cannot be read"):
-            JournalReader(path).jobs()
+            JobLogReader(path).jobs()
     before = path.read_bytes()
-    journal = Journal(path)
+    journal = JobLog(path)
     assert journal.create(Pull("a"), "a").id == "1"
     assert path.with_name("jobs.sqlite.damaged").read_bytes() == before
-    assert len(JournalReader(path).jobs()) == 1
+    assert len(JobLogReader(path).jobs()) == 1
 
 
 def test_a_reader_changes_nothing_and_works_in_a_read_only_folder(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     journal.create(Pull("a"), "a")
     journal.close()
     before = path.read_bytes()
     path.chmod(0o400)
     path.parent.chmod(0o500)
     try:
-        assert len(JournalReader(path).jobs()) == 1
+        assert len(JobLogReader(path).jobs()) == 1
     finally:
         path.parent.chmod(0o700)
     assert path.read_bytes() == before
@@ -238,8 +238,8 @@ def test_a_reader_changes_nothing_and_works_in_a_read_only_folder(path: Path):
 def test_many_threads_write_while_other_processes_read(path: Path):
     script = f"""
 from pathlib import Path
-from odf_engine.coordinator.jobs import JournalReader
-reader, seen = JournalReader(Path({str(path)!r})), 0
+from odf_engine.coordinator.job_log import JobLogReader
+reader, seen = JobLogReader(Path({str(path)!r})), 0
 while seen < 804:
     for event in reader.events(seen, limit=50):
         assert event.seq == seen + 1, (event.seq, seen)
@@ -247,7 +247,7 @@ while seen < 804:
     reader.jobs()
 """
     readers = [subprocess.Popen([sys.executable, "-c", script]) for _ in range(2)]
-    journal = Journal(path)
+    journal = JobLog(path)
     jobs = [journal.create(Pull(str(number)), "t") for number in range(4)]
 
     def write(job_id: str) -> None:
@@ -268,7 +268,7 @@ while seen < 804:
 
 
 def test_text_that_is_not_unicode_is_escaped(path: Path):
-    journal = Journal(path)
+    journal = JobLog(path)
     job = journal.create(Pull("a"), "a")
     journal.transition(job.id, JobState.running)
     journal.line(job.id, "reads caf\udce9.csv")
@@ -278,7 +278,7 @@ def test_text_that_is_not_unicode_is_escaped(path: Path):
     assert (failure.message, failure.where, failure.hint) == (
         "caf\\udce9.csv is damaged", "/tmp/\\udcff", "rename \\ud800",
     )  # fmt: skip
-    (line,) = [event for event in JournalReader(path).events() if isinstance(event, LogLine)]
+    (line,) = [event for event in JobLogReader(path).events() if isinstance(event, LogLine)]
     assert line.text == "reads caf\\udce9.csv"
 
 

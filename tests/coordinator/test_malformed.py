@@ -13,7 +13,7 @@ from odf_engine.coordinator.protocol import (
     MAX_COMMAND_BYTES,
     Ping,
     Pull,
-    Refused,
+    Rejected,
     Submit,
     decode_event,
     encode_line,
@@ -68,7 +68,7 @@ NO_COMMANDS = [
 async def test_what_is_no_command_is_refused(address):
     for line in NO_COMMANDS:
         answers = [decode_event(answer) for answer in ask(address, line)]
-        assert isinstance(answers[0], Refused) and answers[0].error.message, line[:50]
+        assert isinstance(answers[0], Rejected) and answers[0].error.message, line[:50]
         assert answers[0].tag == ("t" if b'"t"' in line else "")
         assert len(answers) == 2, line[:50]  # and the ping is answered
 

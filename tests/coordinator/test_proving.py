@@ -10,14 +10,15 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.operations import Context, Host, execute
+from odf_engine.coordinator.handlers.dispatch import run_request
+from odf_engine.coordinator.job_queue import JobContext, WorkerHost
 from odf_engine.coordinator.protocol import CheckProof, Query
 from odf_engine.errors import NotTrusted
 from odf_engine.identity.did import KeyStore
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform.walls import PROGRAMS, Walls, why_not
-from odf_engine.workspace.answers import AnswerProof
+from odf_engine.query.query_proof import QueryProof
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.namespaces import PROGRAMS, MountSandbox, unavailable_reason
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import make_root
 from tests.transform.test_sandbox import Listening, plain_walls
@@ -29,28 +30,30 @@ def workspace(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def context(workspace: Workspace, runtime: SparkRuntime) -> Context:
-    return Context(cast("Host", SimpleNamespace(folder=workspace.folder, spark=lambda reporter: runtime)))
+def context(workspace: Workspace, runtime: SparkRuntime) -> JobContext:
+    return JobContext(
+        cast("WorkerHost", SimpleNamespace(folder=workspace.folder, spark=lambda reporter: runtime))
+    )
 
 
 @pytest.fixture
-def proof(workspace: Workspace, context: Context) -> AnswerProof:
+def proof(workspace: Workspace, context: JobContext) -> QueryProof:
     """The proof of a query over a dataset, signed with its key."""
     make_root(workspace, "numbers", slices=2)
     sql = "SELECT count(*) AS n, max(offset) AS last FROM current(numbers, offset)"
-    result = execute(Query(sql=sql, proof=True, sign="numbers"), context, Reporter())
-    return AnswerProof.from_bytes(msgspec.json.encode(result["proof"]))
+    result = run_request(Query(sql=sql, proof=True, sign="numbers"), context, Reporter())
+    return QueryProof.from_bytes(msgspec.json.encode(result["proof"]))
 
 
-def checked(proof: AnswerProof, context: Context) -> tuple[dict[str, Any], list[str]]:
+def checked(proof: QueryProof, context: JobContext) -> tuple[dict[str, Any], list[str]]:
     """The result of a check, and the lines of its log."""
     reporter = Listening()
-    result = execute(CheckProof(proof=bytes(proof).decode()), context, reporter)
+    result = run_request(CheckProof(proof=bytes(proof).decode()), context, reporter)
     return result, [line for line in reporter.lines if "sandbox" in line]
 
 
-def test_proofs_are_checked_in_the_sandbox(proof: AnswerProof, context: Context) -> None:
-    if all(why_not(each, plain_walls()) for each in PROGRAMS):
+def test_proofs_are_checked_in_the_sandbox(proof: QueryProof, context: JobContext) -> None:
+    if all(unavailable_reason(each, plain_walls()) for each in PROGRAMS):
         pytest.skip("no sandbox program works on this machine")
     result, lines = checked(proof, context)
     assert (result["valid"], result["rows"]) == (True, 1)
@@ -61,12 +64,12 @@ def test_proofs_are_checked_in_the_sandbox(proof: AnswerProof, context: Context)
 
 
 def test_proofs_are_refused_without_a_sandbox(
-    proof: AnswerProof, context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    proof: QueryProof, context: JobContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(program: str, walls: Walls) -> str:
+    def missing(program: str, walls: MountSandbox) -> str:
         return "not permitted"
 
-    monkeypatch.setattr("odf_engine.transform.sandbox.why_not", missing)
+    monkeypatch.setattr("odf_engine.transform.engines.sandbox.unavailable_reason", missing)
     stranger = KeyStore(tmp_path / "keys")
     foreign = proof.signed_with(stranger.private_key_pem(stranger.generate()))
     for each in (proof, replace(proof, signature=None), foreign):

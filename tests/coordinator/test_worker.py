@@ -18,22 +18,21 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.client import Client, WorkerGone
-from odf_engine.coordinator.connection import OtherVersion
+from odf_engine.coordinator.client import Client, VersionMismatch, WorkerLost
+from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.coordinator.protocol import (
     Committed,
+    DatasetsChanged,
     JobChanged,
     JobProgress,
     JobState,
     LogLine,
     Pull,
     Subscribe,
-    Touched,
     Verify,
     WorkerStatus,
     encode_line,
 )
-from odf_engine.coordinator.telling import tell_changed
 from odf_engine.errors import NotFound, OdfError
 
 QUEUED, RUNNING, DONE = JobState.queued, JobState.running, JobState.done
@@ -110,7 +109,7 @@ async def test_two_starters_get_one_worker(home):
 
 
 async def test_attaching_without_starting(home, tmp_path):
-    with pytest.raises(WorkerGone, match="no worker is running"):
+    with pytest.raises(WorkerLost, match="no worker is running"):
         await home.connect(start=False)
     assert not home.files.worker_alive()
     with pytest.raises(NotFound, match="not a workspace"):
@@ -159,7 +158,7 @@ async def test_a_killed_worker_leaves_interrupted_jobs(home, follow):
     events = await told  # ends by itself
     assert time.monotonic() - began < 30
     assert client.closed and states(events, running) == [QUEUED, RUNNING]
-    with pytest.raises(WorkerGone):
+    with pytest.raises(WorkerLost):
         await client.submit(Pull("count:1"), "a")
     assert {job.state for job in home.journal.jobs()} == {JobState.interrupted}
 
@@ -224,7 +223,7 @@ async def test_an_idle_worker_ends_itself(home):
         while home.files.worker_alive():
             await asyncio.sleep(0.02)
     assert datetime.now(UTC) - datetime.fromisoformat(done.ended) > timedelta(seconds=0.4)
-    with pytest.raises(WorkerGone):
+    with pytest.raises(WorkerLost):
         await client.ping()
     assert client.closed
 
@@ -373,14 +372,14 @@ async def test_a_worker_of_another_version(home):
     old = None
     async with asyncio.timeout(60):
         while old is None:
-            with contextlib.suppress(WorkerGone):
+            with contextlib.suppress(WorkerLost):
                 old = await home.connect(start=False)
     assert old.status.version == "0.0.1"
     job = await old.submit(Pull("wait"), "a")
     with pytest.raises(OdfError, match=r"version 0\.0\.1 is busy") as caught:
         await home.connect()
     assert "odf worker stop" in caught.value.hint
-    assert isinstance(caught.value, OtherVersion) and caught.value.jobs == 1
+    assert isinstance(caught.value, VersionMismatch) and caught.value.jobs == 1
     await old.cancel(job)
     await home.job(job)
     new = await home.connect()
@@ -410,12 +409,12 @@ async def test_variables_go_along_and_are_written_down_nowhere(home, follow, mon
 
 
 async def test_screens_hear_of_datasets_that_were_changed_without_a_job(home, follow):
-    tell_changed(home.folder)  # nobody is there
+    notify_datasets_changed(home.folder)  # nobody is there
     client = await home.connect()
-    heard = asyncio.create_task(follow(client, None, lambda event: isinstance(event, Touched)))
+    heard = asyncio.create_task(follow(client, None, lambda event: isinstance(event, DatasetsChanged)))
     while not heard.done():
-        await asyncio.to_thread(tell_changed, home.folder)
+        await asyncio.to_thread(notify_datasets_changed, home.folder)
         await asyncio.sleep(0.02)
-    assert isinstance((await heard)[-1], Touched)
+    assert isinstance((await heard)[-1], DatasetsChanged)
     assert home.journal.last_seq() == 0
     await client.stop()

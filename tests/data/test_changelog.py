@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odf_engine.data import changelog
-from odf_engine.data.changelog import Op, replay
+from odf_engine.data.changelog import Op, replay_changelog
 from odf_engine.errors import InvalidSchema
 from odf_engine.metadata.model import DatasetVocabulary
 
@@ -52,21 +52,21 @@ def test_the_newest_row_of_a_key_counts_unless_it_takes_the_key_away() -> None:
             (A, 3, "c2"),
         ]
     )
-    state = replay([table], ["key"], VOCAB)
+    state = replay_changelog([table], ["key"], VOCAB)
     assert state["offset"].to_pylist() == [3, 6, 8]
     assert _state(state) == {1: "a2", None: "null", 3: "c2"}
     assert state.schema == table.schema
 
 
 def test_a_correction_may_move_a_row_to_another_key() -> None:
-    assert _state(replay([_table([(A, 1, "a"), (C_FROM, 1, "a"), (C_TO, 2, "a")])], ["key"], VOCAB)) == {
-        2: "a"
-    }
+    assert _state(
+        replay_changelog([_table([(A, 1, "a"), (C_FROM, 1, "a"), (C_TO, 2, "a")])], ["key"], VOCAB)
+    ) == {2: "a"}
 
 
 def test_keys_of_several_columns() -> None:
     table = _table([(A, 1, "a"), (A, 1, "b"), (R, 1, "a")])
-    assert replay([table], ["KEY", "value"], VOCAB)["offset"].to_pylist() == [1]
+    assert replay_changelog([table], ["KEY", "value"], VOCAB)["offset"].to_pylist() == [1]
 
 
 @settings(max_examples=60, deadline=None)
@@ -85,9 +85,9 @@ def test_replay_in_pieces_is_replay_of_the_whole(rows: list[tuple[Op, int, str]]
     for compact_rows in (1, 10**6):
         changelog._COMPACT_ROWS, before = compact_rows, changelog._COMPACT_ROWS
         try:
-            assert list(_state(replay(pieces, ["key"], VOCAB)).items()) == list(expected.items())
+            assert list(_state(replay_changelog(pieces, ["key"], VOCAB)).items()) == list(expected.items())
             if batches:
-                assert _state(replay(batches, ["key"], VOCAB)) == expected
+                assert _state(replay_changelog(batches, ["key"], VOCAB)) == expected
         finally:
             changelog._COMPACT_ROWS = before
 
@@ -95,9 +95,9 @@ def test_replay_in_pieces_is_replay_of_the_whole(rows: list[tuple[Op, int, str]]
 def test_keys_that_cannot_be() -> None:
     table = _table([(A, 1, "a")])
     with pytest.raises(InvalidSchema, match="'absent'"):
-        replay([table], ["absent"], VOCAB)
+        replay_changelog([table], ["absent"], VOCAB)
     with pytest.raises(InvalidSchema, match="primary key"):
-        replay([table], [], VOCAB)
+        replay_changelog([table], [], VOCAB)
     listed = table.append_column("list", pa.array([[1]]))
     with pytest.raises(InvalidSchema, match="list"):
-        replay([listed], ["list"], VOCAB)
+        replay_changelog([listed], ["list"], VOCAB)

@@ -318,7 +318,7 @@ def test_no_limit_makes_groups_depend_on_the_batches(monkeypatch: pytest.MonkeyP
     for limit in range(20, 90):
         monkeypatch.setattr(row_groups, "MAX_BYTES", limit)
         whole, cut = (
-            [group.num_rows for group in row_groups.row_groups(batches)]
+            [group.num_rows for group in row_groups.split_row_groups(batches)]
             for batches in (table.to_batches(), pieces)
         )
         assert whole == cut
@@ -475,7 +475,7 @@ class _Stopping(Reporter):
         super().__init__()
         self.amounts = []
 
-    def amount(self, *, rows: int | None = None, bytes: int | None = None, **rest: int | None) -> None:
+    def set_amounts(self, *, rows: int | None = None, bytes: int | None = None, **rest: int | None) -> None:
         self.amounts.append((rows, bytes))
         self.cancel()
 

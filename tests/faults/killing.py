@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from odf_engine.identity.did import new_key
-from odf_engine.identity.proof import private_key, public_id
+from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import make_derivative, make_root
@@ -235,7 +235,9 @@ def keys() -> None:
         _odf(at, "fsck", "--repair", "--now")
         assert not list((at / ".odf" / "keys").glob(".*"))
         work(at)
-        assert public_id(private_key(Workspace(at).keys.private_key_pem(dataset_id))) == dataset_id
+        assert (
+            dataset_id_of_key(load_private_key(Workspace(at).keys.private_key_pem(dataset_id))) == dataset_id
+        )
         _odf(at, "fsck")
     assert kills >= 6, f"only {kills} calls"
 

@@ -19,19 +19,19 @@ from typing import Final
 from unittest import mock
 
 from odf_engine.coordinator import worker
-from odf_engine.coordinator.rendezvous import Rendezvous
-from odf_engine.coordinator.starting import Starter
+from odf_engine.coordinator.client import WorkerLauncher
+from odf_engine.coordinator.endpoint import WorkerEndpoint
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
-from odf_engine.identity.refs import DatasetAlias
-from odf_engine.ingest.download import Partial
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Credentials, RemoteAccess
+from odf_engine.net.download import PartialDownload
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import pull_new
-from odf_engine.workspace import asked, where
-from odf_engine.workspace.credentials import Credentials
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import clone_dataset
+from odf_engine.workspace import discovery
 from odf_engine.workspace.workspace import Workspace
-from odf_tui import snapshot, terminal
+from odf_tui import query_history, snapshot, terminal
 from odf_tui.app import _source
 from tests.cli.conftest import Ran, call_odf
 from tests.sync.builders import make_derivative, make_root
@@ -101,13 +101,13 @@ def _work(folder: Path, there: Path) -> None:
     workspace = Workspace(folder)
     odf = workspace.odf
     with suppress(OdfError, OSError):
-        remote = open_remote(there.as_uri(), Access(workspace.config, Credentials(odf), Reporter()))
-        pull_new(workspace, DatasetAlias.parse("pulled"), remote, Reporter(), parallel=1)
+        remote = open_remote(there.as_uri(), RemoteAccess(workspace.config, Credentials(odf), Reporter()))
+        clone_dataset(workspace, DatasetAlias.parse("pulled"), remote, Reporter(), parallel=1)
     with suppress(OSError):
-        asked.note(odf, "SELECT 1")
+        query_history.add_to_history(odf, "SELECT 1")
     with suppress(OSError):
-        download = Partial(odf / "cache" / "downloads", _URL)
-        download.begin(etag="1")
+        download = PartialDownload(odf / "cache" / "downloads", _URL)
+        download.restart(etag="1")
         download.write(b"data")
         download.close()
     with suppress(OdfError, OSError):
@@ -117,12 +117,12 @@ def _work(folder: Path, there: Path) -> None:
         with suppress(OSError), open_file(odf / name, "ab") as log:
             log.write(b"said")
     with suppress(OdfError, OSError):
-        Starter(Rendezvous(folder), 1, [sys.executable, "-c", "print('said')"])._spawn().wait()
+        WorkerLauncher(WorkerEndpoint(folder), 1, [sys.executable, "-c", "print('said')"])._spawn().wait()
     with (
         suppress(OSError),
-        mock.patch("odf_engine.coordinator.rendezvous._bind", _long_path),
-        Rendezvous(folder).locked(),
-        Rendezvous(folder).listening(),
+        mock.patch("odf_engine.coordinator.endpoint._bind", _long_path),
+        WorkerEndpoint(folder).locked(),
+        WorkerEndpoint(folder).listen(),
     ):
         pass
 
@@ -185,7 +185,7 @@ def main() -> None:
         victims.check(name)
 
     # And even without that check nothing outside is changed.
-    with mock.patch.object(where, "_check_link", lambda path: None):
+    with mock.patch.object(discovery, "_check_link", lambda path: None):
         for at, name in enumerate(links):
             if (made.odf / name).is_dir() or re.fullmatch(r"datasets/\w+/(blocks|data)/.*", name):
                 continue  # the latter are only read

@@ -23,9 +23,9 @@ from unittest import mock
 
 import textual._wait
 
-from odf_engine.coordinator.jobs import Journal
+from odf_engine.coordinator.job_log import JobLog
 from odf_engine.coordinator.protocol import JobState, Pull
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import app, terminal
@@ -164,7 +164,7 @@ def make_workspace(home: Path) -> None:
     workspace = Workspace.init(home)
     add_rows(workspace.dataset_new(DatasetAlias.parse("boats"), DatasetKind.Root), 2, 20)
     workspace.index.close()
-    journal = Journal(workspace.odf / "jobs.sqlite")
+    journal = JobLog(workspace.odf / "jobs.sqlite")
     job = journal.create(Pull("boats"), "boats")
     journal.transition(job.id, JobState.running)
     journal.transition(job.id, JobState.done)

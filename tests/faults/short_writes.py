@@ -17,18 +17,19 @@ from functools import partial
 from pathlib import Path
 from unittest import mock
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import OdfError
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Credentials, Login, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.folder import FolderRemote
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import pull_into, pull_new
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
+from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.verify.integrity import verify
-from odf_engine.workspace.credentials import Credentials, Login
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 from tests.sync.serving_here import served
 
@@ -77,7 +78,7 @@ def refused(work: Callable[[], object]) -> None:
 
 def check(dataset: Dataset) -> None:
     """Verifies every byte of a dataset."""
-    report = verify(Dataset(dataset.folder, ChainIndex(":memory:")), Reporter())
+    report = verify(Dataset(dataset.folder, BlockIndex(":memory:")), Reporter())
     assert report.valid, report.findings
 
 
@@ -97,18 +98,18 @@ def pull(here: Workspace, there: Workspace, fault: Fault) -> None:
     remote = FolderRemote(url_of(entry))
     alias = DatasetAlias(None, "pulled")
     with fault():
-        refused(lambda: pull_new(here, alias, remote, Reporter(), parallel=2))
+        refused(lambda: clone_dataset(here, alias, remote, Reporter(), parallel=2))
     assert here.datasets() == []
-    pulled, _ = pull_new(here, alias, remote, Reporter(), parallel=2)
+    pulled, _ = clone_dataset(here, alias, remote, Reporter(), parallel=2)
     check(pulled.dataset)
 
     head = builders.describe(entry, LONG + "y")
     before = pulled.dataset.head()
     with fault():
-        refused(lambda: pull_into(pulled, remote, Reporter(), force=False, parallel=2))
+        refused(lambda: pull_dataset(pulled, remote, Reporter(), force=False, parallel=2))
     assert pulled.dataset.head() == before
     check(pulled.dataset)
-    assert pull_into(pulled, remote, Reporter(), force=False, parallel=2).new_head == head
+    assert pull_dataset(pulled, remote, Reporter(), force=False, parallel=2).new_head == head
     check(pulled.dataset)
 
 
@@ -118,8 +119,8 @@ def pull_slice(here: Workspace, there: Workspace, fault: Fault) -> None:
     remote = FolderRemote(url_of(entry))
     alias = DatasetAlias(None, "pulled")
     with fault():
-        refused(lambda: pull_new(here, alias, remote, Reporter(), parallel=2))
-    pulled, _ = pull_new(here, alias, remote, Reporter(), parallel=2)
+        refused(lambda: clone_dataset(here, alias, remote, Reporter(), parallel=2))
+    pulled, _ = clone_dataset(here, alias, remote, Reporter(), parallel=2)
     [data] = (pulled.dataset.folder / "data").iterdir()
     assert data.stat().st_size == 10 * LIMIT
 
@@ -131,15 +132,15 @@ def push_to_folder(here: Workspace, there: Workspace) -> None:
         refused(lambda: push(entry, remote, Reporter(), force=False, parallel=2))
     assert remote.head() is None
     push(entry, remote, Reporter(), force=False, parallel=2)
-    check(Dataset(remote.folder, ChainIndex(":memory:")))
+    check(Dataset(remote.folder, BlockIndex(":memory:")))
 
 
 def push_to_server(here: Workspace, there: Workspace, fault: Fault) -> None:
     """First a block does not fit, then a slice."""
     entry = builders.make_root(there)
     with served(here, allow_push=True) as running:
-        access = Access(there.config, Credentials(there.odf), Reporter())
-        access.credentials.set(running.url, Login(token=running.serving.tokens.new("laptop")[1]))
+        access = RemoteAccess(there.config, Credentials(there.odf), Reporter())
+        access.credentials.set(running.url, Login(token=running.serving.tokens.create("laptop")[1]))
         remote = open_remote(f"odf+{running.url}pushed/", access)
         for add in (
             partial(builders.describe, entry, LONG),

@@ -18,7 +18,7 @@ from odf_engine.data.digest import physical_hash
 from odf_engine.data.slices import slice_schema
 from odf_engine.errors import BadData
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
     AddData,
@@ -28,7 +28,7 @@ from odf_engine.metadata.model import (
     SetDataSchema,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.transform import checkpoint
+from odf_engine.transform.engines import checkpoint
 from odf_engine.workspace.workspace import Workspace
 from tests.data import crafted_parquet as crafted
 from tests.faults.jail import run_jailed
@@ -120,8 +120,8 @@ _READ = """
 import sys
 from pathlib import Path
 from odf_engine.errors import BadData
-from odf_engine.transform.checkpoint import read_about, read_checkpoint
-for read in (read_about, lambda path: read_checkpoint(path, Path("unpacked"))):
+from odf_engine.transform.engines.checkpoint import read_checkpoint_metadata, read_checkpoint
+for read in (read_checkpoint_metadata, lambda path: read_checkpoint(path, Path("unpacked"))):
     try:
         read(Path(sys.argv[1]))
     except BadData as error:
@@ -143,7 +143,9 @@ class _Zeros:
 
 def _write_checkpoint(path: Path, *entries: tuple[bytes, str, int]) -> None:
     """Write the description of a checkpoint and entries of zeros: their kinds, names and sizes."""
-    about = checkpoint.About(format=1, engine=checkpoint.ENGINE, query="q", watermarks={}, watermark=None)
+    about = checkpoint.CheckpointMetadata(
+        format=1, engine=checkpoint.ENGINE, query="q", watermarks={}, watermark=None
+    )
     text = msgspec.json.encode(about)
     with (
         pa.output_stream(str(path), compression="zstd") as output,
@@ -206,7 +208,7 @@ def test_a_small_checkpoint_needs_little_memory(
 
 
 def test_a_checkpoint_has_a_limited_number_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "_MOST_ENTRIES", 3)
+    monkeypatch.setattr(checkpoint, "_MAX_ENTRIES", 3)
     files = [(tarfile.REGTYPE, str(at), 0) for at in range(4)]
     _write_checkpoint(tmp_path / "three", _ABOUT, *files[:3])
     assert checkpoint.read_checkpoint(tmp_path / "three", tmp_path / "3").query == "q"
@@ -230,4 +232,4 @@ def test_a_checkpoint_describes_itself_in_json(tmp_path: Path, text: bytes) -> N
         entry.size = len(text)
         tar.addfile(entry, BytesIO(text))
     with pytest.raises(BadData, match="the checkpoint is damaged"):
-        checkpoint.read_about(path)
+        checkpoint.read_checkpoint_metadata(path)

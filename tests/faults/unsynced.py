@@ -17,15 +17,16 @@ from unittest import mock
 import yaml
 
 from odf_engine.errors import NotSynced, OdfError
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import SetInfo
+from odf_engine.net.credentials import Credentials, Login, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.folder import FolderRemote
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import pull_into, pull_new
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
-from odf_engine.workspace.credentials import Credentials, Login
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
 from tests.sync import builders
 from tests.sync.serving_here import served
@@ -96,11 +97,11 @@ def pull(here: Workspace, there: Workspace) -> None:
     remote = FolderRemote(url_of(source))
 
     with failing("refs"):
-        failed(lambda: pull_new(here, ALIAS, remote, Reporter(), parallel=2))
+        failed(lambda: clone_dataset(here, ALIAS, remote, Reporter(), parallel=2))
     assert here.datasets() == []
     with failing("datasets"):
         unsynced(
-            lambda: pull_new(here, ALIAS, remote, Reporter(), parallel=2),
+            lambda: clone_dataset(here, ALIAS, remote, Reporter(), parallel=2),
             SAID.replace("committed", "the dataset was added"),
         )
     [entry] = here.datasets()
@@ -109,13 +110,13 @@ def pull(here: Workspace, there: Workspace) -> None:
     before = entry.dataset.head()
     builders.add_slices(source)
     with failing("blocks"):
-        failed(lambda: pull_into(entry, remote, Reporter(), force=False, parallel=2))
+        failed(lambda: pull_dataset(entry, remote, Reporter(), force=False, parallel=2))
     assert entry.dataset.head() == before
     with failing("refs"):
-        unsynced(lambda: pull_into(entry, remote, Reporter(), force=False, parallel=2))
+        unsynced(lambda: pull_dataset(entry, remote, Reporter(), force=False, parallel=2))
     assert entry.dataset.head() == source.dataset.head()
     assert not (entry.dataset.folder / "info" / "arriving").exists()
-    assert pull_into(entry, remote, Reporter(), force=False, parallel=2).status == "up-to-date"
+    assert pull_dataset(entry, remote, Reporter(), force=False, parallel=2).status == "up-to-date"
 
 
 def push_to_folder(here: Workspace, there: Workspace) -> None:
@@ -133,8 +134,8 @@ def push_to_folder(here: Workspace, there: Workspace) -> None:
 def push_to_server(here: Workspace, there: Workspace) -> None:
     entry = builders.make_root(there, slices=1)
     with served(here, allow_push=True) as running:
-        access = Access(there.config, Credentials(there.odf), Reporter())
-        access.credentials.set(running.url, Login(token=running.serving.tokens.new("laptop")[1]))
+        access = RemoteAccess(there.config, Credentials(there.odf), Reporter())
+        access.credentials.set(running.url, Login(token=running.serving.tokens.create("laptop")[1]))
         remote = open_remote(f"odf+{running.url}pushed/", access)
 
         def send() -> str:

@@ -151,7 +151,7 @@ def test_golden_multihash():
     assert golden == Multihash.parse(HASH_BASE58) == Multihash.parse("F" + HASH_HEX.upper())
     assert golden.code == SHA3_256
     assert str(golden) == "f" + HASH_HEX
-    assert golden.short == "7137c635"
+    assert golden.abbreviated == "7137c635"
     assert base58btc_encode(bytes(golden)) == HASH_BASE58
     assert repr(golden) == f"Multihash(f{HASH_HEX})"
 
@@ -266,7 +266,7 @@ def test_the_private_key_belongs_to_the_id(tmp_path: Path):
 def test_keys_that_are_not_here(tmp_path: Path):
     store = KeyStore(tmp_path)
     dataset_id = store.generate()
-    store.forget(dataset_id)
-    store.forget(dataset_id)
+    store.delete(dataset_id)
+    store.delete(dataset_id)
     with pytest.raises(NotFound, match="not in this workspace"):
         store.private_key_pem(dataset_id)

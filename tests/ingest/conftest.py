@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder

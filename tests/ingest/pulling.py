@@ -8,16 +8,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.data.changelog import replay
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainUpdate
+from odf_engine.data.changelog import replay_changelog
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.ingest.poll import PullResult, pull
+from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import AddData
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
 
 MANIFEST = """
@@ -60,7 +62,7 @@ class Pulled:
         path.write_bytes(text if isinstance(text, bytes) else text.encode())
         return path
 
-    def pull(self, **options: Any) -> PullResult:
+    def pull(self, **options: Any) -> ChainUpdate:
         """Pulls; nothing temporary may be left."""
         self.reporter = Recorder()
         try:
@@ -99,11 +101,11 @@ class Pulled:
         assert event.new_data is not None
         slices = self.dataset.slices(last_offset=event.new_data.offset_interval.end)
         batches = (batch for row in slices for batch in read_batches(self.dataset.slice_path(row)))
-        return replay(batches, primary_key, self.dataset.state().vocabulary)
+        return replay_changelog(batches, primary_key, self.dataset.state().vocabulary)
 
     def kinds(self) -> list[str]:
         """The kinds of events of the chain, oldest first."""
-        return [row.kind for row in reversed(self.dataset.page(1000))]
+        return [row.kind for row in reversed(self.dataset.list_blocks(1000))]
 
     def newest(self) -> AddData:
         """The newest block's event."""

@@ -25,11 +25,11 @@ class Recorder(Reporter):
         self.phases.append(name)
         self.on_phase(name)
 
-    def amount(self, **amounts: Any) -> None:
+    def set_amounts(self, **amounts: Any) -> None:
         self.amounts.update({name: value for name, value in amounts.items() if value is not None})
         self.on_amount(self.amounts)
 
-    def line(self, text: str, level: str = "info") -> None:
+    def log(self, text: str, level: str = "info") -> None:
         self.lines.append((level, text))
         self.on_line(text)
 

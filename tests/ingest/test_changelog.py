@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
+from odf_engine.chain.state import ChainUpdate
 from odf_engine.data.changelog import Op
 from odf_engine.errors import BadData, InvalidQuery
-from odf_engine.ingest.poll import PullResult
-from odf_engine.ingest.push import push
+from odf_engine.ingest.push_source import push
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
@@ -51,7 +51,7 @@ class Log(Pulled):
         text = MANIFEST.format(name=name, merge=merge, more=more)
         (self.entry,) = self.workspace.add(read_manifests(text, "test.yaml"))
 
-    def push(self, *rows: tuple[Any, ...]) -> PullResult:
+    def push(self, *rows: tuple[Any, ...]) -> ChainUpdate:
         names = ("op", "id", "note", "event_time", "many")
         text = "".join(json.dumps(dict(zip_longest(names, row))) + "\n" for row in rows)
         path = self.write("rows.ndjson", text)

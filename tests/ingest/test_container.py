@@ -22,9 +22,10 @@ from odf_engine.errors import (
     SourceUnavailable,
     Unsupported,
 )
-from odf_engine.ingest.fetch import FetchContext, fetch
+from odf_engine.ingest.fetch.fetch_step import fetch
+from odf_engine.ingest.fetch.model import FetchContext
 from odf_engine.metadata.model import Container, EnvVar, SourceState
-from odf_engine.workspace.config import FetchConfig
+from odf_engine.settings import FetchConfig
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
 from tests.ingest.stand_in import StandIn

@@ -12,17 +12,17 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import Cancelled
-from odf_engine.ingest import addresses, download
-from odf_engine.ingest.download import Partial, attempts
+from odf_engine.net import address_policy, download
+from odf_engine.net.download import PartialDownload, run_with_retries
 from odf_engine.progress import Reporter
-from odf_engine.workspace.config import FetchConfig
+from odf_engine.settings import FetchConfig
 
 KILLED = """
 import os, sys
 from pathlib import Path
-from odf_engine.ingest import download
+from odf_engine.net import download
 download._SYNC = 1000
-partial = download.Partial(Path(sys.argv[1]), "key")
+partial = download.PartialDownload(Path(sys.argv[1]), "key")
 partial.begin(validator="one")
 for _ in range(25):
     partial.write(bytes(100))
@@ -32,7 +32,7 @@ os._exit(9)
 
 def test_a_killed_process_leaves_what_is_sure(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False, cwd=Path.cwd())
-    partial = Partial(tmp_path, "key")
+    partial = PartialDownload(tmp_path, "key")
     assert partial.facts == {"validator": "one"}
     assert partial.size == 2_000
     partial.write(b"rest")
@@ -42,64 +42,64 @@ def test_a_killed_process_leaves_what_is_sure(tmp_path: Path) -> None:
 
 
 def test_one_at_a_time(tmp_path: Path) -> None:
-    first = Partial(tmp_path, "key")
-    first.begin(validator="one")
+    first = PartialDownload(tmp_path, "key")
+    first.restart(validator="one")
     first.write(b"first")
-    second = Partial(tmp_path, "key")
-    second.begin(validator="one")
+    second = PartialDownload(tmp_path, "key")
+    second.restart(validator="one")
     second.write(b"other")
     second.close()
     first.close()
-    third = Partial(tmp_path, "key")
+    third = PartialDownload(tmp_path, "key")
     assert third.size == 5
     third.finish(tmp_path / "done")
     assert (tmp_path / "done").read_bytes() == b"first"
     with pytest.raises(Cancelled):
         third.write(b"late")
-    assert Partial(tmp_path, "key").size == 0
-    assert Partial(tmp_path, "another key").size == 0
+    assert PartialDownload(tmp_path, "key").size == 0
+    assert PartialDownload(tmp_path, "another key").size == 0
 
 
 @pytest.mark.parametrize("harm", [b"", b"{}", b"[1]", b'{"size": 99, "facts": {"a": "b"}}'])
 def test_damage(tmp_path: Path, harm: bytes) -> None:
-    partial = Partial(tmp_path, "key")
-    partial.begin(validator="one")
+    partial = PartialDownload(tmp_path, "key")
+    partial.restart(validator="one")
     partial.write(b"first")
     partial.close()
     (facts,) = tmp_path.glob("*.json")
     facts.write_bytes(harm)
-    assert Partial(tmp_path, "key").size == (5 if b"99" in harm else 0)
+    assert PartialDownload(tmp_path, "key").size == (5 if b"99" in harm else 0)
 
 
 def test_old_ones_go(tmp_path: Path) -> None:
     for number in range(30):
-        partial = Partial(tmp_path, f"key {number}")
-        partial.begin(validator="one")
+        partial = PartialDownload(tmp_path, f"key {number}")
+        partial.restart(validator="one")
         partial.write(b"first")
         partial.close()
         for path in tmp_path.glob("*.part"):
             if time.time() - path.stat().st_mtime < 30:  # the newest
                 os.utime(path, (time.time() - 3_000 + number, time.time() - 3_000 + number))
-    Partial(tmp_path, "new").close()
+    PartialDownload(tmp_path, "new").close()
     assert len(list(tmp_path.glob("*.part"))) == len(list(tmp_path.glob("*.json"))) == 20
-    assert Partial(tmp_path, "key 29").size == 5
+    assert PartialDownload(tmp_path, "key 29").size == 5
     for path in tmp_path.glob("*.part"):
         os.utime(path, (time.time() - 8 * 86_400, time.time() - 8 * 86_400))
-    Partial(tmp_path, "new").close()
+    PartialDownload(tmp_path, "new").close()
     assert [path for path in tmp_path.iterdir() if path.suffix in (".part", ".json")] == []
 
 
 def test_nothing_is_kept_on_a_full_disk(tmp_path: Path) -> None:
-    partial = Partial(tmp_path, "key")
-    partial.begin(validator="one")
+    partial = PartialDownload(tmp_path, "key")
+    partial.restart(validator="one")
     partial.write(b"first")
 
     def once() -> None:
         raise OSError(errno.ENOSPC, "no space left", "x.part")
 
     with pytest.raises(OSError, match="no space left") as caught:
-        attempts(once, partial=partial, abort=lambda: None, config=FetchConfig(), reporter=Reporter())
-    assert download.is_of_disk(caught.value)
+        run_with_retries(once, partial=partial, abort=lambda: None, config=FetchConfig(), reporter=Reporter())
+    assert download.is_disk_error(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_nothing_is_kept_on_a_full_disk(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_public_addresses(address: str, public: bool) -> None:
-    assert addresses.is_public(address) is public
+    assert address_policy.is_public_address(address) is public
 
 
 def test_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,5 +137,5 @@ def test_the_address_that_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr("socket.getaddrinfo", resolve)
     monkeypatch.setattr("socket.create_connection", create)
     with pytest.raises(TimeoutError):
-        addresses.connect("rebinding.example", 80, 1, public_only=True)
+        address_policy.connect_tcp("rebinding.example", 80, 1, public_only=True)
     assert connected == [("8.8.8.8", 80)]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from odf_engine.errors import BadData, InvalidManifest
-from odf_engine.ingest.event_time import from_path, parse_time
+from odf_engine.ingest.fetch.files_glob import event_time_from_path, parse_time
 from odf_engine.metadata.model import FromPath
 
 
@@ -49,15 +49,18 @@ def test_formats_that_make_no_sense(form: str) -> None:
 
 def test_from_path() -> None:
     pattern = r"(\d+-\d+-\d+)\.csv"
-    assert str(from_path(FromPath(pattern), "cases-2024-03-01.csv")) == "2024-03-01T00:00:00Z"
-    assert str(from_path(FromPath("^(.*?)\\.csv"), "deep/er/2024-03-01.csv")) == "2024-03-01T00:00:00Z"
-    assert str(from_path(FromPath("^(.*?)/x", "yyyyMM"), "202403/x.csv")) == "2024-03-01T00:00:00Z"
-    assert str(from_path(FromPath("(.*)"), "2024-03-01T10:00:00Z")) == "2024-03-01T10:00:00Z"
+    assert str(event_time_from_path(FromPath(pattern), "cases-2024-03-01.csv")) == "2024-03-01T00:00:00Z"
+    assert (
+        str(event_time_from_path(FromPath("^(.*?)\\.csv"), "deep/er/2024-03-01.csv"))
+        == "2024-03-01T00:00:00Z"
+    )
+    assert str(event_time_from_path(FromPath("^(.*?)/x", "yyyyMM"), "202403/x.csv")) == "2024-03-01T00:00:00Z"
+    assert str(event_time_from_path(FromPath("(.*)"), "2024-03-01T10:00:00Z")) == "2024-03-01T10:00:00Z"
     with pytest.raises(BadData, match=r"other.txt: the name does not match"):
-        from_path(FromPath(pattern), "other.txt")
+        event_time_from_path(FromPath(pattern), "other.txt")
     with pytest.raises(BadData, match=r"x.csv: '2024-99-01' is not a time of the form 'yyyy-MM-dd'"):
-        from_path(FromPath("(.*)/"), "2024-99-01/x.csv")
+        event_time_from_path(FromPath("(.*)/"), "2024-99-01/x.csv")
     with pytest.raises(InvalidManifest, match="no group"):
-        from_path(FromPath(r"\d+"), "1")
+        event_time_from_path(FromPath(r"\d+"), "1")
     with pytest.raises(InvalidManifest, match="no regular expression"):
-        from_path(FromPath("(("), "1")
+        event_time_from_path(FromPath("(("), "1")

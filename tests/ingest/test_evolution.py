@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from odf_engine.errors import Conflict, InvalidSchema
-from odf_engine.ingest.poll import pull
-from odf_engine.ingest.push import push
+from odf_engine.ingest.polling_source import pull
+from odf_engine.ingest.push_source import push
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
-from odf_engine.workspace.preview import Preview
-from odf_engine.workspace.updating import Update, snapshot_of
+from odf_engine.views.row_window import RowWindowReader
+from odf_engine.workspace.definition import Update, current_definition
 from tests.ingest.pulling import MANIFEST, Pulled
 from tests.ingest.test_real_files import assert_state_is
 
@@ -76,9 +76,9 @@ def test_new_york_gets_three_columns_more(pulled: Pulled, shared: Path) -> None:
     assert [line for line in changed.changes[0].lines if line[0] == "+"] == [f"+ {column}" for column in MORE]
     assert pulled.pull().blocks == 1
     assert pulled.kinds()[-3:] == ["SetDataSchema", "SetPollingSource", "AddData"]
-    assert_state_is(pulled, pulled.dataset.page(9, kinds={"AddData"})[1].hash, days[0])
+    assert_state_is(pulled, pulled.dataset.list_blocks(9, kinds={"AddData"})[1].hash, days[0])
     # The newest state; every row got the new columns on the day that they came.
-    whole = Preview(pulled.dataset)
+    whole = RowWindowReader(pulled.dataset)
     table = whole.window(0, whole.row_count)
     assert table.column_names[-3:] == ["label", "lat", "lon"]
     old, new = table.slice(0, before + 1).to_pylist(), table.slice(before + 1).to_pylist()
@@ -100,7 +100,7 @@ def test_new_york_gets_three_columns_more(pulled: Pulled, shared: Path) -> None:
     assert sum(row["op"] == 2 for row in new) >= 177  # a value where there was none is a correction
     report = verify(pulled.dataset, Reporter())
     assert report.valid, report.findings
-    assert not pulled.workspace.update([snapshot_of(pulled.entry)])[0].events
+    assert not pulled.workspace.update([current_definition(pulled.entry)])[0].events
 
 
 QUERY = """
@@ -122,12 +122,12 @@ def test_a_query_that_gives_more_columns_needs_a_migration(pulled: Pulled) -> No
     update(pulled, more)
     pulled.write("a.csv", "id,city,people\n1,Ghent,5\n2,Bruges,6\n")
     pulled.fails(InvalidSchema, "column 'people' is new", "add people BIGINT", "odf add --update")
-    printed = snapshot_of(pulled.entry)
+    printed = current_definition(pulled.entry)
     assert printed.metadata[-1].ddl == ["id INT", "city STRING"]  # type: ignore[union-attr]
     changed = update(pulled, more, "- kind: SetDataSchema\n  schema: [people BIGINT, id INT, city STRING]")
     assert [change.title for change in changed.changes] == ["SetDataSchema"]
     assert pulled.pull().records == 1
-    table = Preview(pulled.dataset).window(0, 9)
+    table = RowWindowReader(pulled.dataset).window(0, 9)
     assert table.column_names[4:] == ["people", "id", "city"]
     assert table.select(["people", "id", "city"]).to_pylist() == [
         {"people": None, "id": 1, "city": "Ghent"},

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import BadData, NotTrusted, SourceUnavailable
-from odf_engine.ingest.poll import pull
+from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import SourceState
+from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.workspace import ORIGIN_FILE
 from tests.ingest.conftest import WebServer, reply
 from tests.ingest.ftp_server import ftp_server
 from tests.ingest.pulling import Pulled

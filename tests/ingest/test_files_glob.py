@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
-from odf_engine.identity.refs import DatasetAlias
-from odf_engine.ingest.fetch import FetchContext, fetch
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.ingest.fetch.fetch_step import fetch
+from odf_engine.ingest.fetch.model import FetchContext
 from odf_engine.metadata.model import (
     AddData,
     Append,
@@ -26,7 +27,7 @@ from odf_engine.metadata.model import (
     Url,
 )
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.workspace.config import FetchConfig
+from odf_engine.settings import FetchConfig
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.recorder import Recorder
 
@@ -123,7 +124,7 @@ def test_the_chain_alone_remembers(files: Glob, tmp_path: Path, harm: str) -> No
         shutil.rmtree(clone / "info")
     elif harm == "damaged":
         (clone / "info" / "taken.sqlite").write_bytes(b"no database" * 100)
-    files.dataset = Dataset(clone, ChainIndex(":memory:"))
+    files.dataset = Dataset(clone, BlockIndex(":memory:"))
     files.write(c="3")
     assert files.pull() == ["c.csv"]
 
@@ -136,7 +137,7 @@ def test_a_history_that_was_taken_back(files: Glob) -> None:
     files.pull()
     files.pull()  # this one has seen the block of b.csv
     (files.dataset.folder / "refs" / "head").write_text(str(head))
-    files.dataset = Dataset(files.dataset.folder, ChainIndex(":memory:"))
+    files.dataset = Dataset(files.dataset.folder, BlockIndex(":memory:"))
     assert files.pull() == ["b.csv"]
 
 
@@ -197,7 +198,7 @@ def test_odd_names(files: Glob) -> None:
     assert files.pull() == names
     assert files.pull() == []
     files.write(A="late")
-    files.dataset = Dataset(files.dataset.folder, ChainIndex(":memory:"))
+    files.dataset = Dataset(files.dataset.folder, BlockIndex(":memory:"))
     (files.dataset.folder / "info" / "taken.sqlite").unlink()
     assert files.pull() == ["A.csv"]
     assert files.pull() == []

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from odf_engine.ingest.folders import job_folder
+from odf_engine.storage.scratch import job_scratch_folder
 
 
 def test_folders_of_dead_processes_go(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_folders_of_dead_processes_go(tmp_path: Path) -> None:
     others = [tmp_path / "spark", tmp_path / f"ingest-{gone.pid}-x", tmp_path / f"sandbox-{os.getpid()}-x"]
     for folder in (*left, *others):
         (folder / "in").mkdir(parents=True)
-    with job_folder(tmp_path, "sandbox") as folder:
+    with job_scratch_folder(tmp_path, "sandbox") as folder:
         assert folder.name.startswith(f"sandbox-{os.getpid()}-")
         assert sorted(tmp_path.iterdir()) == sorted([*others, folder])
     assert sorted(tmp_path.iterdir()) == sorted(others)

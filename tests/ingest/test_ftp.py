@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import Cancelled, SourceUnavailable
-from odf_engine.ingest import ftp as ftp_module
+from odf_engine.ingest.fetch import ftp as ftp_module
 from odf_engine.metadata.model import FromSystemTime, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.workspace import Workspace

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import Cancelled, InvalidManifest, SourceUnavailable, Unsupported
-from odf_engine.ingest import addresses
 from odf_engine.metadata.model import FilesGlob, FromPath, FromSystemTime, RequestHeader, SourceState, Url
 from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.net import address_policy
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.conftest import WebServer, reply, web_server
 from tests.ingest.fetching import HTTP_DATE, MODIFIED, get
@@ -311,7 +311,7 @@ def test_what_others_wrote_stays_outside(
     assert web.requests == []
 
     # As if this machine's first address were a public one.
-    monkeypatch.setattr(addresses, "is_public", lambda address: address == "127.0.0.1")
+    monkeypatch.setattr(address_policy, "is_public_address", lambda address: address == "127.0.0.1")
     monkeypatch.setenv("http_proxy", "http://127.0.0.2:9")
     assert get(workspace, Url(web.url), reporter, untrusted=True) is not None
     web.answer = lambda request: reply(request, 302, Location="http://127.0.0.2/")

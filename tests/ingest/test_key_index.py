@@ -13,13 +13,23 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
-from odf_engine.data.changelog import replay
-from odf_engine.ingest import key_spool
-from odf_engine.ingest.key_file import DamagedKeys, KeyFile
-from odf_engine.ingest.key_spool import KEY, OFFSET, SECOND, TIME, VALUES, KeySpool, RepeatedKey, merge_files
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
+from odf_engine.data.changelog import replay_changelog
+from odf_engine.ingest.merge import key_file
+from odf_engine.ingest.merge.key_file import (
+    KEY,
+    OFFSET,
+    SECOND,
+    TIME,
+    VALUES,
+    CorruptKeyFile,
+    KeyFile,
+    KeySorter,
+    RepeatedKey,
+    merge_files,
+)
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.ingest.pulling import Pulled
 
 NAMES = [KEY, SECOND, OFFSET, TIME, VALUES]
@@ -27,7 +37,7 @@ Rows = list[tuple[int, int, int, int, int]]
 
 
 def write(path: Path, rows: Rows, *, unique: bool = True) -> KeyFile:
-    spool = KeySpool(NAMES, path.parent, unique=unique)
+    spool = KeySorter(NAMES, path.parent, unique=unique)
     half = len(rows) // 2
     for part in (rows[:half], rows[half:]):
         if part:
@@ -67,8 +77,8 @@ def test_finds_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     rows = some(5000, 1)
     others = some(3000, 2) + [(key, second + 1, 0, 0, 0) for key, second, *_ in rows[:100]]
     for limit in (1 << 20, 700):  # at once, and in buckets
-        monkeypatch.setattr(key_spool, "_IN_MEMORY", limit)
-        monkeypatch.setattr(key_spool, "_RANGE", limit)
+        monkeypatch.setattr(key_file, "_IN_MEMORY", limit)
+        monkeypatch.setattr(key_file, "_RANGE", limit)
         file = write(tmp_path / f"{limit}.keys", rows)
         assert file.rows == len(rows)
         assert look_up(file, rows + others) == content(rows)
@@ -102,12 +112,12 @@ def test_damage_is_seen_where_it_matters(tmp_path: Path) -> None:
         wanted = dice.sample(rows, 20) + some(20, round_)
         try:
             found = look_up(KeyFile(tmp_path / "keys"), wanted)
-        except DamagedKeys:
+        except CorruptKeyFile:
             seen += 1
         else:
             assert found == {key: values for key, values in content(rows).items() if key in content(wanted)}
     assert seen > 50
-    with pytest.raises(DamagedKeys):
+    with pytest.raises(CorruptKeyFile):
         KeyFile(tmp_path / "missing")
 
 
@@ -134,14 +144,14 @@ def test_a_description_that_says_what_cannot_be(tmp_path: Path, wrong: dict[str,
         table = b""
     tail = struct.pack("<QI", len(text), zlib.crc32(text, zlib.crc32(table)))
     (tmp_path / "keys").write_bytes(body + text + tail)
-    with pytest.raises(DamagedKeys):
+    with pytest.raises(CorruptKeyFile):
         look_up(KeyFile(tmp_path / "keys"), rows[:20])
 
 
 def test_a_description_that_nests_too_deeply(tmp_path: Path) -> None:
     text = b"[" * 100_000
     (tmp_path / "keys").write_bytes(text + struct.pack("<QI", len(text), zlib.crc32(text)))
-    with pytest.raises(DamagedKeys):
+    with pytest.raises(CorruptKeyFile):
         KeyFile(tmp_path / "keys")
 
 
@@ -186,7 +196,7 @@ def test_merges_whatever_happens_to_the_files(pulled: Pulled, merge: str) -> Non
         happens()
         pulled.pull()
         state = {**day, **state} if merge == "Ledger" else day
-        table = replay([pulled.table()], ["id"], pulled.dataset.state().vocabulary)
+        table = replay_changelog([pulled.table()], ["id"], pulled.dataset.state().vocabulary)
         assert {row["id"]: row["n"] for row in table.to_pylist()} == state
         assert len(list(info.glob("keys/*/*"))) <= 4
 
@@ -209,7 +219,7 @@ merge: {kind: Snapshot, primaryKey: [id]}
     head = pulled.dataset.head()
     assert [pull("1\n2\n"), pull("1\n2\n3\n")] == [1, 1]
     (pulled.dataset.folder / "refs" / "head").write_text(str(head))
-    dataset = Dataset(pulled.dataset.folder, ChainIndex(":memory:"))
+    dataset = Dataset(pulled.dataset.folder, BlockIndex(":memory:"))
     pulled.entry = DatasetEntry(pulled.entry.id, pulled.entry.alias, dataset)
     assert [pull("1\n7\n"), pull("1\n7\n")] == [1, 0]
     assert pulled.rows("id") == [(1,), (7,)]

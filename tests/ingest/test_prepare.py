@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import BadData
-from odf_engine.ingest.prepare import Limits, prepare
+from odf_engine.ingest.prep_step import Limits, prepare
 from odf_engine.metadata.model import CompressionFormat, Decompress, Pipe, PrepStep
-from odf_engine.workspace.config import Config, save, set_value
+from odf_engine.settings import Config, save, set_value
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
@@ -126,7 +126,7 @@ def test_an_error_of_the_disk_is_none_of_the_archive(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("odf_engine.ingest.prepare._write", full)
+    monkeypatch.setattr("odf_engine.ingest.prep_step._write", full)
     with pytest.raises(OSError, match="No space left"):
         run(make_zip(tmp_path / "a.zip", one=b"1"), reporter, ZIP)
 

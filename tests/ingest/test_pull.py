@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from odf_engine.data.arrow_schema import decode_schema
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from tests.ingest.pulling import Pulled

@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import shapefile
 
+from odf_engine.chain.state import ChainUpdate
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import (
     BadData,
@@ -27,8 +28,7 @@ from odf_engine.errors import (
     Unsupported,
     UsageError,
 )
-from odf_engine.ingest.poll import PullResult
-from odf_engine.ingest.push import push
+from odf_engine.ingest.push_source import push
 from odf_engine.metadata.model import (
     AddPushSource,
     Append,
@@ -41,7 +41,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.pulling import Pulled
 from tests.ingest.recorder import Recorder
@@ -66,7 +66,7 @@ class Pushed(Pulled):
         text = HEAD.format(name=name) + VOCAB + "".join(sources)
         (self.entry,) = self.workspace.add(read_manifests(text, "test.yaml"))
 
-    def push(self, *names: str, **options: Any) -> PullResult:
+    def push(self, *names: str, **options: Any) -> ChainUpdate:
         """Pushes files of the workspace's folder; nothing temporary may be left."""
         self.reporter = Recorder()
         files = [self.workspace.folder / name for name in names]

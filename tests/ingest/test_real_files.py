@@ -56,7 +56,7 @@ def test_every_day_of_new_york(pulled: Pulled, shared: Path) -> None:
     assert pulled.pull().blocks == 3
     assert pulled.kinds() == ["Seed", "SetPollingSource", "SetDataSchema", *["AddData"] * 15]
     order = [*days[:1], *days[2:13], days[1], *days[13:]]
-    heads = [row.hash for row in reversed(pulled.dataset.page(100, kinds={"AddData"}))]
+    heads = [row.hash for row in reversed(pulled.dataset.list_blocks(100, kinds={"AddData"}))]
     for day, head in zip(order, heads, strict=True):
         assert_state_is(pulled, head, day)
     offsets = [row[0] for row in pulled.rows("offset")]
@@ -97,7 +97,7 @@ merge: {{kind: Snapshot, primaryKey: [date_of_interest]}}
 """
     )
     assert pulled.pull().blocks == 1 + len(files)
-    heads = [row.hash for row in reversed(pulled.dataset.page(100, kinds={"AddData"}))]
+    heads = [row.hash for row in reversed(pulled.dataset.list_blocks(100, kinds={"AddData"}))]
     before: dict[str, list[str]] = {}
     changes = []
     for path, head in zip(files, heads, strict=True):

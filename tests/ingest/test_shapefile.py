@@ -15,9 +15,9 @@ import pytest
 import shapefile
 
 from odf_engine.errors import BadData, InvalidSchema
-from odf_engine.ingest.dbf import Column, Table
-from odf_engine.ingest.prepare import Limits
-from odf_engine.ingest.shapefile import shapefile_to_lines
+from odf_engine.ingest.prep_step import Limits
+from odf_engine.ingest.read.dbf import Column, Table
+from odf_engine.ingest.read.shapefile import shapefile_to_lines
 from tests.ingest.recorder import Recorder
 
 Files = dict[str, bytes]

@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odf_engine.errors import BadData, InvalidManifest
-from odf_engine.ingest.json_lines import (
+from odf_engine.ingest.read.json_lines import (
     JsonSource,
     array_to_lines,
     feature_lines_to_lines,
     features_to_lines,
 )
-from odf_engine.ingest.sniff import check_is_text
+from odf_engine.ingest.read.read_step import reject_binary
 from odf_engine.progress import Reporter
-from odf_engine.spark import encodings
-from odf_engine.spark.encodings import bad_bytes, encoding_of
+from odf_engine.spark import text_files
+from odf_engine.spark.text_files import bad_bytes, encoding_of
 from tests.ingest.recorder import Recorder
 
 
@@ -37,13 +37,13 @@ def test_no_data_at_all(tmp_path: Path, data: bytes, message: str) -> None:
     path = tmp_path / "a"
     path.write_bytes(data)
     with pytest.raises(BadData, match=f"a.csv: is .*{message}"):
-        check_is_text(path, "a.csv")
+        reject_binary(path, "a.csv")
     for text in (b"a,b\n<html>", b"PAR1,PAR2\n", b"BZh,PK\n"):
         path.write_bytes(text)
-        check_is_text(path, "a.csv")
+        reject_binary(path, "a.csv")
     path.write_text("<html>", encoding="utf-16")
     with pytest.raises(BadData, match="web page"):
-        check_is_text(path, "a.csv", "utf-16")
+        reject_binary(path, "a.csv", "utf-16")
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_encodings_that_are_none(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
 def test_bad_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(encodings, "_CHUNK", chunk)
+    monkeypatch.setattr(text_files, "_CHUNK", chunk)
     path = tmp_path / "a"
     path.write_bytes(b"a,b\n1,\xc3\xa9\n2," + "größe".encode("latin-1") + b"\n")
     assert str(bad_bytes(path, "a", "utf-8")) == "a: line 3: byte 0xf6 at 13 is not UTF-8 text"
@@ -158,7 +158,7 @@ def test_any_document(
     text = json.dumps({"before": before, "at": {"rows": rows}, "after": 1}, indent=indent)
     folder = tmp_path_factory.getbasetemp()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("odf_engine.ingest.json_lines._CHUNK", chunk)
+        patch.setattr("odf_engine.ingest.read.json_lines._CHUNK", chunk)
         assert [json.loads(line) for line in lines(folder, text, "at.rows")] == rows
 
 
@@ -217,8 +217,8 @@ def test_features_that_are_wrong(tmp_path: Path, line: str, message: str) -> Non
 
 
 def test_what_is_skipped_may_be_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odf_engine.ingest.json_lines._CHUNK", 1 << 12)
-    monkeypatch.setattr("odf_engine.ingest.json_lines._LARGEST", 1 << 14)
+    monkeypatch.setattr("odf_engine.ingest.read.json_lines._CHUNK", 1 << 12)
+    monkeypatch.setattr("odf_engine.ingest.read.json_lines._LARGEST", 1 << 14)
     large = json.dumps([{"x": [i, {"y": "z" * 9}]} for i in range(5000)])
     assert lines(tmp_path, f'{{"a": {large}, "b": [{{"c": 1}}], "d": {{"e": {large}}}}}', "b") == ['{"c": 1}']
     with pytest.raises(BadData, match="one value has more than"):

@@ -8,8 +8,14 @@ from urllib.parse import quote
 import pytest
 
 from odf_engine.errors import BadData, InvalidManifest, OdfError, SourceUnavailable
-from odf_engine.ingest.variables import Redacting, fill, redact, redacted_errors, secrets_of
-from odf_engine.metadata.templates import names_in
+from odf_engine.workspace.environment import (
+    RedactingReporter,
+    redact,
+    redacted_errors,
+    secret_values,
+    substitute,
+    template_variables,
+)
 from tests.ingest.recorder import Recorder
 
 SECRET = "s3cr3t/ päss\"wörd'&"
@@ -18,24 +24,24 @@ SECRET = "s3cr3t/ päss\"wörd'&"
 def test_allowed_names_are_filled_in_once() -> None:
     values = {"KEY": "a${{ env.OTHER }}b", "OTHER": "x"}
     text = "https://host/?k=${{ env.KEY }}&again=${{env.KEY}}&o=${{  env.OTHER  }}"
-    assert fill(text, values, {"KEY", "OTHER"}) == (
+    assert substitute(text, values, {"KEY", "OTHER"}) == (
         "https://host/?k=a${{ env.OTHER }}b&again=a${{ env.OTHER }}b&o=x"
     )
-    assert fill("no $VARIABLE, {{ env.KEY }}", values, {"KEY"}) == "no $VARIABLE, {{ env.KEY }}"
-    assert names_in(text) == ["KEY", "OTHER"]
+    assert substitute("no $VARIABLE, {{ env.KEY }}", values, {"KEY"}) == "no $VARIABLE, {{ env.KEY }}"
+    assert template_variables(text) == ["KEY", "OTHER"]
 
 
 def test_what_the_request_gives_comes_before_the_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODF_TEST_KEY", "own")
     text = "${{ env.ODF_TEST_KEY }}"
-    assert fill(text, {}, {"ODF_TEST_KEY"}) == "own"
-    assert fill(text, {"ODF_TEST_KEY": "given"}, {"ODF_TEST_KEY"}) == "given"
-    assert secrets_of({"ODF_TEST_KEY": "given"}, {"ODF_TEST_KEY", "ODF_TEST_ABSENT"}) == ["given"]
+    assert substitute(text, {}, {"ODF_TEST_KEY"}) == "own"
+    assert substitute(text, {"ODF_TEST_KEY": "given"}, {"ODF_TEST_KEY"}) == "given"
+    assert secret_values({"ODF_TEST_KEY": "given"}, {"ODF_TEST_KEY", "ODF_TEST_ABSENT"}) == ["given"]
 
 
 def test_a_name_that_is_not_allowed_is_not_looked_up() -> None:
     with pytest.raises(SourceUnavailable) as caught:
-        fill("${{ env.HOME }}", {"HOME": "/secret"}, {"TOKEN", "KEY"}, "com.example")
+        substitute("${{ env.HOME }}", {"HOME": "/secret"}, {"TOKEN", "KEY"}, "com.example")
     assert "HOME, which com.example may not read" in caught.value.message
     assert "odf config set allowedEnv.com.example KEY,TOKEN,HOME" in (caught.value.hint or "")
     assert "/secret" not in f"{caught.value} {caught.value.hint}"
@@ -43,7 +49,7 @@ def test_a_name_that_is_not_allowed_is_not_looked_up() -> None:
 
 def test_a_name_that_is_not_set() -> None:
     with pytest.raises(SourceUnavailable, match="ODF_TEST_ABSENT is not set"):
-        fill("${{ env.ODF_TEST_ABSENT }}", {}, {"ODF_TEST_ABSENT"})
+        substitute("${{ env.ODF_TEST_ABSENT }}", {}, {"ODF_TEST_ABSENT"})
 
 
 @pytest.mark.parametrize(
@@ -51,12 +57,12 @@ def test_a_name_that_is_not_set() -> None:
 )
 def test_other_templates_are_refused(text: str) -> None:
     with pytest.raises(InvalidManifest, match="cannot be filled in"):
-        fill(f"http://host/{text}", {"A": "1", "TOKEN": "2"}, {"A", "TOKEN"})
+        substitute(f"http://host/{text}", {"A": "1", "TOKEN": "2"}, {"A", "TOKEN"})
 
 
 def test_secrets_are_hidden_however_they_are_written() -> None:
     reporter = Recorder()
-    redacting = Redacting(reporter, [SECRET, "line one\nline two\n", "", "42"])
+    redacting = RedactingReporter(reporter, [SECRET, "line one\nline two\n", "", "42"])
     for text in (
         f"GET {SECRET}!",
         f"GET {quote(SECRET, safe='')}!",
@@ -65,13 +71,13 @@ def test_secrets_are_hidden_however_they_are_written() -> None:
         f"GET {SECRET.encode()!r}!",
         "line two of it, and 42 of 1429",
     ):
-        redacting.line(text, "warning")
+        redacting.log(text, "warning")
     texts = [text for _, text in reporter.lines]
     assert texts[:4] == ["GET ***!", "GET ***!", "GET ***!", "GET '***'!"]
     assert texts[4] == "GET b'***'!"
     assert texts[5] == "*** of it, and *** of 1429"
     redacting.phase("fetch")
-    redacting.amount(bytes=3)
+    redacting.set_amounts(bytes=3)
     assert (reporter.phases, reporter.amounts, reporter.warnings[0]) == (["fetch"], {"bytes": 3}, "GET ***!")
     reporter.cancel()
     assert redacting.cancelled

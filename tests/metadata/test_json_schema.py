@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odf_engine.metadata import model
-from odf_engine.metadata.json_schema import json_schema, manifest_schema
+from odf_engine.metadata.descriptors import json_schema, manifest_schema
 
 EXAMPLE: dict[str, Any] = {
     "kind": "DatasetSnapshot",

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from odf_engine.metadata import model, wire
-from odf_engine.metadata.wire import layout_of, shape_of, tag_of
+from odf_engine.metadata import descriptors, model
+from odf_engine.metadata.descriptors import describe_table, field_type_of, union_tag
 
 
 @dataclass
@@ -45,24 +45,24 @@ def declared(name: str) -> Any:
     union, _, member = name.partition("::")
     if not member:
         return getattr(model, union)
-    shape, _ = shape_of(getattr(model, union))
-    assert isinstance(shape, wire.Union)
-    return next(kind for kind in shape.members if tag_of(kind) == member)
+    shape, _ = field_type_of(getattr(model, union))
+    assert isinstance(shape, descriptors.UnionType)
+    return next(kind for kind in shape.members if union_tag(kind) == member)
 
 
-def text_type(shape: wire.Shape) -> str:
+def text_type(shape: descriptors.FieldType) -> str:
     match shape:
-        case wire.Vector(item):
+        case descriptors.VectorType(item):
             return f"array({text_type(item)})"
-        case wire.Number():
+        case descriptors.IntegerType():
             return "integer"
-        case wire.Flag():
+        case descriptors.BoolType():
             return "boolean"
-        case wire.Table(kind):
+        case descriptors.TableType(kind):
             return kind.__name__
-        case wire.Union(name):
+        case descriptors.UnionType(name):
             return name
-        case wire.Choice(enum) if enum is model.DatasetKind:
+        case descriptors.EnumType(enum) if enum is model.DatasetKind:
             return enum.__name__
         case _:
             return "string"
@@ -73,22 +73,22 @@ def test_every_property_is_declared_in_its_place(sections: dict[str, Section]):
     for name, section in sections.items():
         if section.members or section.values or name == "Manifest":
             continue
-        fields = layout_of(declared(name)).fields
+        fields = describe_table(declared(name)).fields
         for (key, kind, required, form), field in zip(section.properties, fields, strict=False):
             assert field.key == key, name
             assert text_type(field.shape) == re.sub(r"\[(\w+)\]\([^)]*\)", r"\1", kind), (name, key)
             needed = not field.optional or field.name in field_names_needed(declared(name))
             assert needed == required, (name, key)
             if "multihash" in form:
-                assert field.shape == wire.Blob(model.Multihash)
+                assert field.shape == descriptors.BytesType(model.Multihash)
             if "[dataset-id]" in form:
-                assert field.shape == wire.Blob(model.DatasetId)
+                assert field.shape == descriptors.BytesType(model.DatasetId)
             if "[dataset-ref]" in form:
-                assert field.shape == wire.Text(is_ref=True)
+                assert field.shape == descriptors.StringType(is_ref=True)
             if "date-time" in form:
-                assert field.shape == wire.Moment()
+                assert field.shape == descriptors.InstantType()
             if "uint64" in form:
-                assert field.shape == wire.Number("Q")
+                assert field.shape == descriptors.IntegerType("Q")
             checked += 1
         # What the specification of 0.34.1 does not name came later, and needs no value.
         assert len(fields) >= len(section.properties), name
@@ -105,10 +105,10 @@ def test_every_union_has_its_members_in_order(sections: dict[str, Section]):
     unions = {name: section.members for name, section in sections.items() if section.members}
     assert len(unions) == 11
     for name, members in unions.items():
-        shape, _ = shape_of(getattr(model, name))
-        assert isinstance(shape, wire.Union)
+        shape, _ = field_type_of(getattr(model, name))
+        assert isinstance(shape, descriptors.UnionType)
         assert shape.name == name
-        tags = [tag_of(kind) for kind in shape.members]
+        tags = [union_tag(kind) for kind in shape.members]
         expected = [member.split("::")[-1] for member in members]
         if name == "ReadStep":
             assert set(expected) == set(tags)
@@ -124,9 +124,9 @@ def test_every_enum_has_its_values_in_order(sections: dict[str, Section]):
 
 def test_numbers_of_the_wire_format():
     def members(union: Any) -> list[str | None]:
-        shape, _ = shape_of(union)
-        assert isinstance(shape, wire.Union)
-        return [tag_of(kind) for kind in shape.members]
+        shape, _ = field_type_of(union)
+        assert isinstance(shape, descriptors.UnionType)
+        return [union_tag(kind) for kind in shape.members]
 
     assert members(model.ReadStep) == [
         "Csv", "GeoJson", "EsriShapefile", "Parquet", "Json", "NdJson", "NdGeoJson",
@@ -136,11 +136,11 @@ def test_numbers_of_the_wire_format():
     assert members(model.DataType)[16:] == [
         "List", "Map", "Null", "Option", "Struct", "Time", "Timestamp", "String",
     ]  # fmt: skip
-    slots = {field.name: field.slot for field in layout_of(model.SetPollingSource).fields}
+    slots = {field.name: field.slot for field in describe_table(model.SetPollingSource).fields}
     assert slots == {"fetch": 0, "prepare": 2, "read": 3, "preprocess": 5, "merge": 7}
-    newer = {kind: layout_of(kind).fields[-1].slot for kind in (model.Csv, model.Json, model.NdJson)}
+    newer = {kind: describe_table(kind).fields[-1].slot for kind in (model.Csv, model.Json, model.NdJson)}
     assert newer == {model.Csv: 10, model.Json: 5, model.NdJson: 4}
-    assert layout_of(model.Duration).fields[0].shape == wire.Choice(model.TimeUnit, "h")
+    assert describe_table(model.Duration).fields[0].shape == descriptors.EnumType(model.TimeUnit, "h")
 
 
 def test_the_model_goes_through_msgspec():

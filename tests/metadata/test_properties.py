@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from odf_engine.errors import InvalidManifest, MalformedBlock, OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
-from odf_engine.metadata import model, wire
+from odf_engine.metadata import descriptors, model
+from odf_engine.metadata.descriptors import describe_table, field_type_of
 from odf_engine.metadata.flatbuffers import decode_block, decode_table, encode_block, encode_table
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.metadata.wire import layout_of, shape_of
 from odf_engine.metadata.yaml import (
     block_to_yaml,
     read_block_manifest,
     read_event,
     read_manifests,
     snapshot_to_yaml,
-    to_plain,
+    to_builtins,
     to_yaml,
 )
 
@@ -59,28 +59,28 @@ json_values = st.recursive(
 
 
 @cache
-def values_of(shape: wire.Shape) -> st.SearchStrategy[Any]:
+def values_of(shape: descriptors.FieldType) -> st.SearchStrategy[Any]:
     """Any value of a shape, from the declaration alone."""
     match shape:
-        case wire.Number():
+        case descriptors.IntegerType():
             return st.sampled_from([0, 1, shape.low, shape.high]) | st.integers(shape.low, shape.high)
-        case wire.Flag():
+        case descriptors.BoolType():
             return st.booleans()
-        case wire.Choice(enum):
+        case descriptors.EnumType(enum):
             return st.sampled_from(list(enum))
-        case wire.Text(is_ref):
+        case descriptors.StringType(is_ref):
             return texts | dataset_ids.map(str) if is_ref else texts
-        case wire.Json():
+        case descriptors.JsonType():
             return st.dictionaries(texts, json_values, max_size=3)
-        case wire.Blob(kind):
+        case descriptors.BytesType(kind):
             return {bytes: st.binary(max_size=9), Multihash: hashes, DatasetId: dataset_ids}[kind]
-        case wire.Moment():
+        case descriptors.InstantType():
             return moments
-        case wire.Table(kind):
+        case descriptors.TableType(kind):
             return st.deferred(lambda: tables(kind))
-        case wire.Union(_, members):
+        case descriptors.UnionType(_, members):
             return st.deferred(lambda: st.one_of([tables(kind) for kind in members]))
-        case wire.Vector(item):
+        case descriptors.VectorType(item):
             return st.lists(values_of(item), max_size=2)
 
 
@@ -88,14 +88,14 @@ def values_of(shape: wire.Shape) -> st.SearchStrategy[Any]:
 def tables(kind: type[model.Model]) -> st.SearchStrategy[Any]:
     fields = {
         field.name: st.none() | values_of(field.shape) if field.optional else values_of(field.shape)
-        for field in layout_of(kind).fields
+        for field in describe_table(kind).fields
     }
     built = st.builds(kind, **fields)
     needed = kind.NEEDS_ONE_OF
     return built.filter(lambda value: not needed or any(getattr(value, name) is not None for name in needed))
 
 
-events = values_of(shape_of(model.MetadataEvent)[0])
+events = values_of(field_type_of(model.MetadataEvent)[0])
 
 
 @FAST
@@ -106,20 +106,20 @@ def test_blocks_survive_bytes_and_yaml(block: model.MetadataBlock, version: int)
     assert read_block_manifest(block_to_yaml(block, version), "block") == (block, version)
 
 
-@pytest.mark.parametrize("kind", wire.get_args(model.MetadataEvent), ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", descriptors.get_args(model.MetadataEvent), ids=lambda kind: kind.__name__)
 @settings(FAST, max_examples=20)
 @given(data=st.data())
 def test_every_event_survives_bytes_yaml_and_json(kind: type[model.Model], data: st.DataObject):
     event = data.draw(tables(kind))
     assert decode_table(encode_table(event), model.MetadataEvent) == event
     assert read_event(to_yaml(event), "event") == event
-    as_json = json.dumps(to_plain(event))
+    as_json = json.dumps(to_builtins(event))
     if "\\ud" not in as_json:  # YAML has no surrogate pairs
         assert read_event(as_json, "event") == event
 
 
 @FAST
-@given(data_type=values_of(shape_of(model.DataType)[0]))
+@given(data_type=values_of(field_type_of(model.DataType)[0]))
 def test_data_types_survive(data_type: Any):
     schema = model.DataSchema(fields=[model.DataField(name="a", type=data_type)])
     event = model.SetDataSchema(odf_schema=schema)
@@ -141,7 +141,7 @@ def test_snapshots_survive_yaml(snapshot: model.DatasetSnapshot):
 @settings(FAST, max_examples=30)
 @given(data=st.data())
 def test_engine_messages_survive_bytes(kind: Any, data: st.DataObject):
-    message = data.draw(values_of(shape_of(kind)[0]))
+    message = data.draw(values_of(field_type_of(kind)[0]))
     assert decode_table(encode_table(message), kind) == message
 
 
@@ -176,7 +176,7 @@ def test_damaged_blocks_never_do_worse_than_malformed(shared: Path, seed: int):
         started = time.perf_counter()
         try:
             decoded = decode_block(data)
-            block_to_yaml(decoded.block, decoded.version) if good % 50 == 0 else to_plain(decoded.block)
+            block_to_yaml(decoded.block, decoded.version) if good % 50 == 0 else to_builtins(decoded.block)
             good += 1
         except MalformedBlock as error:
             assert error.message

@@ -19,7 +19,7 @@ from odf_engine.metadata.yaml import (
     read_event,
     read_manifests,
     snapshot_to_yaml,
-    to_plain,
+    to_builtins,
     to_yaml,
 )
 
@@ -109,7 +109,7 @@ def test_bytes_with_and_without_byte_order_mark_and_json_read():
     assert read_manifests(SNAPSHOT.encode(), "m.yaml") == expected
     assert read_manifests(SNAPSHOT.encode("utf-8-sig"), "m.yaml") == expected
     assert read_manifests("\n---\n" + SNAPSHOT + "---\n", "m.yaml") == expected
-    plain = {"kind": "DatasetSnapshot", "version": 1, "content": to_plain(expected[0])}
+    plain = {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(expected[0])}
     assert read_manifests(json.dumps(plain), "m.json") == expected[:1]
 
 
@@ -128,7 +128,7 @@ def test_golden_events_read_and_write_back(shared: Path):
         )
         assert encode_block(block, vector["block_version"]) == raw, vector["name"]
         if vector["schema_generation"] == "0.34.1" or "odf" in vector["name"]:
-            assert to_plain(event) == vector["event"]
+            assert to_builtins(event) == vector["event"]
         text = block_to_yaml(block, decoded.version)
         assert read_block_manifest(text, "block") == (block, decoded.version)
 
@@ -245,7 +245,7 @@ prevOffset: null
 newWatermark: 2020-01-01T12:00:00.120+02:00
 """
     event = read_event(text, "e.yaml")
-    assert to_plain(event) == {
+    assert to_builtins(event) == {
         "kind": "AddData",
         "prevCheckpoint": "f1620894b355f91b194f31c1116dcec200b68d5cfd90a3df19032829fa643bc711fcb",
         "newWatermark": "2020-01-01T10:00:00.120Z",
@@ -275,14 +275,14 @@ def test_names_since_the_renaming_of_schemas():
     old = read_event("kind: SetDataSchema\nschema: AQIDBAU=", "e")
     assert old == model.SetDataSchema(schema=b"\1\2\3\4\5")
     assert read_event("kind: SetDataSchema\nrawArrowSchema: AQIDBAU=", "e") == old
-    assert to_plain(old) == {"kind": "SetDataSchema", "schema": "AQIDBAU="}
+    assert to_builtins(old) == {"kind": "SetDataSchema", "schema": "AQIDBAU="}
     both = read_event(
         "kind: SetDataSchema\nrawArrowSchema: AQ==\nschema: {fields: [{name: a, type: {kind: bool}}]}", "e"
     )
     assert isinstance(both, model.SetDataSchema)
     assert both.schema == b"\1"
     assert both.odf_schema == model.DataSchema(fields=[model.DataField(name="a", type=model.Bool())])
-    assert to_plain(both) == {
+    assert to_builtins(both) == {
         "kind": "SetDataSchema",
         "rawArrowSchema": "AQ==",
         "schema": {"fields": [{"name": "a", "type": {"kind": "Bool"}}]},

@@ -1,7 +1,7 @@
 """Shapes of queries over random rows, and whether what is said of where their rows come from is so.
 
 Of each row that is looked at, the transaction is run again with the rows of the answer alone, which has to
-make it again, and without them, which must not (:mod:`odf_engine.provenance.checked`).
+make it again, and without them, which must not (:mod:`odf_engine.provenance.trace_check`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from odf_engine.progress import Reporter
-from odf_engine.provenance.checked import checked
-from odf_engine.provenance.step import step
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.provenance.step import trace_back
+from odf_engine.provenance.trace_check import check_trace
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 
 A, R, CF, CT = 0, 1, 2, 3
@@ -161,9 +161,9 @@ class Shapes:
         found: list[str] = []
         exact = 0
         for offset in sorted(self.random.sample(range(count), min(rows, count))):
-            steps = step(self.deriving.workspace, entry, [(offset, offset)], runtime, Reporter())
+            steps = trace_back(self.deriving.workspace, entry, [(offset, offset)], runtime, Reporter())
             exact += all(each.exact for each in steps)
-            said = checked(self.deriving.workspace, entry, steps, self.deriving.engine, Reporter())
+            said = check_trace(self.deriving.workspace, entry, steps, self.deriving.engine, Reporter())
             feeds = [(alias, runs) for each in steps for alias, _, runs in each.feeds]
             found += [f"{entry.alias} {offset} {feeds}: {line}" for line in said
                       if not line.startswith("yes: ")]  # fmt: skip

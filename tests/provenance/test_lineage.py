@@ -6,23 +6,26 @@ import pyarrow as pa
 import pytest
 
 from odf_engine.progress import Reporter
-from odf_engine.provenance.step import StepOf, step
-from odf_engine.provenance.step_folding import Folding
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.workspace.traced import Run
+from odf_engine.provenance.model import OffsetRange, OffsetSet
+from odf_engine.provenance.step import TransactionTrace, trace_back
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.workspace import DatasetEntry
 from tests.transform.deriving import Deriving
 
 A, R, CF, CT = 0, 1, 2, 3
 
 
-def asked(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry, *runs: Run) -> list[StepOf]:
+def asked(
+    deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry, *runs: OffsetRange
+) -> list[TransactionTrace]:
     """What made rows."""
-    return step(deriving.workspace, entry, list(runs), runtime, Reporter())
+    return trace_back(deriving.workspace, entry, list(runs), runtime, Reporter())
 
 
-def exactly(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry, *runs: Run) -> list[list[Run]]:
+def exactly(
+    deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry, *runs: OffsetRange
+) -> list[list[OffsetRange]]:
     """The rows of each input that made rows of one transaction, which is to be exact."""
     (found,) = asked(deriving, runtime, entry, *runs)
     assert found.exact, found.reason
@@ -142,7 +145,7 @@ def test_what_is_not_followed_is_larger(
 
 
 def test_offsets_fold_into_runs() -> None:
-    folding = Folding()
+    folding = OffsetSet()
     folding.add(pa.array([5, 3, 4, 9, 3], pa.int64()))
     folding.add_runs([(10, 12), (0, 1)])
     folding.add(pa.array([2], pa.int64()))

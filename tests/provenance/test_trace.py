@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from odf_engine.progress import Reporter
-from odf_engine.provenance.checked import checked
-from odf_engine.provenance.step import StepOf
+from odf_engine.provenance.step import TransactionTrace
 from odf_engine.provenance.trace import Tracer
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform.sandbox import Sandbox
-from odf_engine.workspace.workspace import ORIGIN_FILE, DatasetEntry, Workspace
+from odf_engine.provenance.trace_check import check_trace
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.sandbox import Sandbox
+from odf_engine.workspace.dataset_folders import ORIGIN_FILE
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving
 
 R, CF, CT = 1, 2, 3
@@ -151,7 +153,7 @@ def test_queries_of_somebody_else(
     tracer = Tracing(copied, runtime).tracer
     step = tracer.trace(made, [(3, 3)], depth=1)
     assert (step.exact, [each.runs for each in step.feeds], shut_in) == (True, [[(1, 2)]], ["asked"])
-    assert tracer.check(made, step)[0].startswith("yes: ") and len(shut_in) > 1
+    assert tracer.check_newest_step(made, step)[0].startswith("yes: ") and len(shut_in) > 1
 
 
 def test_an_answer_that_is_wrong_is_found(
@@ -159,16 +161,16 @@ def test_an_answer_that_is_wrong_is_found(
 ) -> None:
     tracer = Tracing(deriving, runtime).tracer
     step = tracer.trace(made, [(4, 4)], depth=1)
-    assert [line.partition(":")[0] for line in tracer.check(made, step)] == ["yes", "yes"]
+    assert [line.partition(":")[0] for line in tracer.check_newest_step(made, step)] == ["yes", "yes"]
     (block,) = step.made
-    wrong = StepOf(
+    wrong = TransactionTrace(
         block.block, block.sequence_number, made.dataset.state().system_time, [(4, 4)], block.query,
         block.engine, True, None, [("doubled", step.feeds[0].dataset, [(1, 2)]), ("other", "", [])], [],
     )  # fmt: skip
-    said = checked(deriving.workspace, made, [wrong], deriving.engine, Reporter())
+    said = check_trace(deriving.workspace, made, [wrong], deriving.engine, Reporter())
     assert said == [
         "no: run again with these rows alone, the query makes something else",
         "no: run again without them, the query makes the same",
     ]
     root = tracer.trace(deriving.workspace.resolve("input"), [(0, 0)])
-    assert tracer.check(deriving.workspace.resolve("input"), root)[0].startswith("not checked: ")
+    assert tracer.check_newest_step(deriving.workspace.resolve("input"), root)[0].startswith("not checked: ")

@@ -13,15 +13,21 @@ from odf_engine.errors import BadData, Unsupported
 from odf_engine.metadata.model import ExecuteTransform, OffsetInterval, TransformRequest
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform.contract import Derived
-from odf_engine.transform.engine_server import EngineServer
-from odf_engine.transform.grpc_documents import Derivation, DerivedFrom, encode
-from odf_engine.transform.grpc_engine import GrpcEngine
-from odf_engine.transform.grpc_wire import OWN_SERVICE, PROVENANCE, wrap
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.contract import RowProvenance
+from odf_engine.transform.engines.grpc_client import GrpcEngine
+from odf_engine.transform.engines.grpc_messages import (
+    OWN_SERVICE,
+    PROVENANCE,
+    Derivation,
+    DerivedFrom,
+    encode,
+    wrap,
+)
+from odf_engine.transform.engines.grpc_server import EngineServer
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.transform.run import make_request
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 
 CF, CT = 2, 3
@@ -42,7 +48,7 @@ def request_of(deriving: Deriving, entry: DatasetEntry, folder: Path) -> Transfo
     return make_request(transaction, folder, folder / "data", Timestamp.now())
 
 
-def runs(derived: Derived) -> dict[str, list[tuple[int, int]]]:
+def runs(derived: RowProvenance) -> dict[str, list[tuple[int, int]]]:
     return {alias: [(each.start, each.end) for each in rows] for alias, rows in derived.feeds}
 
 

@@ -31,10 +31,17 @@ from odf_engine.metadata.model import (
     Url,
 )
 from odf_engine.progress import Reporter
-from odf_engine.provenance.shortened import MOST_RUNS, merged, shortened
+from odf_engine.provenance.model import (
+    MAX_TRACE_RANGES,
+    InputRows,
+    RowSource,
+    TraceStep,
+    merge_nearest_ranges,
+    truncate_trace,
+)
 from odf_engine.provenance.trace import Tracer
-from odf_engine.workspace.traced import Feed, Source, Step
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving
 
 R, CF, CT = 1, 2, 3
@@ -54,7 +61,7 @@ class Rooted(Deriving):
                 for each in events]  # fmt: skip
         super().commit(entry, told, *more, **named)
 
-    def trace(self, entry: DatasetEntry, *runs: tuple[int, int], column: str | None = None) -> Step:
+    def trace(self, entry: DatasetEntry, *runs: tuple[int, int], column: str | None = None) -> TraceStep:
         return Tracer(self.workspace, cast("Any", None), Reporter()).trace(entry, runs, column)
 
 
@@ -195,16 +202,23 @@ def test_rows_and_columns_that_are_not_there(rooted: Rooted) -> None:
 
 def test_answers_of_a_size_that_can_be_sent() -> None:
     scattered = [(at * 10, at * 10 + (at % 3)) for at in range(30_000)]
-    assert merged([(0, 1), (4, 4), (6, 9), (20, 20)], 2) == [(0, 9), (20, 20)]
-    assert merged([(0, 1), (4, 4)], 2) == [(0, 1), (4, 4)]
-    source = Source("block", "push", "x", "", "", "", [], [(0, 0)])
-    root = Step("b", "b", "root", scattered, 60_000, sources=[source] * 1_500)
-    step = shortened(
-        Step("a", "a", "derivative", [(0, 0)], 1, feeds=[Feed("b", "b", "b", scattered, 60_000, step=root)])
+    assert merge_nearest_ranges([(0, 1), (4, 4), (6, 9), (20, 20)], 2) == [(0, 9), (20, 20)]
+    assert merge_nearest_ranges([(0, 1), (4, 4)], 2) == [(0, 1), (4, 4)]
+    source = RowSource("block", "push", "x", "", "", "", [], [(0, 0)])
+    root = TraceStep("b", "b", "root", scattered, 60_000, sources=[source] * 1_500)
+    step = truncate_trace(
+        TraceStep(
+            "a",
+            "a",
+            "derivative",
+            [(0, 0)],
+            1,
+            feeds=[InputRows("b", "b", "b", scattered, 60_000, step=root)],
+        )
     )
     (feed,) = step.feeds
-    assert len(feed.runs) <= MOST_RUNS and feed.rows == 60_000
+    assert len(feed.runs) <= MAX_TRACE_RANGES and feed.rows == 60_000
     assert not step.exact and "others lie between them" in str(step.reason)
     assert feed.step is not None and (feed.step.exact, len(feed.step.sources)) == (True, 1_000)
     assert feed.step.how == ["500 older blocks with some of the rows are left out here"]
-    assert shortened(step) == step
+    assert truncate_trace(step) == step

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
 from tests.provenance.shapes import SHAPES, Shapes
 from tests.transform.deriving import Deriving

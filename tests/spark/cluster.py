@@ -12,9 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from odf_engine.spark.java import find_java
-from odf_engine.spark.launch import class_path, spark_home
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.jvm import class_path, find_java, spark_home
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 
 SECONDS: Final = 300.0
 """How long a process of the cluster may take to come up."""

@@ -15,7 +15,7 @@ from odf_engine.progress import Reporter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.runtime.session import SparkRuntime
 
 Rows = list[dict[str, Any]]
 
@@ -29,7 +29,7 @@ def session(runtime: SparkRuntime) -> SparkSession:
 @pytest.fixture
 def rows() -> Callable[[DataFrame], Rows]:
     """All rows of a frame, the way they leave Spark."""
-    from odf_engine.spark.frames import arrow_batches
+    from odf_engine.spark.arrow_batches import arrow_batches
 
     def take(frame: DataFrame) -> Rows:
         return [row for batch in arrow_batches(frame, Reporter())[1] for row in batch.to_pylist()]

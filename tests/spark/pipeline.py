@@ -26,19 +26,20 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from odf_engine.data.digest import LogicalHasher
 from odf_engine.data.slices import read_batches
 from odf_engine.errors import OdfError
-from odf_engine.ingest.poll import pull
+from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import ExecuteTransform
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
+from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.run import transform
-from odf_engine.transform.spark_engine import SparkEngine
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.bench.common import COLUMNS, make_csv
 
 if TYPE_CHECKING:
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.runtime.session import SparkRuntime
 
 SCHEMA: Final = ", ".join(f'"{column}"' for column in COLUMNS)
 ROOT: Final = """\
@@ -100,7 +101,7 @@ class Place(msgspec.Struct):
 
     Attributes:
         scratch: for Spark's log and temporary files; on a cluster the executors see it.
-        options: of :class:`odf_engine.spark.settings.SparkOptions`.
+        options: of :class:`odf_engine.spark.runtime.spark_conf.SparkOptions`.
     """
 
     scratch: str
@@ -292,8 +293,8 @@ def _executors(runtime: SparkRuntime) -> list[Any]:
 
 def run(place: Place, jobs: Sequence[Job]) -> Iterator[Done]:
     """Does jobs, one after the other, with a Spark of its own."""
-    from odf_engine.spark.session import SparkRuntime
-    from odf_engine.spark.settings import SparkOptions
+    from odf_engine.spark.runtime.session import SparkRuntime
+    from odf_engine.spark.runtime.spark_conf import SparkOptions
 
     scratch = Path(place.scratch)
     runtime = SparkRuntime(

@@ -10,10 +10,10 @@ import pytest
 
 from odf_engine.errors import Unsupported
 from odf_engine.progress import Reporter
-from odf_engine.spark import cluster as clusters
-from odf_engine.spark.frames import arrow_batches
-from odf_engine.spark.launch import SparkFailed
-from odf_engine.transform.streaming import plain_folder
+from odf_engine.spark.arrow_batches import arrow_batches
+from odf_engine.spark.runtime import spark_conf as clusters
+from odf_engine.spark.runtime.jvm import SparkFailed
+from odf_engine.transform.engines.stateful_transaction import safe_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,7 +35,7 @@ def test_executors_that_do_not_see_the_workspace(
 ) -> None:
     clusters.check_executors(session, tmp_path, tmp_path)
     assert list(tmp_path.iterdir()) == []
-    monkeypatch.setattr("odf_engine.spark.text.spark_path", lambda path: f"{path}-elsewhere")
+    monkeypatch.setattr("odf_engine.spark.text_files.spark_path", lambda path: f"{path}-elsewhere")
     with pytest.raises(SparkFailed, match=f"an executor cannot read and write in {tmp_path}") as caught:
         clusters.check_executors(session, tmp_path, tmp_path)
     assert "all machines of the cluster share" in str(caught.value.hint)
@@ -43,12 +43,12 @@ def test_executors_that_do_not_see_the_workspace(
 
 def test_paths_that_a_cluster_cannot_use(tmp_path: Path) -> None:
     odd = tmp_path / "a [b]"
-    assert plain_folder(tmp_path, "spark://host:7077") == tmp_path
-    elsewhere = plain_folder(odd, "spark://127.0.0.1:7077")
+    assert safe_folder(tmp_path, "spark://host:7077") == tmp_path
+    elsewhere = safe_folder(odd, "spark://127.0.0.1:7077")
     elsewhere.rmdir()
     assert elsewhere != odd
     with pytest.raises(Unsupported, match="on a cluster, a query with state needs a workspace whose path"):
-        plain_folder(odd, "spark://host:7077")
+        safe_folder(odd, "spark://host:7077")
 
 
 def test_a_file_that_is_not_seen(session: SparkSession, tmp_path: Path) -> None:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odf_engine.metadata.model import SqlQueryStep
-from odf_engine.spark.confinement import _ALLOWED, _nodes, _walker, check_analysed, check_confined
 from odf_engine.spark.errors import QueryError
-from odf_engine.spark.query import run_query
+from odf_engine.spark.user_query import _ALLOWED, _nodes, _walker, check_analysed, check_confined, run_query
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -7,9 +7,8 @@ import pytest
 from odf_engine.errors import BadData, Cancelled
 from odf_engine.progress import Reporter
 from odf_engine.spark import errors
-from odf_engine.spark.causes import Cause, Fragment
-from odf_engine.spark.errors import clean, explain, translated
-from odf_engine.spark.launch import SparkFailed
+from odf_engine.spark.errors import JavaThrowable, QueryFragment, clean_message, explain, translate_errors
+from odf_engine.spark.runtime.jvm import SparkFailed
 
 
 @pytest.mark.parametrize(
@@ -35,11 +34,11 @@ from odf_engine.spark.launch import SparkFailed
     ],
 )
 def test_clean(message: str, plain: str) -> None:
-    assert clean(message) == plain
+    assert clean_message(message) == plain
 
 
-def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: Cause) -> Exception:
-    monkeypatch.setattr(errors, "causes_of", lambda error: list(causes))
+def with_causes(monkeypatch: pytest.MonkeyPatch, *causes: JavaThrowable) -> Exception:
+    monkeypatch.setattr(errors, "throwable_chain", lambda error: list(causes))
     return explain(EOFError())
 
 
@@ -50,28 +49,28 @@ def test_a_process_that_is_gone() -> None:
 
 
 def test_memory_and_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    aborted = Cause(
+    aborted = JavaThrowable(
         "org.apache.spark.SparkException", "Job aborted due to stage failure: Task 0 in stage 3.0"
     )
-    memory = Cause("java.lang.OutOfMemoryError", "Java heap space")
+    memory = JavaThrowable("java.lang.OutOfMemoryError", "Java heap space")
     error = with_causes(monkeypatch, aborted, memory)
     assert isinstance(error, SparkFailed)
     assert error.message == "Spark ran out of memory"
     assert "driverMemory" in str(error.hint)
     killed = "Lost task 0.3 (TID 3) (host executor 4): ExecutorLostFailure (executor 4 exited caused by one "
     killed += "of the running tasks) Reason: Command exited with code 52"
-    error = with_causes(monkeypatch, Cause("org.apache.spark.SparkException", killed))
+    error = with_causes(monkeypatch, JavaThrowable("org.apache.spark.SparkException", killed))
     assert "an executor of the cluster ran out of memory" in str(error)
-    full = with_causes(monkeypatch, aborted, Cause("java.io.IOException", "No space left on device"))
+    full = with_causes(monkeypatch, aborted, JavaThrowable("java.io.IOException", "No space left on device"))
     assert isinstance(full, SparkFailed)
     assert full.message == "the disk is full"
 
 
 def test_the_deepest_known_cause_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    reading = Cause(
+    reading = JavaThrowable(
         "org.apache.spark.SparkException", "…", "FAILED_READ_FILE.NO_HINT", "KD001", {"path": "file:/x"}
     )
-    record = Cause(
+    record = JavaThrowable(
         "org.apache.spark.SparkException", "…", "MALFORMED_CSV_RECORD", "KD000", {"badRecord": "1,2,3"}
     )
     error = with_causes(monkeypatch, reading, record)
@@ -81,18 +80,18 @@ def test_the_deepest_known_cause_counts(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_what_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     error = with_causes(
-        monkeypatch, Cause("com.example.Odd", "[ODD] something odd. SQLSTATE: XX000\nat com.example")
+        monkeypatch, JavaThrowable("com.example.Odd", "[ODD] something odd. SQLSTATE: XX000\nat com.example")
     )
     assert isinstance(error, SparkFailed)
     assert error.message == "Spark failed: something odd"
-    assert with_causes(monkeypatch, Cause("com.example.Odd", "")).args == ("Spark failed: Odd",)
+    assert with_causes(monkeypatch, JavaThrowable("com.example.Odd", "")).args == ("Spark failed: Odd",)
     assert "died" in str(with_causes(monkeypatch))
 
 
 def test_long_values_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    cause = Cause(
+    cause = JavaThrowable(
         "org.apache.spark.SparkNumberFormatException", "…", "CAST_INVALID_INPUT", "22018",
-        {"expression": "'" + "x" * 1000 + "'", "targetType": '"INT"'}, Fragment("CAST(a AS INT)", 1, 8),
+        {"expression": "'" + "x" * 1000 + "'", "targetType": '"INT"'}, QueryFragment("CAST(a AS INT)", 1, 8),
     )  # fmt: skip
     error = with_causes(monkeypatch, cause)
     assert isinstance(error, BadData)
@@ -102,7 +101,7 @@ def test_long_values_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_after_cancel_whatever_happened_is_cancelled() -> None:
     reporter = Reporter()
     reporter.cancel()
-    with pytest.raises(Cancelled), translated(reporter):
+    with pytest.raises(Cancelled), translate_errors(reporter):
         raise EOFError
-    with pytest.raises(SparkFailed), translated(Reporter()):
+    with pytest.raises(SparkFailed), translate_errors(Reporter()):
         raise EOFError

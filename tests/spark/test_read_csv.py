@@ -14,8 +14,7 @@ import pytest
 from odf_engine.data.ddl import UUID
 from odf_engine.errors import BadData, InvalidManifest, InvalidSchema
 from odf_engine.metadata.model import Csv
-from odf_engine.spark import casts
-from odf_engine.spark import text as text_files
+from odf_engine.spark import sql_types, text_files
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_csv
 
@@ -66,7 +65,7 @@ def test_quoted_line_ends_over_many_parts_of_a_file(csv: Reader) -> None:
     count = 40_000
     data = "a,b\n" + "".join(f'{i},"l{i}\n,""x"" {i}"\n' for i in range(count))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(text_files, "_CHUNK", 1 << 16)
+        patch.setattr(text_files, "_READ_SIZE", 1 << 16)
         found = csv(data, AB, header=True)
     assert pairs(found) == [(i, f'l{i}\n,"x" {i}') for i in range(count)]
 
@@ -222,7 +221,7 @@ WRONG = [
 def test_values_that_do_not_fit(session: SparkSession, rows: Callable[[DataFrame], Any]) -> None:
     # Without a file, which would mean a job for each.
     held = session.sql("SELECT " + ", ".join(f"'{each[1]}' AS c{at}" for at, each in enumerate(WRONG)))
-    frame = casts.declared(held, columns([kind for kind, _, _ in WRONG]), casts.Formats())
+    frame = sql_types.cast_to_schema(held, columns([kind for kind, _, _ in WRONG]), sql_types.Formats())
     for at, (_, text, wanted) in enumerate(WRONG):
         with pytest.raises(
             RejectedRow, match=f"column `c{at}` has the value '{text}', which is not an? {wanted}"

@@ -19,7 +19,7 @@ from odf_engine.metadata.model import NdJson
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow
 from odf_engine.spark.readers import read_json
-from odf_engine.spark.scans import JsonScan
+from odf_engine.spark.text_files import JsonScan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -137,7 +137,7 @@ def test_names_in_another_case(
     )
     file, lines = tmp_path / "x.json", []
     reporter = Reporter()
-    reporter.line = lambda text, level="info": lines.append(text)  # type: ignore[method-assign]
+    reporter.log = lambda text, level="info": lines.append(text)  # type: ignore[method-assign]
     file.write_text('{"ID":1,"GRÖSSE":"x","at":[{"LAT":7,"lon":1}]}\n{"ID":2,"at":[null,{},{"LAT":8}]}\n')
     frame = read_json(session, file, NdJson(), schema, scratch=tmp_path, name="x", reporter=reporter)
     assert rows(frame) == [
@@ -252,7 +252,7 @@ def test_cancelled_while_it_infers(session: SparkSession, tmp_path: Path) -> Non
     class Deaf(Reporter):
         """Hears of the wish to stop by its hooks alone."""
 
-        def check(self) -> None:
+        def raise_if_cancelled(self) -> None:
             pass
 
     file = tmp_path / "x.json"

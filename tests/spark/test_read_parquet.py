@@ -14,10 +14,10 @@ import pytest
 
 from odf_engine.errors import BadData, InvalidSchema
 from odf_engine.progress import Reporter
-from odf_engine.spark import parquet as parquet_files
+from odf_engine.spark import readers as parquet_files
 from odf_engine.spark.errors import RejectedRow
-from odf_engine.spark.launch import SparkFailed
 from odf_engine.spark.readers import read_parquet
+from odf_engine.spark.runtime.jvm import SparkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -134,10 +134,10 @@ def test_large_row_groups_are_divided(
     file = tmp_path / "x.parquet"
     ids = pa.array(range(20_000))
     pq.write_table(pa.table({"id": ids, "t": ids.cast(pa.timestamp("ns"))}), file)
-    monkeypatch.setattr(parquet_files, "_LARGEST_PIECE", 1 << 18)
+    monkeypatch.setattr(parquet_files, "_MAX_PIECE", 1 << 18)
     monkeypatch.setattr(parquet_files, "_PIECE", 1 << 15)
     monkeypatch.setattr(parquet_files, "_BATCH_ROWS", 2048)
-    copy, _ = parquet_files.prepare(file, tmp_path, "x", Reporter())
+    copy, _ = parquet_files.prepare_parquet_file(file, tmp_path, "x", Reporter())
     assert pq.read_metadata(copy).num_row_groups > 5
     frame = read_parquet(session, file, None, scratch=tmp_path)
     assert frame.schema.simpleString() == "struct<id:bigint,t:timestamp>"

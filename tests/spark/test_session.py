@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from odf_engine.errors import UsageError
-from odf_engine.spark.java import find_java
-from odf_engine.spark.settings import FIXED, XML_FLAGS, SparkOptions, is_local, spark_settings
+from odf_engine.spark.runtime.jvm import XML_FLAGS, find_java
+from odf_engine.spark.runtime.spark_conf import FIXED, SparkOptions, is_local, spark_settings
 
 if TYPE_CHECKING:
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.runtime.session import SparkRuntime
 
 ROOT = Path(__file__).resolve().parents[2]
 TOOLS = ("chmod", "sh", "ls", "mkdir")
@@ -28,11 +28,11 @@ TOOLS = ("chmod", "sh", "ls", "mkdir")
 LIFE = """
 import json, os, sys, threading, time
 from pathlib import Path
-from odf_engine.spark.frames import arrow_batches
+from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.progress import Reporter
-from odf_engine.spark.launch import SparkFailed
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.jvm import SparkFailed
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 
 folder, said = Path(sys.argv[1]), {}
 path = list(sys.path)
@@ -76,8 +76,8 @@ print(json.dumps(said))
 ORPHAN = """
 import json, sys, time
 from pathlib import Path
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.spark.settings import SparkOptions
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 
 folder = Path(sys.argv[1])
 options = SparkOptions(master="local[1]", driver_memory="512m", java=sys.argv[2])
@@ -149,16 +149,16 @@ def breaks_with_archive(tmp_path: Path) -> Path:
 
 
 def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from odf_engine.spark import archive
+    from odf_engine.spark.runtime import class_data_archive
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.delenv("ODF_SPARK_ARCHIVE", raising=False)
     java = find_java(str(breaks_with_archive(tmp_path)))
-    made = tmp_path / archive.path_for(java).name
+    made = tmp_path / class_data_archive.path_for(java).name
     made.write_bytes(b"this is no archive")
-    archive.folder().mkdir(parents=True)
-    archive.publish(java, made)
+    class_data_archive.folder().mkdir(parents=True)
+    class_data_archive.publish(java, made)
     folder = tmp_path / "odf"
     folder.mkdir()
     process = subprocess.Popen(
@@ -168,7 +168,7 @@ def test_a_broken_archive_and_a_parent_that_dies(tmp_path: Path, monkeypatch: py
     said: dict[str, Any] = json.loads(process.stdout.readline())
     java_process = int(said["pid"])
     assert "without class-data archive" in said["detail"]
-    assert archive.find(java) is None
+    assert class_data_archive.find(java) is None
     assert (tmp_path / "starts").read_text() == "start\n" * 2
 
     process.send_signal(signal.SIGKILL)
@@ -189,7 +189,7 @@ def _runs(pid: int) -> bool:
 
 
 def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
-    from odf_engine.spark.session import _own_folder
+    from odf_engine.spark.runtime.session import _own_folder
 
     dead, mine = tmp_path / "run-999999999-x", tmp_path / f"run-{os.getpid()}-x"
     (dead / "local").mkdir(parents=True)
@@ -199,7 +199,7 @@ def test_folders_of_processes_that_died_are_cleared(tmp_path: Path) -> None:
 
 
 def test_socket_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from odf_engine.spark.session import _socket_folder
+    from odf_engine.spark.runtime.session import _socket_folder
 
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     short = Path(tempfile.mkdtemp(dir="/tmp"))
@@ -214,7 +214,7 @@ def test_socket_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def another(options: SparkOptions, folder: Path) -> SparkRuntime:
-    from odf_engine.spark.session import SparkRuntime
+    from odf_engine.spark.runtime.session import SparkRuntime
 
     return SparkRuntime(options, folder / "spark.log", folder)
 
@@ -279,8 +279,8 @@ def test_memory_that_is_none(runtime: SparkRuntime, tmp_path: Path, memory: str)
 
 def test_memory_that_is_too_little(runtime: SparkRuntime, tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from odf_engine.spark.session import SparkRuntime;"
-        "from odf_engine.spark.settings import SparkOptions; folder = Path(sys.argv[1])\n"
+        "import sys; from pathlib import Path; from odf_engine.spark.runtime.session import SparkRuntime;"
+        "from odf_engine.spark.runtime.spark_conf import SparkOptions; folder = Path(sys.argv[1])\n"
         "try: SparkRuntime(SparkOptions(driver_memory='300m'), folder / 'spark.log', folder).start()\n"
         "except Exception as error: print(type(error).__name__, error, error.hint)"
     )

@@ -9,17 +9,17 @@ import pytest
 
 from odf_engine.errors import Conflict, MalformedBlock, NotFound
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
-from odf_engine.storage.refs import LocalRefs
+from odf_engine.storage.refs import RefStore
 
 ONE, TWO = Multihash.sha3_256(b"1"), Multihash.sha3_256(b"2")
 
 
 @pytest.fixture
-def refs(tmp_path: Path) -> LocalRefs:
-    return LocalRefs(tmp_path / "refs")
+def refs(tmp_path: Path) -> RefStore:
+    return RefStore(tmp_path / "refs")
 
 
-def test_swap(refs: LocalRefs) -> None:
+def test_swap(refs: RefStore) -> None:
     assert refs.get("head") is None
     refs.compare_and_set("head", None, ONE)
     assert refs.get("head") == ONE
@@ -29,7 +29,7 @@ def test_swap(refs: LocalRefs) -> None:
 
 
 @pytest.mark.parametrize("expected", [None, TWO])
-def test_a_reference_that_was_moved_stays(refs: LocalRefs, expected: Multihash | None) -> None:
+def test_a_reference_that_was_moved_stays(refs: RefStore, expected: Multihash | None) -> None:
     refs.compare_and_set("head", None, ONE)
     with pytest.raises(Conflict):
         refs.compare_and_set("head", expected, TWO)
@@ -40,15 +40,15 @@ def test_a_reference_that_was_moved_stays(refs: LocalRefs, expected: Multihash |
     "text",
     [f"{ONE}\n", f" \t{ONE}\r\n", base58btc_encode(bytes(ONE)), "F" + str(ONE)[1:].upper()],
 )
-def test_what_others_write(refs: LocalRefs, text: str) -> None:
+def test_what_others_write(refs: RefStore, text: str) -> None:
     refs.folder.mkdir()
     (refs.folder / "head").write_text(text)
     assert refs.get("head") == ONE
-    assert refs.text("head") == text.strip()
+    assert refs.read("head") == text.strip()
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"f1620", b"\xff\xfe", b"f" * 100_000])
-def test_what_is_no_reference(refs: LocalRefs, content: bytes) -> None:
+def test_what_is_no_reference(refs: RefStore, content: bytes) -> None:
     refs.folder.mkdir()
     (refs.folder / "head").write_bytes(content)
     with pytest.raises(MalformedBlock) as caught:
@@ -56,7 +56,7 @@ def test_what_is_no_reference(refs: LocalRefs, content: bytes) -> None:
     assert caught.value.where == str(refs.folder / "head")
 
 
-def test_only_one_of_many_wins(refs: LocalRefs, tmp_path: Path) -> None:
+def test_only_one_of_many_wins(refs: RefStore, tmp_path: Path) -> None:
     refs.compare_and_set("head", None, ONE)
     won: list[Multihash] = []
     start = threading.Barrier(8)
@@ -65,7 +65,7 @@ def test_only_one_of_many_wins(refs: LocalRefs, tmp_path: Path) -> None:
         mine = Multihash.sha3_256(bytes([number]))
         start.wait()
         try:
-            LocalRefs(tmp_path / "refs").compare_and_set("head", ONE, mine)
+            RefStore(tmp_path / "refs").compare_and_set("head", ONE, mine)
         except Conflict:
             return
         won.append(mine)
@@ -79,10 +79,10 @@ def test_only_one_of_many_wins(refs: LocalRefs, tmp_path: Path) -> None:
 
 
 def test_the_lock_may_be_entered_again_and_keeps_others_out(
-    refs: LocalRefs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    refs: RefStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("odf_engine.storage.refs._LOCK_SECONDS", 0.05)
-    other = LocalRefs(tmp_path / "refs")
+    other = RefStore(tmp_path / "refs")
     with refs.locked():
         with refs.locked():
             pass
@@ -92,7 +92,7 @@ def test_the_lock_may_be_entered_again_and_keeps_others_out(
     other.compare_and_set("head", ONE, TWO)
 
 
-def test_a_reference_that_cannot_be_read(refs: LocalRefs) -> None:
+def test_a_reference_that_cannot_be_read(refs: RefStore) -> None:
     (refs.folder / "head").mkdir(parents=True)
     with pytest.raises(NotFound, match="cannot be read"):
         refs.get("head")

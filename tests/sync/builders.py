@@ -11,11 +11,11 @@ from unittest import mock
 
 import pyarrow as pa
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash, base58btc_encode
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import encode_block
 from odf_engine.metadata.model import (
     DEFAULT_VOCABULARY,
@@ -37,7 +37,8 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 START = Timestamp.parse("2024-05-01T00:00:00Z")
 SCHEMA = slice_schema(pa.schema([("city", pa.string()), ("people", pa.int64())]), DEFAULT_VOCABULARY)

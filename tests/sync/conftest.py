@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access
-from odf_engine.workspace.credentials import Credentials
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.file_server import FileServer, serving
 
@@ -28,9 +27,9 @@ def there(tmp_path: Path) -> Workspace:
 
 
 @pytest.fixture
-def access(here: Workspace) -> Access:
+def access(here: Workspace) -> RemoteAccess:
     """How the workspace here speaks with other places."""
-    return Access(here.config, Credentials(here.odf), Reporter())
+    return RemoteAccess(here.config, Credentials(here.odf), Reporter())
 
 
 @pytest.fixture

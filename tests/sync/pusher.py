@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 from odf_engine.errors import OdfError
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access, open_remote
+from odf_engine.sync import open_remote
 from odf_engine.sync.push import push
-from odf_engine.workspace.credentials import Credentials
 from odf_engine.workspace.workspace import Workspace
 
 _PROJECT = Path(__file__).parents[2]
@@ -55,7 +55,7 @@ def main() -> None:
     """Pushes."""
     workspace = Workspace(Path(sys.argv[1]))
     (entry,) = workspace.datasets()
-    access = Access(workspace.config, Credentials(workspace.odf), Reporter())
+    access = RemoteAccess(workspace.config, Credentials(workspace.odf), Reporter())
     remote = open_remote(sys.argv[2], access)
     remote.head()  # whatever has to be loaded is loaded now
     print("ready", flush=True)

@@ -10,10 +10,10 @@ from typing import Any
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.flatbuffers import decode_block
 from odf_engine.progress import Reporter
-from odf_engine.sync.folder import FolderRemote
-from odf_engine.sync.push import Pushed, push
-from odf_engine.sync.remote import MOST_BLOCK_BYTES, ObjectFile, RemoteDataset
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.sync.push import PushResult, push
+from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile, RemoteDataset
+from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.workspace.dataset_summary import DatasetEntry
 
 
 class Watching(Reporter):
@@ -29,12 +29,12 @@ class Watching(Reporter):
     def phase(self, name: str) -> None:
         self.phases.append(name)
 
-    def amount(self, **amounts: Any) -> None:
+    def set_amounts(self, **amounts: Any) -> None:
         self.amounts.update({name: value for name, value in amounts.items() if value is not None})
         if self.cancel_at is not None and self.amounts.get("bytes", 0) >= self.cancel_at:
             self.cancel()
 
-    def line(self, text: str, level: str = "info") -> None:
+    def log(self, text: str, level: str = "info") -> None:
         self.lines.append(text)
 
 
@@ -45,7 +45,7 @@ def send(
     *,
     force: bool = False,
     parallel: int = 3,
-) -> Pushed:
+) -> PushResult:
     """Pushes."""
     return push(entry, remote, reporter or Reporter(), force=force, parallel=parallel)
 
@@ -66,7 +66,7 @@ def read_whole(remote: RemoteDataset, known: Sequence[str] = ()) -> list[str]:
     while at is not None:
         if str(at) in known:
             return [*found, *known[known.index(str(at)) :]]
-        data = remote.read("blocks", at, MOST_BLOCK_BYTES)
+        data = remote.read("blocks", at, MAX_BLOCK_BYTES)
         assert Multihash.sha3_256(data) == at
         block = decode_block(data).block
         event: Any = block.event

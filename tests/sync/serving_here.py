@@ -12,9 +12,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from odf_engine.sync.serving import Serving
-from odf_engine.sync.serving_front import SILENT, Front
-from odf_engine.sync.serving_gate import Gate
+from odf_engine.sync.server.__main__ import ConnectionLimiter
+from odf_engine.sync.server.request_router import SILENT, RequestRouter
+from odf_engine.sync.server.service import DatasetService
 from odf_engine.workspace.workspace import Workspace
 
 
@@ -29,7 +29,7 @@ class Running:
         failures: what should not have happened; a test ends with an error where there is one.
     """
 
-    def __init__(self, serving: Serving, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, serving: DatasetService, tls: ssl.SSLContext | None = None) -> None:
         self.serving = serving
         self.lines: list[str] = []
         self.failures: list[str] = []
@@ -52,13 +52,13 @@ class Running:
         assert not self._thread.is_alive()
 
     async def _run(self) -> None:
-        front = Front(self.serving, self.lines.append, self.failures.append)
-        gate = Gate(front.answer, self.serving.limits, self._tls, logger=SILENT, access_log=None)
+        front = RequestRouter(self.serving, self.lines.append, self.failures.append)
+        gate = ConnectionLimiter(front.answer, self.serving.limits, self._tls, logger=SILENT, access_log=None)
         gate.listen([self._socket])
         await self.serving.stopping.wait()
         gate.stop_listening()
         self._socket.close()
-        await front.settled(1)
+        await front.drain(1)
         await gate.close()
         self.serving.close()
 
@@ -73,7 +73,7 @@ def served(
     **limits: Any,
 ) -> Iterator[Running]:
     """A server of a workspace; ``limits`` are fields of ``ServeConfig``."""
-    serving = Serving(
+    serving = DatasetService(
         workspace,
         limits=replace(workspace.config.serve, **limits),
         allow_push=allow_push,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 
@@ -22,6 +22,6 @@ def test_what_is_made_is_what_was_asked_for(here: Workspace, there: Workspace, t
     builders.describe(copy, "another way")
     assert root.dataset.head() == state.head != copy.dataset.head()
     builders.as_old_repository(root.dataset.folder, tmp_path / "old")
-    old = Dataset(tmp_path / "old", ChainIndex(":memory:"))
+    old = Dataset(tmp_path / "old", BlockIndex(":memory:"))
     assert old.state() == state
     assert all(old.slice_path(row).is_file() for row in old.slices())

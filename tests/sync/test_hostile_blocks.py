@@ -12,18 +12,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import decode_state, encode_state
 from odf_engine.errors import OdfError
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.sync.folder import FolderRemote
-from odf_engine.sync.pull import pull_into
+from odf_engine.sync.pull import pull_dataset
+from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.verify.integrity import verify
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import call_odf
 from tests.sync import builders
 
@@ -111,7 +112,7 @@ def read_all(here: Workspace, entry: DatasetEntry) -> None:
         ran = call_odf(*arguments, cwd=folder)
         assert ran.code in (0, 1), (arguments, ran.err)
         assert ran.code == 0 or ran.err.startswith("error: "), arguments
-    verify(Dataset(entry.dataset.folder, ChainIndex(":memory:")), Reporter())
+    verify(Dataset(entry.dataset.folder, BlockIndex(":memory:")), Reporter())
 
 
 @pytest.mark.parametrize("kind", ["root", "derivative"])
@@ -131,7 +132,7 @@ def test_extreme_numbers_are_refused_or_harmless(kind: str, data: st.DataObject,
             changes["sequence_number"] = data.draw(numbers)
         builders.forge(source.dataset, event, **changes)
         try:
-            pull_into(
+            pull_dataset(
                 copied, FolderRemote(f"file://{source.dataset.folder}/"), Reporter(), force=False, parallel=1
             )
         except OdfError:

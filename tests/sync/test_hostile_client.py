@@ -10,12 +10,13 @@ from contextlib import contextmanager
 import pytest
 
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.proof import Proof, prove
-from odf_engine.sync import serving_gate
-from odf_engine.sync.remote import ObjectFile
-from odf_engine.sync.serving import PushSession, Target
+from odf_engine.identity.ownership_proof import OwnershipProof, create_and_store_proof
+from odf_engine.sync.remotes.base import ObjectFile
+from odf_engine.sync.server import __main__
+from odf_engine.sync.server.service import PushSession, PushTarget
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.tokens import Tokens
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import add_files, copy_into, make_root, objects
 from tests.sync.serving_here import Running, served
 
@@ -32,7 +33,7 @@ def numbers(here: Workspace, there: Workspace) -> DatasetEntry:
 @pytest.fixture
 def token(there: Workspace) -> str:
     """A token for it."""
-    return Tokens(there.odf).new("friend", ["num%"])[1]
+    return Tokens(there.odf).create("friend", ["num%"])[1]
 
 
 @pytest.fixture
@@ -88,8 +89,8 @@ def announced(
     serving = server.serving
     known = serving.tokens.find(token)
     assert known is not None
-    target = Target(serving, entry.alias, entry, f"{server.url}{entry.alias}/", known, f"Bearer {token}")
-    with serving.pushing(target) as session:
+    target = PushTarget(serving, entry.alias, entry, f"{server.url}{entry.alias}/", known, f"Bearer {token}")
+    with serving.push_session(target) as session:
         session.folder = entry.dataset.folder
         session.announce([ObjectFile("data", NAME, size)])
         yield session
@@ -119,11 +120,11 @@ class TestUploads:
     ) -> None:
         before = objects(there.odf / "datasets")
         tokens = Tokens(there.odf)
-        other = tokens.new("other", ["else%"])[1]
-        expired = tokens.new("expired", days=1e-9)[1]
-        revoked = tokens.new("revoked")[1]
+        other = tokens.create("other", ["else%"])[1]
+        expired = tokens.create("expired", days=1e-9)[1]
+        revoked = tokens.create("revoked")[1]
         tokens.revoke("revoked")
-        everything = tokens.new("everything")[1]
+        everything = tokens.create("everything")[1]
         make_root(there, "mine")
         with announced(server, numbers, token):
             assert [put(server, each) for each in (None, "", "nonsense", "ü" * 20, "x" * 5000)] == [401] * 5
@@ -135,7 +136,7 @@ class TestUploads:
             assert put(server, token, name=Multihash.sha3_256(b"another")) == 403
             assert put(server, token, name="nonsense") == 400
         assert put(server, token) == 403  # that push is over
-        made = {name for name in objects(there.odf / "datasets") if NAME.short in name}
+        made = {name for name in objects(there.odf / "datasets") if NAME.abbreviated in name}
         assert not made and before.items() <= objects(there.odf / "datasets").items()
         assert len(tokens.all()) == 4
 
@@ -174,7 +175,7 @@ class TestUploads:
     def test_a_push_brings_no_more_than_it_may(
         self, there: Workspace, numbers: DatasetEntry, token: str
     ) -> None:
-        from odf_engine.sync.serving import Forbidden
+        from odf_engine.sync.server.service import Forbidden
 
         with (
             served(there, allow_push=True, most_push_bytes=100, most_push_objects=2) as server,
@@ -194,9 +195,9 @@ class TestUploads:
         head = numbers.dataset.head()
         assert head is not None
         key = here.keys.private_key_pem(numbers.id)
-        right = bytes(prove(here.resolve("numbers").dataset.folder, numbers.id, key, head))
-        parsed = Proof.from_bytes(right)
-        wrong = bytes(Proof(parsed.dataset_id, head, parsed.signature[::-1]))
+        right = bytes(create_and_store_proof(here.resolve("numbers").dataset.folder, numbers.id, key, head))
+        parsed = OwnershipProof.from_bytes(right)
+        wrong = bytes(OwnershipProof(parsed.dataset_id, head, parsed.signature[::-1]))
         login = f"Authorization: Bearer {token}"
 
         def offered(body: bytes, block: object = head, *headers: str) -> int:
@@ -216,7 +217,7 @@ class TestUploads:
 
 class TestSlowOnes:
     def test_slow_headers(self, server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(serving_gate, "HEADER_SECONDS", 0.3)
+        monkeypatch.setattr(__main__, "HEADER_SECONDS", 0.3)
         with served(server.serving.workspace) as quick:
             with socket.create_connection(quick.address, timeout=10) as connection:
                 connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ")

@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 
 from odf_engine.errors import BadData, NotFound, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import SetInfo
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import Pulled, pull_into, pull_new
-from odf_engine.sync.remote import ObjectFile
-from odf_engine.workspace.credentials import Credentials
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import PullResult, clone_dataset, pull_dataset
+from odf_engine.sync.remotes.base import ObjectFile
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 from tests.sync.hostile_server import Behaviour, Exchange, HostileServer, hostile
 
@@ -41,7 +42,7 @@ class Source(NamedTuple):
 
 
 @pytest.fixture
-def patience(here: Workspace) -> Access:
+def patience(here: Workspace) -> RemoteAccess:
     """Access of somebody who tries once."""
     return waiting(here, 20)
 
@@ -65,16 +66,16 @@ def source(hosted: Source) -> Iterator[Source]:
     hosted.server.says.clear()
 
 
-def waiting(here: Workspace, seconds: float) -> Access:
+def waiting(here: Workspace, seconds: float) -> RemoteAccess:
     fetch = msgspec.structs.replace(here.config.fetch, read_timeout_seconds=seconds, retries=0)
     config = msgspec.structs.replace(here.config, fetch=fetch)
-    return Access(config, Credentials(here.odf), Reporter())
+    return RemoteAccess(config, Credentials(here.odf), Reporter())
 
 
-def pull(here: Workspace, url: str, access: Access) -> tuple[DatasetEntry, Pulled]:
+def pull(here: Workspace, url: str, access: RemoteAccess) -> tuple[DatasetEntry, PullResult]:
     remote = open_remote(url, access)
     try:
-        return pull_new(here, DatasetAlias(None, "pulled"), remote, access.reporter, parallel=2)
+        return clone_dataset(here, DatasetAlias(None, "pulled"), remote, access.reporter, parallel=2)
     finally:
         remote.close()
 
@@ -241,7 +242,7 @@ def everything() -> Iterator[tuple[str, str, Behaviour, type[OdfError], str]]:
     [pytest.param(*case, id=f"{case[0]}-{case[1]}") for case in everything()],
 )
 def test_wrong_answers(
-    here: Workspace, source: Source, patience: Access,
+    here: Workspace, source: Source, patience: RemoteAccess,
     path: str, name: str, behave: Behaviour, error: type[OdfError], text: str,
 ) -> None:  # fmt: skip
     """A dataset does not appear until it is whole, and nothing of a bad answer stays in the way."""
@@ -263,7 +264,7 @@ def test_wrong_answers(
 @pytest.mark.parametrize("name", ["other bytes", "half", "missing"])
 @pytest.mark.parametrize("path", ["block", "slice"])
 def test_a_dataset_that_is_here_already(
-    here: Workspace, there: Workspace, patience: Access, path: str, name: str
+    here: Workspace, there: Workspace, patience: RemoteAccess, path: str, name: str
 ) -> None:
     """It stays what it is, byte by byte, also when something is wrong only at the end."""
     theirs = builders.make_root(there)
@@ -278,16 +279,16 @@ def test_a_dataset_that_is_here_already(
         server.says[f"{folder.name}/{at}"] = behave
         url = f"{server.url}{folder.name}/"
         with closing(open_remote(url, patience)) as remote, pytest.raises(error, match=text):
-            pull_into(ours, remote, patience.reporter, force=False, parallel=2)
+            pull_dataset(ours, remote, patience.reporter, force=False, parallel=2)
         assert ours.dataset.head() == old
         assert builders.objects(ours.dataset.folder) == before
         server.says.clear()
         with closing(open_remote(url, patience)) as remote:
-            pull_into(ours, remote, patience.reporter, force=False, parallel=2)
+            pull_dataset(ours, remote, patience.reporter, force=False, parallel=2)
         assert ours.dataset.head() == head
 
 
-def test_chains_that_lead_nowhere(here: Workspace, there: Workspace, patience: Access) -> None:
+def test_chains_that_lead_nowhere(here: Workspace, there: Workspace, patience: RemoteAccess) -> None:
     """Numbers that do not count down, and a chain that says to be longer than all that there is."""
     for number, text in ((1, "has number"), (1 << 40, "has number")):
         theirs = builders.make_root(there, f"chain.{number}")
@@ -302,7 +303,7 @@ def test_chains_that_lead_nowhere(here: Workspace, there: Workspace, patience: A
 
 
 @pytest.mark.parametrize("name", [name for name in ANYWHERE if "byte by byte" not in name])
-def test_wrong_answers_in_small(here: Workspace, source: Source, patience: Access, name: str) -> None:
+def test_wrong_answers_in_small(here: Workspace, source: Source, patience: RemoteAccess, name: str) -> None:
     """The same where a head, or a block, belongs."""
     patience = waiting(here, 0.3) if name in SLOW else patience
     behave, error, text = ANYWHERE[name]
@@ -338,7 +339,7 @@ CHUNKS = st.sampled_from(
 @given(STATUS, st.lists(LINES, max_size=4), st.one_of(CHUNKS, st.binary(max_size=30)))
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_answers_of_all_kinds(
-    source: Source, patience: Access, status: str, lines: list[str], content: bytes
+    source: Source, patience: RemoteAccess, status: str, lines: list[str], content: bytes
 ) -> None:
     """Whatever a server says, it is an answer or an error that people can read."""
     answer = "\r\n".join([f"HTTP/1.1 {status}", *lines, "", ""]).encode("latin-1") + content
@@ -354,4 +355,4 @@ def test_answers_of_all_kinds(
             try:
                 read()
             except OdfError as error:
-                assert error.in_full.isprintable()
+                assert error.format_line.isprintable()

@@ -11,11 +11,13 @@ from contextlib import closing, suppress
 
 import pytest
 
-from odf_engine.identity.refs import DatasetAlias
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import pull_new
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import RemoteAccess
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import clone_dataset
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.tokens import Tokens
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import copy_into, describe, make_root, objects
 from tests.sync.serving_here import Running, served
 
@@ -86,7 +88,7 @@ def server(there: Workspace, numbers: DatasetEntry) -> Iterator[Running]:
 @pytest.fixture
 def login(there: Workspace) -> str:
     """What may push."""
-    return "Authorization: Bearer " + Tokens(there.odf).new("friend")[1]
+    return "Authorization: Bearer " + Tokens(there.odf).create("friend")[1]
 
 
 @pytest.mark.parametrize("what", ["pull", "push"])
@@ -133,7 +135,7 @@ def test_who_may_not_gets_no_session(server: Running, there: Workspace, login: s
     for path, status in (("/mine/push", 403), ("/info/numbers/x/push", 404), ("/numbers/push", 101)):
         with closing(Session(server, path, login)) as session:
             assert session.status == status
-    other = Tokens(there.odf).new("other", ["oth%"])[1]
+    other = Tokens(there.odf).create("other", ["oth%"])[1]
     with closing(Session(server, "/numbers/push", f"Authorization: Bearer {other}")) as session:
         assert session.status == 403
     with served(there) as read_only, closing(Session(read_only, "/numbers/push", login)) as session:
@@ -152,7 +154,7 @@ def test_floods_of_sessions(there: Workspace, numbers: DatasetEntry, login: str)
     assert server.lines  # it has ended: nothing of them keeps it
 
 
-def test_slow_readers_keep_nobody_up(there: Workspace, here: Workspace, access: Access) -> None:
+def test_slow_readers_keep_nobody_up(there: Workspace, here: Workspace, access: RemoteAccess) -> None:
     numbers, chance = make_root(there), random.Random(1)
     for _ in range(10):
         describe(numbers, chance.randbytes(200_000).hex())  # which packs to half, and is long as a message
@@ -163,7 +165,7 @@ def test_slow_readers_keep_nobody_up(there: Workspace, here: Workspace, access: 
             session.send(b"{}")
         remote = open_remote(f"odf+{server.url}numbers/", access)
         with closing(remote):
-            pulled, _ = pull_new(here, DatasetAlias(None, "pulled"), remote, access.reporter, parallel=2)
+            pulled, _ = clone_dataset(here, DatasetAlias(None, "pulled"), remote, access.reporter, parallel=2)
         assert objects(pulled.dataset.folder) == objects(numbers.dataset.folder)
         assert any("/numbers/pull 101" in line for line in server.lines)
         assert len(list((there.odf / "cache").iterdir())) == 0  # messages have no names

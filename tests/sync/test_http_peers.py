@@ -14,12 +14,13 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import SourceUnavailable, Unsupported
-from odf_engine.identity.refs import DatasetAlias
-from odf_engine.sync.places import Access, open_remote, open_repository
-from odf_engine.sync.pull import pull_new
-from odf_engine.sync.remote import ObjectFile
-from odf_engine.workspace.credentials import Credentials
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Credentials, RemoteAccess
+from odf_engine.sync import open_remote, open_repository
+from odf_engine.sync.pull import clone_dataset
+from odf_engine.sync.remotes.base import ObjectFile
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync import builders
 
@@ -78,10 +79,10 @@ def running(command: list[str], port: int) -> Iterator[None]:
         process.wait()
 
 
-def check(here: Workspace, source: DatasetEntry, url: str, access: Access, name: str) -> None:
+def check(here: Workspace, source: DatasetEntry, url: str, access: RemoteAccess, name: str) -> None:
     """Pulls all of it, and reads a part of a large slice."""
     with closing(open_remote(f"{url}{source.dataset.folder.name}/", access)) as remote:
-        entry, pulled = pull_new(here, DatasetAlias(None, name), remote, access.reporter, parallel=4)
+        entry, pulled = clone_dataset(here, DatasetAlias(None, name), remote, access.reporter, parallel=4)
         assert pulled.new_head == source.dataset.head()
         assert builders.objects(entry.dataset.folder) == builders.objects(source.dataset.folder)
         [large] = [
@@ -101,7 +102,11 @@ def check(here: Workspace, source: DatasetEntry, url: str, access: Access, name:
 
 @needs_nginx
 def test_nginx(
-    here: Workspace, source: DatasetEntry, access: Access, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    here: Workspace,
+    source: DatasetEntry,
+    access: RemoteAccess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     root = source.dataset.folder.parent
     with nginx(root, tmp_path) as (port, secure, certificate):
@@ -118,7 +123,7 @@ def test_nginx(
         check(other, source, url, elsewhere, "secure")
 
 
-def test_the_server_of_python(here: Workspace, source: DatasetEntry, access: Access) -> None:
+def test_the_server_of_python(here: Workspace, source: DatasetEntry, access: RemoteAccess) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     root = str(source.dataset.folder.parent)

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 
 from odf_engine.errors import BadData, OdfError, SourceUnavailable, Unsupported
-from odf_engine.sync.places import Access, open_repository
-from odf_engine.sync.remote import Listed
+from odf_engine.net.credentials import RemoteAccess
+from odf_engine.sync import open_repository
+from odf_engine.sync.remotes.base import RepositoryEntry
 from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 from tests.sync.hostile_server import Behaviour, Exchange, HostileServer, hostile
@@ -31,12 +32,12 @@ def server(tmp_path: Path) -> Iterator[HostileServer]:
 
 
 @pytest.fixture
-def patience(access: Access) -> Access:
+def patience(access: RemoteAccess) -> RemoteAccess:
     fetch = msgspec.structs.replace(access.config.fetch, retries=0)
     return access._replace(config=msgspec.structs.replace(access.config, fetch=fetch))
 
 
-def listed(url: str, access: Access) -> list[Listed]:
+def listed(url: str, access: RemoteAccess) -> list[RepositoryEntry]:
     with closing(open_repository(url, access)) as repository:
         return [*repository.datasets()]
 
@@ -47,7 +48,7 @@ def tells(what: Any, *headers: str) -> Behaviour:
 
 
 @pytest.mark.parametrize("scheme", ["", "odf+"])
-def test_a_list(server: HostileServer, patience: Access, scheme: str) -> None:
+def test_a_list(server: HostileServer, patience: RemoteAccess, scheme: str) -> None:
     """Addresses are made here: what a server says of them is of no matter."""
     full = {
         "name": "weather.bern",
@@ -66,15 +67,15 @@ def test_a_list(server: HostileServer, patience: Access, scheme: str) -> None:
     server.says["repo/"] = tells({"datasets": [full, {"name": "me/air"}], "more": [[]]})
     url = f"{scheme}{server.url}repo/"
     air, weather = listed(url, patience)
-    assert air == Listed("me/air", f"{url}me/air/")
-    assert weather == Listed(
+    assert air == RepositoryEntry("me/air", f"{url}me/air/")
+    assert weather == RepositoryEntry(
         name="weather.bern", url=f"{url}weather.bern/", id=ID, kind="Root", head=HEAD, blocks=3, records=10,
         size=1 << 40, description="Rain [31mand sun", keywords=("a", "b"),
     )  # fmt: skip
     assert server.asked[0].headers["accept"] == "application/json"
 
 
-def test_our_own_server(there: Workspace, access: Access) -> None:
+def test_our_own_server(there: Workspace, access: RemoteAccess) -> None:
     entry = builders.make_root(there, "weather.bern", slices=1)
     builders.make_derivative(there, entry, "mean.weather")
     with served(there) as running:
@@ -116,7 +117,7 @@ def forever(exchange: Exchange) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_list(
-    server: HostileServer, patience: Access, behave: Behaviour, error: type[OdfError], text: str
+    server: HostileServer, patience: RemoteAccess, behave: Behaviour, error: type[OdfError], text: str
 ) -> None:
     server.says["repo/"] = behave
     with pytest.raises(error, match=text) as caught:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from odf_engine.errors import AlreadyExists, BadData, Conflict, OdfError, SourceUnavailable
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
-from odf_engine.sync import messages as m
+from odf_engine.sync.smart import messages as m
 
 HERE = "odf+http://host/city/"
 HASH = Multihash.parse("f16208a51920c4c13476b55c4987a2224f35d21eda3593395a2eae010c99a7e32a3e4")
@@ -72,12 +72,12 @@ def test_transcript(text, message):
 
 
 def test_what_the_newer_era_adds_is_always_sent():
-    assert json.loads(m.text_of(m.PullRequest(HASH))) == {
+    assert json.loads(m.encode_message(m.PullRequest(HASH))) == {
         "begin_after": str(HASH),
         "stop_at": None,
         "force_update_if_diverged": False,
     }
-    pushed = json.loads(m.text_of(m.PushRequest(PLAN, force_update_if_diverged=True)))
+    pushed = json.loads(m.encode_message(m.PushRequest(PLAN, force_update_if_diverged=True)))
     assert pushed["force_update_if_diverged"] is True
     assert pushed["visibility_for_created_dataset"] == "Private"
 
@@ -165,14 +165,14 @@ def test_what_is_no_hash(text):
 @settings(max_examples=40, deadline=None)
 @given(st.binary(max_size=3000))
 def test_payload(data):
-    assert m.unpacked(m.packed(data), HERE) == data
+    assert m.from_number_array(m.to_number_array(data), HERE) == data
 
 
 def test_payload_of_many_pieces():
     data = bytes(range(256)) * 5000
-    assert m.unpacked(m.packed(data), HERE) == data
+    assert m.from_number_array(m.to_number_array(data), HERE) == data
     spaced = msgspec.Raw(json.dumps(list(data[:100_000]), indent=1).encode())
-    assert m.unpacked(spaced, HERE) == data[:100_000]
+    assert m.from_number_array(spaced, HERE) == data[:100_000]
 
 
 @pytest.mark.parametrize(
@@ -181,11 +181,11 @@ def test_payload_of_many_pieces():
 )
 def test_what_is_no_payload(text):
     with pytest.raises(BadData, match="no array of bytes"):
-        m.unpacked(msgspec.Raw(text.encode()), HERE)
+        m.from_number_array(msgspec.Raw(text.encode()), HERE)
 
 
 def test_only_the_archive_that_is_known():
-    batch = m.ObjectsBatch(1, "application/zip", "raw", m.packed(b"x"))
+    batch = m.ObjectsBatch(1, "application/zip", "raw", m.to_number_array(b"x"))
     with pytest.raises(BadData, match="application/zip"):
         m.archive_of(batch, HERE)
 

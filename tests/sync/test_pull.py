@@ -17,29 +17,32 @@ from odf_engine.errors import (
     NotFound,
     OdfError,
 )
-from odf_engine.identity import proof as proofs
+from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import AddData, DataSlice, OffsetInterval, Seed, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.sync.compare import Diverged, Relation
-from odf_engine.sync.folder import FolderRemote
-from odf_engine.sync.pull import HereAlready, Pulled, pull_into, pull_new
+from odf_engine.sync.history import HistoriesDiverged, Relation
+from odf_engine.sync.pull import DatasetAlreadyHere, PullResult, clone_dataset, pull_dataset
+from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 
 ALIAS = DatasetAlias(None, "pulled")
 
 
-def new(here: Workspace, url: str | FolderRemote, alias: DatasetAlias = ALIAS) -> tuple[DatasetEntry, Pulled]:
+def new(
+    here: Workspace, url: str | FolderRemote, alias: DatasetAlias = ALIAS
+) -> tuple[DatasetEntry, PullResult]:
     remote = FolderRemote(url) if isinstance(url, str) else url
-    return pull_new(here, alias, remote, Reporter(), parallel=3)
+    return clone_dataset(here, alias, remote, Reporter(), parallel=3)
 
 
-def into(entry: DatasetEntry, url: str, force: bool = False) -> Pulled:
-    return pull_into(entry, FolderRemote(url), Reporter(), force=force, parallel=3)
+def into(entry: DatasetEntry, url: str, force: bool = False) -> PullResult:
+    return pull_dataset(entry, FolderRemote(url), Reporter(), force=force, parallel=3)
 
 
 def url_of(entry: DatasetEntry) -> str:
@@ -70,8 +73,8 @@ def test_a_new_dataset_is_the_same_byte_by_byte(here: Workspace, there: Workspac
     assert entry.dataset.state() == source.dataset.state()
     assert [str(each.alias) for each in here.datasets()] == ["pulled"]
     assert Trust(here).origin(entry) == url_of(source)
-    assert Trust(here).standing(entry) == "not trusted"
-    assert not here.keys.holds(entry.id)
+    assert Trust(here).describe_status(entry) == "not trusted"
+    assert not here.keys.has_key(entry.id)
     assert not list((here.odf / "incoming").iterdir())
     assert not (entry.dataset.folder / "info" / "arriving").exists()
 
@@ -98,7 +101,7 @@ def test_up_to_date_behind_and_ahead(here: Workspace, there: Workspace) -> None:
     assert (pulled.status, pulled.blocks, pulled.records) == ("updated", 5, 6)
     assert (pulled.old_head, pulled.new_head) == (first, source.dataset.head())
     assert entry.dataset.state() == source.dataset.state()
-    assert len(entry.dataset.page(100)) == 8
+    assert len(entry.dataset.list_blocks(100)) == 8
     assert Trust(here).origin(entry) == url_of(source)
 
     builders.add_blocks(entry, 2)
@@ -123,7 +126,7 @@ def test_force_fetches_damaged_objects_again(here: Workspace, there: Workspace, 
         path.write_bytes(path.read_bytes()[:-10])
     (folder / "blocks" / numbers[2]).unlink()
     if not indexed:
-        here.index.remake()
+        here.index.reset()
     entry = Workspace(here.folder).resolve("pulled")
 
     for _ in range(2):
@@ -151,7 +154,7 @@ def test_divergence_is_a_conflict_with_numbers(here: Workspace, there: Workspace
     builders.add_slices(source, 3)
     builders.add_blocks(entry, 2)
     before = builders.objects(entry.dataset.folder)
-    with pytest.raises(Diverged, match="2 blocks only here, 3 only there") as found:
+    with pytest.raises(HistoriesDiverged, match="2 blocks only here, 3 only there") as found:
         into(entry, url_of(source))
     assert found.value.exit_code == 4
     assert found.value.relation == Relation("diverged", 2, 3, common)
@@ -169,7 +172,9 @@ def test_force_takes_the_other_history_and_keeps_the_old_head(here: Workspace, t
     pulled = into(entry, url_of(source), force=True)
     assert (pulled.old_head, pulled.new_head, pulled.blocks) == (old, source.dataset.head(), 3)
     assert entry.dataset.state() == source.dataset.state()
-    assert [row.hash for row in entry.dataset.page(9)] == [row.hash for row in source.dataset.page(9)]
+    assert [row.hash for row in entry.dataset.list_blocks(9)] == [
+        row.hash for row in source.dataset.list_blocks(9)
+    ]
     (kept,) = (entry.dataset.folder / "refs").glob("before-pull-*")
     assert kept.read_text() == str(old)
     assert entry.dataset.block(old or 0).hash == old  # nothing is lost
@@ -182,7 +187,7 @@ def test_force_takes_the_other_history_and_keeps_the_old_head(here: Workspace, t
     pulled = into(entry, url_of(shorter), force=True)
     assert (pulled.status, pulled.blocks, pulled.new_head) == ("updated", 0, source.dataset.head())
     assert entry.dataset.state() == source.dataset.state()
-    assert (entry.dataset.folder / "refs" / f"before-pull-{ahead and ahead.short}").is_file()
+    assert (entry.dataset.folder / "refs" / f"before-pull-{ahead and ahead.abbreviated}").is_file()
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -202,7 +207,7 @@ def test_names_and_datasets_that_are_here(here: Workspace, there: Workspace) -> 
     builders.add_slices(source, 2)
     for blocks in (0, 3):  # also when its newest blocks are not here
         builders.add_blocks(source, blocks)
-        with pytest.raises(HereAlready, match="as known") as found:
+        with pytest.raises(DatasetAlreadyHere, match="as known") as found:
             new(here, url_of(source))
         assert found.value.dataset == entry.id
     assert {each.id for each in here.datasets()} == {entry.id, taken.id}
@@ -391,10 +396,10 @@ def test_a_commit_meanwhile_is_a_conflict(here: Workspace, there: Workspace) -> 
             return super().chunks(*arguments)
 
     with pytest.raises(Conflict, match="somebody else committed"):
-        pull_into(entry, Beside(url_of(source)), Reporter(), force=False, parallel=1)
+        pull_dataset(entry, Beside(url_of(source)), Reporter(), force=False, parallel=1)
     assert entry.dataset.state().blocks == 4
     assert Trust(here).origin(entry) is None
-    with pytest.raises(Diverged):
+    with pytest.raises(HistoriesDiverged):
         into(entry, url_of(source))
 
 
@@ -415,7 +420,7 @@ def test_two_pulls_of_one_dataset(here: Workspace, there: Workspace) -> None:
                 seen.append(found.value.message)
             return super().chunks(*arguments)
 
-    pull_into(entry, Twice(url_of(source)), Reporter(), force=False, parallel=1)
+    pull_dataset(entry, Twice(url_of(source)), Reporter(), force=False, parallel=1)
     assert "just bringing blocks" in seen[0]
     here.delete(entry)
     seen.clear()
@@ -440,7 +445,7 @@ def test_the_name_is_given_to_another_meanwhile(here: Workspace, there: Workspac
             return super().chunks(*arguments)
 
     with pytest.raises(AlreadyExists):
-        pull_new(here, ALIAS, Beside(url_of(source)), Reporter(), parallel=1)
+        clone_dataset(here, ALIAS, Beside(url_of(source)), Reporter(), parallel=1)
     assert [each.id for each in here.datasets()] != [source.id]
 
 
@@ -459,7 +464,9 @@ def test_own_datasets_that_others_went_on_with_are_foreign(here: Workspace, tmp_
 def proven(there: Workspace, source: DatasetEntry) -> Multihash:
     head = source.dataset.head()
     assert head is not None
-    proofs.prove(source.dataset.folder, source.id, there.keys.private_key_pem(source.id), head)
+    proofs.create_and_store_proof(
+        source.dataset.folder, source.id, there.keys.private_key_pem(source.id), head
+    )
     return head
 
 
@@ -485,9 +492,9 @@ def test_a_wrong_proof_is_left_there(here: Workspace, there: Workspace) -> None:
     told: list[str] = []
 
     class Telling(Reporter):
-        def line(self, text: str, level: str = "info") -> None:
+        def log(self, text: str, level: str = "info") -> None:
             told.append(level)
 
-    entry, _ = pull_new(here, ALIAS, FolderRemote(url_of(source)), Telling(), parallel=1)
+    entry, _ = clone_dataset(here, ALIAS, FolderRemote(url_of(source)), Telling(), parallel=1)
     assert told == ["warning"]
     assert not (entry.dataset.folder / "proofs").exists()

@@ -11,15 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_engine.chain import adopting
+from odf_engine.chain import quarantine
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.progress import Reporter
-from odf_engine.sync import intake, trail
-from odf_engine.sync.compare import Diverged, compare
-from odf_engine.sync.folder import FolderRemote
-from odf_engine.sync.pull import pull_into, pull_new
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sync import chain_download
+from odf_engine.sync.history import HistoriesDiverged, compare
+from odf_engine.sync.pull import clone_dataset, pull_dataset
+from odf_engine.sync.remotes.folder_remote import FolderRemote
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 
 STEPS = st.lists(st.sampled_from(["slice", "block", "info"]), max_size=4)
@@ -55,7 +56,7 @@ class Whole(FolderRemote):
 
     prepared: list[Any] | None = None
 
-    def batch(self, after: Multihash | None, head: Multihash) -> Any:
+    def block_batch(self, after: Multihash | None, head: Multihash) -> Any:
         found: list[tuple[Multihash, bytes]] = []
         at: Multihash | None = head
         while at is not None and at != after:
@@ -75,7 +76,10 @@ class Whole(FolderRemote):
 def test_any_two_histories(
     common: list[str], ours: list[str], theirs: list[str], force: bool, whole: bool, small: bool
 ) -> None:
-    few = mock.patch.multiple(trail, _MOST_KEPT=1), mock.patch.multiple(adopting, _MOST_FOLDED=2, _BATCH=2)
+    few = (
+        mock.patch.multiple(chain_download, _MAX_KEPT=1),
+        mock.patch.multiple(quarantine, _MAX_FOLDED=2, _BATCH=2),
+    )
     with tempfile.TemporaryDirectory() as folder:
         there, here = Workspace.init(Path(folder) / "there"), Workspace.init(Path(folder) / "here")
         source = builders.make_root(there)
@@ -93,19 +97,19 @@ def test_any_two_histories(
             patch.start()
         try:
             if relation.kind == "diverged" and not force:
-                with pytest.raises(Diverged) as found:
-                    pull_into(entry, remote, Reporter(), force=False, parallel=2)
+                with pytest.raises(HistoriesDiverged) as found:
+                    pull_dataset(entry, remote, Reporter(), force=False, parallel=2)
                 assert found.value.relation == relation
                 assert hashes(entry) == before
                 return
-            pulled = pull_into(entry, remote, Reporter(), force=force, parallel=2)
+            pulled = pull_dataset(entry, remote, Reporter(), force=force, parallel=2)
         finally:
             mock.patch.stopall()
         taken = force or relation.kind == "behind"
         assert hashes(entry) == (wanted if taken else before)
         assert pulled.status == ("updated" if taken and before != wanted else "up-to-date")
         assert pulled.blocks == (len(wanted) - same if taken else 0)
-        assert [row.hash for row in entry.dataset.page(99)] == hashes(entry)[::-1]
+        assert [row.hash for row in entry.dataset.list_blocks(99)] == hashes(entry)[::-1]
         assert entry.dataset.state() == (source if taken else entry).dataset.state()
         assert all(entry.dataset.slice_path(row).is_file() for row in entry.dataset.slices())
         kept = [path.read_text() for path in (entry.dataset.folder / "refs").glob("before-pull-*")]
@@ -115,7 +119,7 @@ def test_any_two_histories(
 def test_blocks_in_one_go(here: Workspace, there: Workspace) -> None:
     source = builders.make_root(there, slices=3)
     remote = Whole(f"file://{source.dataset.folder}/")
-    entry, pulled = pull_new(here, DatasetAlias(None, "pulled"), remote, Reporter(), parallel=2)
+    entry, pulled = clone_dataset(here, DatasetAlias(None, "pulled"), remote, Reporter(), parallel=2)
     assert remote.prepared is not None
     assert len(remote.prepared) == 3
     assert (pulled.blocks, pulled.bytes) == (5, source.dataset.state().data_size)
@@ -126,11 +130,13 @@ def test_what_is_not_kept_in_memory_is_read_again(here: Workspace, there: Worksp
     source = builders.make_root(there, blocks=300)
     builders.add_files(source, 40, 10)
     with (
-        mock.patch.multiple(trail, _MOST_KEPT=8),
-        mock.patch.multiple(adopting, _MOST_FOLDED=8, _BATCH=50),
-        mock.patch.multiple(intake, _WAITING=2, _SETTLE_FILES=5),
+        mock.patch.multiple(chain_download, _MAX_KEPT=8),
+        mock.patch.multiple(quarantine, _MAX_FOLDED=8, _BATCH=50),
+        mock.patch.multiple(chain_download, _WAITING=2, _SETTLE_FILES=5),
     ):
         url = f"file://{source.dataset.folder}/"
-        entry, _ = pull_new(here, DatasetAlias(None, "pulled"), FolderRemote(url), Reporter(), parallel=2)
+        entry, _ = clone_dataset(
+            here, DatasetAlias(None, "pulled"), FolderRemote(url), Reporter(), parallel=2
+        )
     assert entry.dataset.state() == source.dataset.state()
     assert builders.objects(entry.dataset.folder) == builders.objects(source.dataset.folder)

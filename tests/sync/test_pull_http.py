@@ -11,15 +11,15 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Credentials, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.compare import Relation
-from odf_engine.sync.http import HttpRemote
-from odf_engine.sync.places import Access
-from odf_engine.sync.pull import Pulled, pull_into, pull_new
-from odf_engine.workspace.config import Config, FetchConfig
-from odf_engine.workspace.credentials import Credentials
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.settings import Config, FetchConfig
+from odf_engine.sync.history import Relation
+from odf_engine.sync.pull import PullResult, clone_dataset, pull_dataset
+from odf_engine.sync.remotes.http_remote import HttpRemote
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.sync import builders
 from tests.sync.file_server import Asked, FileServer
 
@@ -31,15 +31,15 @@ def url_of(files: FileServer, entry: DatasetEntry) -> str:
     return f"{files.url}{entry.dataset.folder.relative_to(files.folder)}/"
 
 
-def pull(here: Workspace, url: str, reporter: Reporter | None = None, parallel: int = 2) -> Pulled:
+def pull(here: Workspace, url: str, reporter: Reporter | None = None, parallel: int = 2) -> PullResult:
     """Pulls into the dataset named so, or makes it."""
     reporter = reporter or Reporter()
-    remote = HttpRemote(url, Access(IMPATIENT, Credentials(here.odf), reporter))
+    remote = HttpRemote(url, RemoteAccess(IMPATIENT, Credentials(here.odf), reporter))
     try:
         for entry in here.datasets():
             if entry.alias == ALIAS:
-                return pull_into(entry, remote, reporter, force=False, parallel=parallel)
-        return pull_new(here, ALIAS, remote, reporter, parallel=parallel)[1]
+                return pull_dataset(entry, remote, reporter, force=False, parallel=parallel)
+        return clone_dataset(here, ALIAS, remote, reporter, parallel=parallel)[1]
     finally:
         remote.close()
 

@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odf_engine.errors import BadData, Cancelled, Conflict, MalformedBlock, NotFound, OdfError, Unsupported
-from odf_engine.identity import proof as proofs
-from odf_engine.sync.compare import Relation
-from odf_engine.sync.folder import FolderRemote
-from odf_engine.sync.places import Access, open_remote
+from odf_engine.identity import ownership_proof as proofs
+from odf_engine.net.credentials import RemoteAccess
+from odf_engine.sync import open_remote
+from odf_engine.sync.history import Relation
+from odf_engine.sync.remotes.folder_remote import FolderRemote
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import (
     add_blocks,
@@ -95,7 +96,7 @@ def test_the_head_comes_last(here: Workspace, target: FolderRemote) -> None:
             super().set_head(expected, new)
             seen.append("head")
 
-    proofs.prove(make.folder, entry.id, here.keys.private_key_pem(entry.id), make.head())
+    proofs.create_and_store_proof(make.folder, entry.id, here.keys.private_key_pem(entry.id), make.head())
     send(entry, Spy(target.url), parallel=1)
     assert seen == ["data", "data", "proofs", "blocks", "blocks", "head"]
     assert read_whole(target) == chain(entry)
@@ -149,7 +150,7 @@ def test_refused_and_forced(here: Workspace, there: Workspace, target: FolderRem
     assert (pushed.status, pushed.old_head) == ("updated", theirs)
     assert read_whole(target) == chain(entry)
     assert theirs is not None
-    assert (target.folder / "refs" / f"before-push-{theirs.short}").read_text() == str(theirs)
+    assert (target.folder / "refs" / f"before-push-{theirs.abbreviated}").read_text() == str(theirs)
     assert target.holds("blocks", theirs)
 
 
@@ -226,13 +227,13 @@ def test_proofs(here: Workspace, target: FolderRemote) -> None:
     head = entry.dataset.head()
     assert head is not None
     send(entry, target)
-    proofs.prove(entry.dataset.folder, entry.id, here.keys.private_key_pem(entry.id), head)
+    proofs.create_and_store_proof(entry.dataset.folder, entry.id, here.keys.private_key_pem(entry.id), head)
     pushed = send(entry, target)
     assert (pushed.status, pushed.objects, pushed.blocks) == ("updated", 1, 0)
     assert proofs.read_proof(target.folder, head) == proofs.read_proof(entry.dataset.folder, head)
     assert send(entry, target).status == "up-to-date"
     # One that proves nothing stays here.
-    for wrong in (b"nothing", bytes(proofs.make(here.keys.private_key_pem(entry.id), head))):
+    for wrong in (b"nothing", bytes(proofs.create_proof(here.keys.private_key_pem(entry.id), head))):
         head = describe(entry, f"more than {head}")
         (entry.dataset.folder / "proofs" / str(head)).write_bytes(wrong)
         reporter = Watching()
@@ -241,7 +242,7 @@ def test_proofs(here: Workspace, target: FolderRemote) -> None:
         assert any("was not sent" in line for line in reporter.lines)
 
 
-def test_read_only_places(here: Workspace, access: Access) -> None:
+def test_read_only_places(here: Workspace, access: RemoteAccess) -> None:
     entry = make_root(here)
     with pytest.raises(Unsupported, match="what lies at http: can only be read") as caught:
         send(entry, open_remote("http://127.0.0.1:9/x/", access))

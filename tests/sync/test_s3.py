@@ -20,16 +20,16 @@ from odf_engine.errors import (
     SourceUnavailable,
     UsageError,
 )
-from odf_engine.identity import proof as proofs
+from odf_engine.identity import ownership_proof as proofs
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access, open_remote, open_repository
-from odf_engine.sync.pull import pull_into, pull_new
-from odf_engine.sync.remote import ObjectFile, WritableRemote
-from odf_engine.sync.s3 import Place, S3Remote
-from odf_engine.workspace.config import Config, FetchConfig
-from odf_engine.workspace.credentials import Login
+from odf_engine.settings import Config, FetchConfig
+from odf_engine.sync import open_remote, open_repository
+from odf_engine.sync.pull import clone_dataset, pull_dataset
+from odf_engine.sync.remotes.base import ObjectFile, WritableRemote
+from odf_engine.sync.remotes.s3_remote import S3Location, S3Remote
 from odf_engine.workspace.workspace import Workspace
 from tests.s3_server import S3Server, refuse, s3_server
 from tests.sync.builders import add_files, add_slices, copy_into, describe, in_base58, make_root
@@ -55,14 +55,14 @@ def url(s3: S3Server) -> str:
 
 
 @pytest.fixture
-def remote(url: str, access: Access) -> S3Remote:
+def remote(url: str, access: RemoteAccess) -> S3Remote:
     return opened(url, access)
 
 
-def opened(url: str, access: Access, reporter: Reporter | None = None, **fetch: object) -> S3Remote:
+def opened(url: str, access: RemoteAccess, reporter: Reporter | None = None, **fetch: object) -> S3Remote:
     settings = msgspec.structs.replace(access.config.fetch, **{"retries": 0, **fetch})
     config = msgspec.structs.replace(access.config, fetch=settings)
-    remote = open_remote(url, Access(config, access.credentials, reporter or Reporter()))
+    remote = open_remote(url, RemoteAccess(config, access.credentials, reporter or Reporter()))
     assert isinstance(remote, S3Remote)
     assert isinstance(remote, WritableRemote)
     return remote
@@ -81,7 +81,9 @@ def test_new_up_to_date_and_fast_forward(here: Workspace, s3: S3Server, remote: 
     assert send(entry, remote).status == "up-to-date"
     assert {each.command for each in s3.forget()} == {"GET", "HEAD"}
     add_files(entry, 2, 1000)
-    proofs.prove(entry.dataset.folder, entry.id, here.keys.private_key_pem(entry.id), entry.dataset.head())
+    proofs.create_and_store_proof(
+        entry.dataset.folder, entry.id, here.keys.private_key_pem(entry.id), entry.dataset.head()
+    )
     pushed = send(entry, remote)
     assert (pushed.old_head, pushed.blocks, pushed.objects) == (head, 2, 3)
     written = [each.path.split("/")[4] for each in s3.forget() if each.command == "PUT"]
@@ -90,16 +92,16 @@ def test_new_up_to_date_and_fast_forward(here: Workspace, s3: S3Server, remote: 
 
 
 def test_from_one_workspace_to_another(
-    here: Workspace, there: Workspace, s3: S3Server, url: str, access: Access
+    here: Workspace, there: Workspace, s3: S3Server, url: str, access: RemoteAccess
 ) -> None:
     entry = make_root(here, slices=2)
     send(entry, opened(url, access))
     theirs = opened(url, access)
-    pulled, result = pull_new(there, DatasetAlias.parse("mine"), theirs, Reporter(), parallel=3)
+    pulled, result = clone_dataset(there, DatasetAlias.parse("mine"), theirs, Reporter(), parallel=3)
     assert chain(pulled) == chain(entry)
     add_slices(entry, 2)
     send(entry, opened(url, access))
-    result = pull_into(pulled, theirs, Reporter(), force=False, parallel=3)
+    result = pull_dataset(pulled, theirs, Reporter(), force=False, parallel=3)
     assert (result.status, result.blocks, result.records) == ("updated", 2, 6)
     assert pulled.dataset.head() == entry.dataset.head()
 
@@ -162,7 +164,7 @@ def test_refused_and_forced(here: Workspace, there: Workspace, s3: S3Server, rem
     assert send(entry, remote, force=True).old_head == theirs
     assert read_whole(remote) == chain(entry)
     assert theirs is not None
-    kept = s3.objects[f"bucket/some folder/numbers/refs/before-push-{theirs.short}"]
+    kept = s3.objects[f"bucket/some folder/numbers/refs/before-push-{theirs.abbreviated}"]
     assert kept == str(theirs).encode()
     with pytest.raises(Conflict, match="another dataset"):
         send(make_root(here, "other"), remote, force=True)
@@ -193,7 +195,7 @@ def test_somebody_moves_the_head_meanwhile(here: Workspace, s3: S3Server, remote
     assert send(entry, remote).blocks == 0
 
 
-def test_lists(here: Workspace, s3: S3Server, access: Access) -> None:
+def test_lists(here: Workspace, s3: S3Server, access: RemoteAccess) -> None:
     head = str(Multihash.sha3_256(b""))
     for name in ("zoo", "acme/Numbers", "acme/cities", "solo"):
         s3.objects[f"bucket/{name}/refs/head"] = head.encode()
@@ -227,7 +229,7 @@ def test_old_names(here: Workspace, s3: S3Server, remote: S3Remote) -> None:
     assert send(entry, remote).status == "up-to-date"
 
 
-def test_what_is_not_there(here: Workspace, s3: S3Server, remote: S3Remote, access: Access) -> None:
+def test_what_is_not_there(here: Workspace, s3: S3Server, remote: S3Remote, access: RemoteAccess) -> None:
     assert remote.head() is None
     name = Multihash.sha3_256(b"")
     with pytest.raises(NotFound, match=f"there is no blocks/{name}"):
@@ -242,8 +244,10 @@ def test_what_is_not_there(here: Workspace, s3: S3Server, remote: S3Remote, acce
     for bad in (f"s3+{s3.endpoint}/", "s3://b/x/", "s3+http://host/../x/"):
         with pytest.raises(UsageError, match="names no bucket"):
             opened(bad, access)
-    assert Place.of("s3://My.Bucket/a%20b/c/") == Place("", "My.Bucket", "My.Bucket/a b/c")
-    assert Place.of("s3+https://[::1]:9000/bucket/") == Place("https://[::1]:9000", "bucket", "bucket")
+    assert S3Location.of("s3://My.Bucket/a%20b/c/") == S3Location("", "My.Bucket", "My.Bucket/a b/c")
+    assert S3Location.of("s3+https://[::1]:9000/bucket/") == S3Location(
+        "https://[::1]:9000", "bucket", "bucket"
+    )
 
 
 def test_what_is_wrong_there(s3: S3Server, remote: S3Remote) -> None:
@@ -260,7 +264,7 @@ def test_what_is_wrong_there(s3: S3Server, remote: S3Remote) -> None:
     assert len(b"".join(remote.chunks(ObjectFile("data", name, 50)))) == 51
 
 
-def test_logins(here: Workspace, s3: S3Server, url: str, access: Access) -> None:
+def test_logins(here: Workspace, s3: S3Server, url: str, access: RemoteAccess) -> None:
     entry = make_root(here)
     s3.key = "the-key"
     with pytest.raises(SourceUnavailable, match="refuses access to refs/head") as caught:
@@ -274,15 +278,17 @@ def test_logins(here: Workspace, s3: S3Server, url: str, access: Access) -> None
     with pytest.raises(SourceUnavailable) as caught:
         opened(url, access).head()
     for secret in ("the-key", "the-secret", "the-session"):
-        assert secret not in caught.value.in_full
+        assert secret not in caught.value.format_line
     assert "check what is kept" in str(caught.value.hint)
 
 
-def test_services_of_the_settings(here: Workspace, s3: S3Server, access: Access) -> None:
+def test_services_of_the_settings(here: Workspace, s3: S3Server, access: RemoteAccess) -> None:
     """``s3:`` goes to Amazon's service, or to the one that the settings name."""
     s3.objects["bucket/numbers/refs/head"] = str(Multihash.sha3_256(b"")).encode()
     settings = FetchConfig(s3_endpoint=s3.endpoint, s3_anonymous=True)
-    remote = S3Remote("s3://bucket/numbers/", Access(Config(fetch=settings), access.credentials, Reporter()))
+    remote = S3Remote(
+        "s3://bucket/numbers/", RemoteAccess(Config(fetch=settings), access.credentials, Reporter())
+    )
     assert remote.head() == Multihash.sha3_256(b"")
     assert s3.requests[-1].authorization is None
 
@@ -310,14 +316,16 @@ def test_refusals(s3: S3Server, remote: S3Remote, status: int, code: str, text: 
     assert hint in str(caught.value.hint)
 
 
-def test_retries_and_no_network(s3: S3Server, url: str, access: Access) -> None:
+def test_retries_and_no_network(s3: S3Server, url: str, access: RemoteAccess) -> None:
     s3.before = lambda request: len(s3.requests) == 1 and refuse(request, 503, "SlowDown")
     assert opened(url, access, retries=2).head() is None
     with pytest.raises(SourceUnavailable, match=r"the connection failed: .*127.0.0.1"):
         opened("s3+http://127.0.0.1:9/bucket/x/", access).head()
 
 
-def test_cancel_while_the_service_hangs(here: Workspace, s3: S3Server, url: str, access: Access) -> None:
+def test_cancel_while_the_service_hangs(
+    here: Workspace, s3: S3Server, url: str, access: RemoteAccess
+) -> None:
     entry = make_root(here)
     add_files(entry, 2, 1000)
     reporter, held = Watching(), threading.Event()
@@ -363,7 +371,7 @@ def test_broken_off_and_finished(here: Workspace, s3: S3Server, remote: S3Remote
 
 
 def test_a_repository_is_no_place_for_a_dataset(
-    here: Workspace, s3: S3Server, url: str, access: Access
+    here: Workspace, s3: S3Server, url: str, access: RemoteAccess
 ) -> None:
     entry = make_root(here)
     send(entry, opened(url, access))

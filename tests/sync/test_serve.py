@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.identity.multiformats import Multihash, base58btc_encode
-from odf_engine.sync.serving_front import _way
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sync.server.request_router import _way
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, as_old_repository, describe, make_derivative, make_root
 from tests.sync.serving_here import Running, served
@@ -95,7 +96,7 @@ class TestObjects:
                 assert head.headers["Content-Length"] == str(path.stat().st_size)
 
     def test_checkpoints_and_proofs(self, there: Workspace, numbers: DatasetEntry, server: Running) -> None:
-        from odf_engine.identity.proof import prove
+        from odf_engine.identity.ownership_proof import create_and_store_proof
 
         entry = make_derivative(there, numbers)
         (checkpoint,) = (entry.dataset.folder / "checkpoints").iterdir()
@@ -103,7 +104,9 @@ class TestObjects:
         head = numbers.dataset.head()
         assert head is not None
         assert ask(server, f"/numbers/proofs/{head}").status == 404
-        proof = prove(numbers.dataset.folder, numbers.id, there.keys.private_key_pem(numbers.id), head)
+        proof = create_and_store_proof(
+            numbers.dataset.folder, numbers.id, there.keys.private_key_pem(numbers.id), head
+        )
         answer = ask(server, f"/numbers/proofs/{head}")
         assert (answer.body, answer.headers["Content-Type"]) == (
             bytes(proof),
@@ -186,7 +189,7 @@ class TestObjects:
 class TestRanges:
     @given(data=st.data())
     def test_any_range_is_that_part_of_the_file(self, data: st.DataObject) -> None:
-        from odf_engine.sync.serving_files import _asked
+        from odf_engine.sync.server.object_handlers import _asked
 
         size = data.draw(st.integers(0, 50))
         numbers = st.none() | st.integers(0, 60)
@@ -415,20 +418,20 @@ class TestProcess:
             (["--tls-cert", str(key), "--tls-key", str(key)], "certificate and key cannot be used"),
             (["--dataset", "nothing%"], "no dataset is of those names"),
         ):
-            from odf_engine.sync import serving_run
+            from odf_engine.sync.server import __main__
 
-            given = [sys.executable, "-m", serving_run.__name__, "--workspace", str(there.folder), *words]
+            given = [sys.executable, "-m", __main__.__name__, "--workspace", str(there.folder), *words]
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(sys, "argv", given[2:])
                 errors: list[str] = []
                 patch.setattr(sys.stderr, "write", errors.append)
-                assert serving_run.main() != 0
+                assert __main__.main() != 0
             assert says in "".join(errors)
 
 
 class TestTls:
     def test_over_tls(self, there: Workspace, numbers: DatasetEntry, tmp_path: Path) -> None:
-        from odf_engine.sync.serving_run import _tls
+        from odf_engine.sync.server.__main__ import _tls
 
         both = make_certificate(tmp_path / "both.pem")
         with served(there, tls=_tls(both, both)) as server:

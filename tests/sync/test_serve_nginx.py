@@ -15,12 +15,12 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Login, RemoteAccess
 from odf_engine.progress import Reporter
-from odf_engine.sync.places import Access, open_remote
-from odf_engine.sync.pull import pull_new
+from odf_engine.sync import open_remote
+from odf_engine.sync.pull import clone_dataset
 from odf_engine.sync.push import push
-from odf_engine.workspace.credentials import Login
 from odf_engine.workspace.workspace import Workspace
 from tests.ingest.ftp_server import make_certificate
 from tests.sync.builders import add_files, make_root, objects
@@ -83,7 +83,7 @@ def nginx(folder: Path, port: int) -> Iterator[tuple[int, int, Path]]:
         process.wait(10)
 
 
-def test_behind_nginx(there: Workspace, here: Workspace, access: Access, tmp_path: Path) -> None:
+def test_behind_nginx(there: Workspace, here: Workspace, access: RemoteAccess, tmp_path: Path) -> None:
     entry = make_root(there, slices=2)
     (name,) = add_files(entry, 1, 1_300_000)
     with (
@@ -108,12 +108,12 @@ def test_behind_nginx(there: Workspace, here: Workspace, access: Access, tmp_pat
         secure.close()
 
         with closing(open_remote(f"odf+http://127.0.0.1:{plain}/numbers/", access)) as remote:
-            pulled, _ = pull_new(here, DatasetAlias(None, "pulled"), remote, Reporter(), parallel=4)
+            pulled, _ = clone_dataset(here, DatasetAlias(None, "pulled"), remote, Reporter(), parallel=4)
         assert objects(pulled.dataset.folder) == objects(entry.dataset.folder)
         assert any(" /numbers/pull 101 " in line for line in server.lines)
 
         own = make_root(here, "own", slices=2)
-        login = Login(token=server.serving.tokens.new("friend")[1])
+        login = Login(token=server.serving.tokens.create("friend")[1])
         access.credentials.set(f"http://127.0.0.1:{plain}/", login)
         with closing(open_remote(f"odf+http://127.0.0.1:{plain}/own/", access)) as remote:
             assert push(own, remote, Reporter(), force=False, parallel=2).objects == 2

@@ -18,13 +18,13 @@ from odf_engine.errors import (
     SourceUnavailable,
     Unsupported,
 )
-from odf_engine.identity.refs import DatasetAlias
-from odf_engine.sync import frames, smart_upload
-from odf_engine.sync.pull import pull_into, pull_new
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Login
+from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
-from odf_engine.sync.smart import SmartRemote
-from odf_engine.workspace.credentials import Login
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.sync.smart import smart_remote, websocket
+from odf_engine.sync.smart.smart_remote import SmartRemote
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.sync.builders import add_slices, copy_into, describe, make_derivative, make_root, objects
 from tests.sync.kamu_like import NEW, OLD, KamuServer
 
@@ -48,7 +48,7 @@ def remote(node, access) -> Iterator[SmartRemote]:
 
 
 def pulled(here, remote, access) -> DatasetEntry:
-    return pull_new(here, DatasetAlias.parse("numbers"), remote, access.reporter, parallel=3)[0]
+    return clone_dataset(here, DatasetAlias.parse("numbers"), remote, access.reporter, parallel=3)[0]
 
 
 def pushed(entry, remote, access, force=False):
@@ -80,7 +80,7 @@ def test_pull_of_what_is_new(here, there, node, remote, access):
     add_slices(entry, 2)
     node.store.load(entry.dataset.folder)
     del node.received[:]
-    done = pull_into(found, remote, access.reporter, force=False, parallel=2)
+    done = pull_dataset(found, remote, access.reporter, force=False, parallel=2)
     assert done.blocks == 2
     assert node.received[0]["begin_after"] == str(before)
     assert len(node.received[2]["object_files"]) == 2
@@ -94,8 +94,8 @@ def test_pull_of_another_history(here, there, node, remote, access):
     add_slices(entry, 1, city="Basel")
     node.store.load(entry.dataset.folder)
     with pytest.raises(Conflict):
-        pull_into(found, remote, access.reporter, force=False, parallel=2)
-    done = pull_into(found, remote, access.reporter, force=True, parallel=2)
+        pull_dataset(found, remote, access.reporter, force=False, parallel=2)
+    done = pull_dataset(found, remote, access.reporter, force=True, parallel=2)
     assert done.new_head == entry.dataset.head()
 
 
@@ -206,7 +206,7 @@ def test_push_without_objects_asks_all_the_same(here, node, remote, access):
 
 @newer_only
 def test_push_in_rounds(here, node, remote, access, monkeypatch):
-    monkeypatch.setattr(smart_upload, "_ROUND", 2)
+    monkeypatch.setattr(smart_remote, "_ROUND", 2)
     entry = make_root(here, slices=5)
     pushed(entry, remote, access)
     asked = [each for each in node.received if "object_files" in each]
@@ -225,7 +225,7 @@ def test_progress_is_told_when_it_is_asked_for(here, node, remote, access, monke
         return await answer(request, path)
 
     node._put = slowly
-    monkeypatch.setattr(smart_upload.SmartPush, "quiet_seconds", 0.05)
+    monkeypatch.setattr(smart_remote.SmartPush, "quiet_seconds", 0.05)
     pushed(entry, remote, access)
     assert any(isinstance(each.get("details"), dict) for each in node.received)
     assert node.store.head == str(entry.dataset.head())
@@ -292,7 +292,7 @@ def test_errors_of_a_push(here, node, remote, access, step, says, kind, words):
 
 @newer_only
 def test_a_server_that_says_done_without_having_anything(here, node, remote, access, monkeypatch):
-    monkeypatch.setattr(smart_upload.SmartPush, "quiet_seconds", 0.02)
+    monkeypatch.setattr(smart_remote.SmartPush, "quiet_seconds", 0.02)
     node.lazy = True
     with pytest.raises(SourceUnavailable, match="its head is not the new one"):
         pushed(make_root(here, slices=1), remote, access)
@@ -326,7 +326,7 @@ def test_a_history_that_does_not_fit_into_one_message(here, node, remote, access
 
 
 def test_long_messages_go_in_several_frames(here, node, remote, access, monkeypatch):
-    monkeypatch.setattr(frames, "_FRAME_BYTES", 1000)
+    monkeypatch.setattr(websocket, "_FRAME_BYTES", 1000)
     entry = make_root(here, blocks=40)
     pushed(entry, remote, access)
     assert node.store.head == str(entry.dataset.head())

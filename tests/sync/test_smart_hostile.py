@@ -18,12 +18,11 @@ from odf_engine.errors import BadData, Conflict, OdfError, SourceUnavailable, Un
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import AddData, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.sync import connections, smart_upload
-from odf_engine.sync.messages import HeaderRow, TransferUrl
-from odf_engine.sync.places import Access
-from odf_engine.sync.smart import SmartRemote
-from odf_engine.sync.transfer_urls import transfer_of
-from odf_engine.workspace.credentials import Login
+from odf_engine.net import http_connection
+from odf_engine.net.credentials import Login, RemoteAccess
+from odf_engine.sync.smart import smart_remote
+from odf_engine.sync.smart.messages import HeaderRow, TransferUrl
+from odf_engine.sync.smart.smart_remote import SmartRemote, parse_transfer_url
 from tests.sync.builders import add_slices, copy_into, describe, forge, make_root, objects
 from tests.sync.kamu_like import NEW, OLD, KamuServer, batch, plan, talk
 from tests.sync.serving_here import served
@@ -110,7 +109,7 @@ def hasty(node, access) -> Iterator[SmartRemote]:
     yield from opened(node, access, 0.3)
 
 
-def opened(node: KamuServer, access: Access, patience: float) -> Iterator[SmartRemote]:
+def opened(node: KamuServer, access: RemoteAccess, patience: float) -> Iterator[SmartRemote]:
     fetch = replace(access.config.fetch, read_timeout_seconds=patience, retries=0)
     access.credentials.set(node.url, Login(token=node.token))
     smart = SmartRemote(node.url, access._replace(config=replace(access.config, fetch=fetch)))
@@ -173,7 +172,7 @@ def test_a_server_that_leads_to_another_origin_gets_no_login_there(here, there, 
 def test_a_public_server_does_not_lead_into_the_network_around_us(
     here, there, node, remote, access, what, monkeypatch
 ):
-    monkeypatch.setattr(connections, "is_public", lambda address: address != "127.0.0.2")
+    monkeypatch.setattr(http_connection, "is_public_address", lambda address: address != "127.0.0.2")
     entry = make_root(there if what == "pull" else here, slices=1)
     node.location = lambda path: f"http://127.0.0.2:{node.port}/{NAME}/{path}"
     if what == "pull":
@@ -225,7 +224,7 @@ URLS = [
 @pytest.mark.parametrize("url", URLS)
 def test_urls_that_are_not_followed(url):
     with pytest.raises(BadData, match="refused") as caught:
-        transfer_of(TransferUrl(url, []), "http://host/numbers/")
+        parse_transfer_url(TransferUrl(url, []), "http://host/numbers/")
     assert "pass" not in caught.value.message.replace("passwd", "")
     assert len(caught.value.message) < 500
 
@@ -233,18 +232,21 @@ def test_urls_that_are_not_followed(url):
 def test_headers_that_are_not_sent():
     for name, value in [("X\r\nY", "1"), ("X", "1\r\nY: 2"), ("", "1"), ("X", "y" * 9000)]:
         with pytest.raises(BadData, match="header"):
-            transfer_of(TransferUrl("http://host/x", [HeaderRow(name, value)]), "http://host/")
+            parse_transfer_url(TransferUrl("http://host/x", [HeaderRow(name, value)]), "http://host/")
     many = [HeaderRow(f"X-{number}", "1") for number in range(100)]
     with pytest.raises(BadData, match="too many"):
-        transfer_of(TransferUrl("http://host/x", many), "http://host/")
+        parse_transfer_url(TransferUrl("http://host/x", many), "http://host/")
 
 
 def test_https_stays_https():
     base = "https://host:8443/numbers/"
     with pytest.raises(BadData, match="from https to http"):
-        transfer_of(TransferUrl("http://elsewhere/x", []), base)
+        parse_transfer_url(TransferUrl("http://elsewhere/x", []), base)
     # An older server behind a proxy does not know better.
-    assert transfer_of(TransferUrl("http://host/data/x?y=1", []), base).url == "https://host:8443/data/x?y=1"
+    assert (
+        parse_transfer_url(TransferUrl("http://host/data/x?y=1", []), base).url
+        == "https://host:8443/data/x?y=1"
+    )
 
 
 @pytest.mark.parametrize(
@@ -259,7 +261,7 @@ def test_a_server_that_leads_nowhere(here, there, node, remote, access, url, kin
 
 
 def test_a_server_that_never_comes_to_an_end(here, there, node, remote, access, monkeypatch):
-    monkeypatch.setattr(smart_upload, "_MOST_SAID", 5)
+    monkeypatch.setattr(smart_remote, "_MAX_SAID", 5)
     node.lazy = True
 
     async def said():
@@ -290,7 +292,7 @@ def test_a_server_that_takes_a_push_wrongly(here, node, hasty, access, step, say
 def door(there) -> Iterator[tuple[str, str]]:
     """An impatient server that takes pushes: address and token."""
     with served(there, allow_push=True, idle_seconds=1.0, most_message_bytes=1 << 20) as server:
-        yield f"{server.url}{NAME}/", server.serving.tokens.new("laptop")[1]
+        yield f"{server.url}{NAME}/", server.serving.tokens.create("laptop")[1]
 
 
 def refused(door, entry, changes: Callable[[Blocks], Any], era: str = NEW, head: str | None = None) -> Any:
@@ -375,7 +377,7 @@ def test_a_client_that_talks_nonsense(there, door, what, says):
 def test_a_client_that_says_nothing(there, what):
     make_root(there, NAME if what == "pull" else "other")
     with served(there, allow_push=True, idle_seconds=0.1) as server:
-        token = server.serving.tokens.new("laptop")[1]
+        token = server.serving.tokens.create("laptop")[1]
 
         async def go() -> Any:
             async with talk(f"{server.url}{NAME}/{what}", NEW, token) as session:
@@ -387,7 +389,7 @@ def test_a_client_that_says_nothing(there, what):
 def test_a_client_that_uploads_nothing(here, there):
     entry = make_root(here, NAME, slices=1)
     with served(there, allow_push=True, idle_seconds=0.2) as server:
-        token = server.serving.tokens.new("laptop")[1]
+        token = server.serving.tokens.create("laptop")[1]
 
         async def go() -> Any:
             async with talk(f"{server.url}{NAME}/push", NEW, token) as session:
@@ -460,7 +462,7 @@ def test_more_than_a_push_may_bring(here, there):
     entry = make_root(here, NAME, slices=2)
     for limits in ({"most_push_blocks": 2}, {"most_push_bytes": 700}):
         with served(there, allow_push=True, **limits) as server:
-            door = f"{server.url}{NAME}/", server.serving.tokens.new(f"laptop-{len(limits)}")[1]
+            door = f"{server.url}{NAME}/", server.serving.tokens.create(f"laptop-{len(limits)}")[1]
             assert "may bring" in str(refused(door, entry, batch))
             server.serving.tokens.revoke(f"laptop-{len(limits)}")
     assert there.datasets() == [] and left_behind(there) == []

@@ -13,14 +13,16 @@ import pytest
 from aiohttp import WSMsgType
 
 from odf_engine.errors import Conflict, OdfError, SourceUnavailable
-from odf_engine.identity import proof as proofs
-from odf_engine.identity.refs import DatasetAlias
-from odf_engine.sync import frames, smart_push
-from odf_engine.sync.pull import pull_into, pull_new
+from odf_engine.identity import ownership_proof as proofs
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import Login
+from odf_engine.sync.pull import clone_dataset, pull_dataset
 from odf_engine.sync.push import push
-from odf_engine.sync.smart import SmartRemote
-from odf_engine.workspace.credentials import Login
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sync.server import receive_pack
+from odf_engine.sync.smart import websocket
+from odf_engine.sync.smart.smart_remote import SmartRemote
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import (
     add_files,
     add_slices,
@@ -47,7 +49,7 @@ def server(there: Workspace) -> Iterator[Running]:
 @pytest.fixture
 def token(server: Running) -> str:
     """A token for all datasets."""
-    return server.serving.tokens.new("laptop")[1]
+    return server.serving.tokens.create("laptop")[1]
 
 
 @pytest.fixture
@@ -60,7 +62,7 @@ def remote(server, token, access) -> Iterator[SmartRemote]:
 
 
 def pulled(here, remote, access, name: str = NAME) -> DatasetEntry:
-    return pull_new(here, DatasetAlias.parse(name), remote, access.reporter, parallel=3)[0]
+    return clone_dataset(here, DatasetAlias.parse(name), remote, access.reporter, parallel=3)[0]
 
 
 def pushed(entry, remote, access, force: bool = False):
@@ -82,7 +84,7 @@ def test_a_dataset_is_pulled_and_brought_up_to_date(here, there, server, remote,
     assert objects(found.dataset.folder) == objects(entry.dataset.folder)
     assert not any("/blocks/" in line for line in server.lines)  # all of them came in one message
     describe(entry, "more")
-    done = pull_into(found, remote, access.reporter, force=False, parallel=2)
+    done = pull_dataset(found, remote, access.reporter, force=False, parallel=2)
     assert (done.blocks, done.new_head) == (1, entry.dataset.head())
 
 
@@ -149,19 +151,19 @@ def test_a_proof_goes_with_the_head_it_is_for(here, there, remote, access):
     entry = make_root(here, NAME)
     pushed(entry, remote, access)
     found, head = there.resolve(NAME).dataset, entry.dataset.head()
-    proof = proofs.make(here.keys.private_key_pem(entry.id), head)
+    proof = proofs.create_proof(here.keys.private_key_pem(entry.id), head)
     proofs.store_proof(entry.dataset.folder, proof)
     pushed(entry, remote, access)  # the head there is the same
     assert proofs.read_proof(found.folder, head) == proof
     head = describe(entry, "more")
-    proof = proofs.make(here.keys.private_key_pem(entry.id), head)
+    proof = proofs.create_proof(here.keys.private_key_pem(entry.id), head)
     proofs.store_proof(entry.dataset.folder, proof)
     pushed(entry, remote, access)
     assert proofs.read_proof(found.folder, head) == proof
 
 
 def test_long_messages_go_in_several_frames(here, there, remote, access, monkeypatch):
-    monkeypatch.setattr(frames, "_FRAME_BYTES", 1000)
+    monkeypatch.setattr(websocket, "_FRAME_BYTES", 1000)
     entry = make_root(there, NAME, blocks=40)
     assert objects(pulled(here, remote, access).dataset.folder) == objects(entry.dataset.folder)
 
@@ -412,7 +414,7 @@ def test_objects_that_did_not_come(here, there, server, token, era):
 
 
 def test_progress_is_asked_for(here, there, server, token, monkeypatch):
-    monkeypatch.setattr(smart_push, "ASK_SECONDS", 0.02)
+    monkeypatch.setattr(receive_pack, "ASK_SECONDS", 0.02)
     entry = make_root(here, NAME, slices=1)
 
     async def go():

@@ -22,16 +22,18 @@ from textwrap import indent
 from typing import Any, Final
 
 from odf_engine.data.digest import LogicalHasher
-from odf_engine.ingest.poll import pull
+from odf_engine.ingest.polling_source import pull
 from odf_engine.metadata.model import DatasetKind
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.verify.integrity import Report, verify
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace.lineage import Graph
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.verify.report import Report
+from odf_engine.workspace.dataset_graph import DatasetGraph
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving
 
 _HEAD: Final = """\
@@ -234,7 +236,7 @@ class City(Deriving):
             (folder / name).mkdir()
         (folder / "nyc-modzcta.geo.json").symlink_to(data / "nyc-modzcta.geo.json")
         self.workspace.add([each for text in MANIFESTS for each in read_manifests(text, "city")])
-        order = Graph(self.workspace.summaries()).order()
+        order = DatasetGraph(self.workspace.summaries()).order()
         self.entries = [self.workspace.resolve(str(each)) for each in order]
 
     def publish(self, *files: Path) -> None:

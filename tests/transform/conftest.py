@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving
 

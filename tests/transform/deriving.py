@@ -12,11 +12,12 @@ from odf_engine.metadata.model import AddData, DataSlice, ExecuteTransform, Meta
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform.contract import Engine
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.contract import Engine
+from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.transform.run import transform
-from odf_engine.transform.spark_engine import SparkEngine
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 
 ROOT = """
 kind: DatasetSnapshot
@@ -112,7 +113,7 @@ class Deriving:
         """Brings a derivative up to date; how many transactions there were."""
         before = entry.dataset.state().sequence_number
         transform(self.workspace, entry, self.engine, reporter or Reporter())
-        rows = entry.dataset.page(1000, kinds=("ExecuteTransform",))
+        rows = entry.dataset.list_blocks(1000, kinds=("ExecuteTransform",))
         return sum(row.sequence_number > before for row in rows)
 
     def table(self, entry: DatasetEntry) -> pa.Table:

@@ -12,10 +12,10 @@ from odf_engine.data.slices import slice_schema
 from odf_engine.errors import InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary, Sql, SqlQueryStep, TemporalTable
 from odf_engine.progress import Reporter
-from odf_engine.spark.versions import OLDEST, PLACE, TIME
-from odf_engine.transform.as_of_state import still_needed
-from odf_engine.transform.contract import QueryInput
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.spark.streaming.as_of_join import OLDEST, PLACE, TIME
+from odf_engine.transform.engines.as_of_transaction import retained_versions
+from odf_engine.transform.engines.contract import QueryInput
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DATA, Deriving
 from tests.transform.test_stateful import CF, CT, A, Lines, R, Step, hashed
 
@@ -74,7 +74,7 @@ class Said(Reporter):
         super().__init__()
         self.lines: list[str] = []
 
-    def line(self, text: str, level: str = "info") -> None:
+    def log(self, text: str, level: str = "info") -> None:
         self.lines.append(text)
 
 
@@ -163,7 +163,7 @@ def test_versions_that_are_still_needed(size: int) -> None:
             names=["k0", TIME, PLACE, OLDEST],
         )
         parts = [batch.slice(at, size) for at in range(0, len(rows), size)]
-        found = pa.Table.from_batches(still_needed(parts, ["k0"], until=3), batch.schema)
+        found = pa.Table.from_batches(retained_versions(parts, ["k0"], until=3), batch.schema)
         columns = [found["k0"], found[TIME].cast(pa.int64()), found[PLACE], found[OLDEST]]
         got = list(zip(*(column.to_pylist() for column in columns), strict=True))
         assert got == [(key, time * 1000, place, oldest) for key, time, place, oldest in expected]

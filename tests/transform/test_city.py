@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from pathlib import Path
 
-from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.runtime.session import SparkRuntime
 from tests.transform.city import City, borough_totals, day_counts, extents, weeks
 
 DAYS = ("2020-12-05", "2020-12-06", "2020-12-07")

@@ -8,11 +8,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from odf_engine import processes
-from odf_engine.coordinator.jobs import Journal
-from odf_engine.coordinator.operations import execute
+from odf_engine.coordinator.handlers.dispatch import run_request
+from odf_engine.coordinator.job_log import JobLog
+from odf_engine.coordinator.job_queue import JobQueue
 from odf_engine.coordinator.protocol import JobState, Pull, Request, Verify
-from odf_engine.coordinator.queue import JobQueue
-from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.runtime.session import SparkRuntime
 from tests.transform.deriving import Deriving
 from tests.transform.test_reset import Home
 
@@ -36,12 +36,12 @@ def test_no_job_leaves_descriptors_or_threads(deriving: Deriving, runtime: Spark
     )
     odf = deriving.workspace.odf
     host = Home(deriving.workspace.folder, runtime)
-    journal = Journal(odf / "jobs.sqlite")
-    queue = JobQueue(journal, host, execute, 1, lambda: None)
+    journal = JobLog(odf / "jobs.sqlite")
+    queue = JobQueue(journal, host, run_request, 1, lambda: None)
 
     def run(request: Request) -> None:
         job = queue.submit(request, "output", {})
-        queue.start_ready()
+        queue.dispatch_ready()
         while not (ended := journal.job(job.id)).state.final:
             time.sleep(0.01)
         assert ended.state is JobState.done, ended.error

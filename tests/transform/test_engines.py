@@ -15,14 +15,14 @@ from odf_engine.errors import Cancelled, InvalidManifest, InvalidQuery
 from odf_engine.metadata.model import DEFAULT_VOCABULARY, Sql, SqlQueryStep
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform.contract import Engine, QueryInput
-from odf_engine.transform.engine_server import EngineServer
-from odf_engine.transform.engines import Engines
-from odf_engine.transform.grpc_engine import GrpcEngine
-from odf_engine.transform.spark_engine import SparkEngine
-from odf_engine.workspace.config import Config, load, save, set_value
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.settings import Config, load, save, set_value
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.contract import Engine, QueryInput
+from odf_engine.transform.engines.engine_router import EngineRouter
+from odf_engine.transform.engines.grpc_client import GrpcEngine
+from odf_engine.transform.engines.grpc_server import EngineServer
+from odf_engine.transform.engines.spark_engine import SparkEngine
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import DATA, DERIVATIVE, Deriving
 
 # Much work for each row, so that they take a while.
@@ -48,10 +48,10 @@ class Listening(Reporter):
         super().__init__()
         self.said: list[object] = []
 
-    def amount(self, **amounts: int | None) -> None:
+    def set_amounts(self, **amounts: int | None) -> None:
         self.said.append(sorted(name for name, value in amounts.items() if value))
 
-    def line(self, text: str, level: str = "info") -> None:
+    def log(self, text: str, level: str = "info") -> None:
         self.said.append((text, level))
 
 
@@ -62,14 +62,16 @@ def test_each_query_goes_to_the_engine_that_it_is_for(
     save(config, tmp_path / "config.yaml")
     assert load(tmp_path / "config.yaml") == config
     here = SparkEngine(runtime)
-    engines = Engines(config, here)
-    assert engines.named("Spark") is here
-    assert isinstance(engines.named("FLINK"), GrpcEngine) and engines.named("flink") is engines.named("FLINK")
+    engines = EngineRouter(config, here)
+    assert engines.get_engine("Spark") is here
+    assert isinstance(engines.get_engine("FLINK"), GrpcEngine) and engines.get_engine(
+        "flink"
+    ) is engines.get_engine("FLINK")
     with pytest.raises(InvalidQuery, match="'risingwave', which is not here") as error:
-        engines.named("risingwave")
+        engines.get_engine("risingwave")
     assert "flink, spark" in str(error.value.hint)
-    nobody = Engines(set_value(config, "engines.spark", "grpc://127.0.0.1:9"), here)
-    assert nobody.named("spark") is not here
+    nobody = EngineRouter(set_value(config, "engines.spark", "grpc://127.0.0.1:9"), here)
+    assert nobody.get_engine("spark") is not here
     for wrong in ("127.0.0.1:1", "grpc://a", "grpc://a:1?folder=/x&other=1", "grpc://a:1?as=/x"):
         with pytest.raises(InvalidManifest):
             GrpcEngine(wrong)

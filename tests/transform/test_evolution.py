@@ -10,6 +10,8 @@ import pyarrow as pa
 import pytest
 from msgspec.structs import replace
 
+from odf_engine import settings
+from odf_engine.chain.normal_form import SPARK_VERSION
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import read_batches, slice_schema
 from odf_engine.errors import InvalidManifest, InvalidQuery, Unsupported, UsageError
@@ -23,18 +25,15 @@ from odf_engine.metadata.model import (
     kind_of,
 )
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform.contract import Validated
-from odf_engine.transform.migrate import Outcome, change
-from odf_engine.transform.prospects import Choice, look
-from odf_engine.transform.spark_engine import SparkEngine
+from odf_engine.settings import Config, TransformConfig
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.contract import ValidatedQuery
+from odf_engine.transform.engines.spark_engine import SparkEngine
+from odf_engine.transform.query_migration import Choice, MigrationResult, migrate_query, preview_migration
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace import config as settings
-from odf_engine.workspace.config import Config, TransformConfig
-from odf_engine.workspace.definitions import snapshot_of
-from odf_engine.workspace.versions import SPARK_VERSION
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definition import current_definition
 from tests.transform.deriving import DATA, Deriving
 
 A, R, CF, CT = 0, 1, 2, 3
@@ -54,9 +53,11 @@ def definition(
 
 def becomes(
     deriving: Deriving, entry: DatasetEntry, query: str, *inputs: str, choice: Choice = "", **more: Any
-) -> Outcome:
+) -> MigrationResult:
     snapshot = definition(entry, query, *inputs)
-    return change(deriving.workspace, entry, snapshot, deriving.engine, Reporter(), choice=choice, **more)
+    return migrate_query(
+        deriving.workspace, entry, snapshot, deriving.engine, Reporter(), choice=choice, **more
+    )
 
 
 def history(entry: DatasetEntry) -> Iterator[tuple[str, int]]:
@@ -118,7 +119,7 @@ def test_rows_are_made_by_the_version_that_the_chain_says(deriving: Deriving) ->
     deriving.rows(root, (1, "a", 1))
     with pytest.raises(Unsupported, match=r"for version 4\.2\.0\+odf1 of the engine, and this is"):
         deriving.run(made)
-    snapshot = snapshot_of(made)
+    snapshot = current_definition(made)
     assert deriving.workspace.update([snapshot])[0].events == []  # the version is not said: it stays
     (said,) = snapshot.metadata
     assert isinstance(said, SetTransform)
@@ -158,7 +159,7 @@ def test_windows_go_on_end_or_are_built_anew(deriving: Deriving) -> None:
     assert list(history(built))[6:] == [
         ("SetTransform", 0), ("ExecuteTransform", 0), ("ExecuteTransform", 2)
     ]  # fmt: skip
-    words = [row.summary for row in ended.dataset.page(10, kinds=("ExecuteTransform",))]
+    words = [row.summary for row in ended.dataset.list_blocks(10, kinds=("ExecuteTransform",))]
     check(deriving, ended)
     assert words[1].startswith("+1 row")
     assert words[1].endswith("the state has ended")
@@ -252,10 +253,10 @@ def test_an_input_gains_a_column(deriving: Deriving) -> None:
     assert "--accept-columns" in str(raised.value.hint)
     assert deriving.result(star, "x") == [(1,), (2,)]  # until there it went on
     snapshot = definition(star, "SELECT * FROM input")
-    found = look(deriving.workspace, snapshot, deriving.engine)
+    found = preview_migration(deriving.workspace, snapshot, deriving.engine)
     assert found is not None and (found.new, found.state) == (["extra"], "none")
-    outcome = change(
-        deriving.workspace, star, snapshot_of(star), deriving.engine, Reporter(), accept_columns=True
+    outcome = migrate_query(
+        deriving.workspace, star, current_definition(star), deriving.engine, Reporter(), accept_columns=True
     )
     assert outcome.changes[0].lines[-1] == "+ extra STRING"
     deriving.run(star)
@@ -266,7 +267,7 @@ def test_an_input_gains_a_column(deriving: Deriving) -> None:
 class Foreign(SparkEngine):
     """An engine that can only run queries."""
 
-    def validate(self, transform: Sql, inputs: Any, vocab: Any, declared: Any) -> Validated:
+    def validate(self, transform: Sql, inputs: Any, vocab: Any, declared: Any) -> ValidatedQuery:
         raise Unsupported("the engine cannot do this")
 
 
@@ -281,7 +282,7 @@ def test_a_foreign_engine_is_taken_at_its_word(deriving: Deriving, runtime: Spar
     deriving.rows(root, (3, "a", 4))
     deriving.engine = Foreign(runtime)
     foreign = definition(made, "SELECT event_time, x + 1 AS x FROM input", engine="flink", version="1.2")
-    assert change(deriving.workspace, made, foreign, deriving.engine, Reporter()).state == "none"
+    assert migrate_query(deriving.workspace, made, foreign, deriving.engine, Reporter()).state == "none"
     deriving.rows(root, (4, "a", 5))
     deriving.run(made)
     assert deriving.result(made, "x") == [(1,), (2,), (3,), (4,), (6,)]

@@ -32,10 +32,10 @@ from odf_engine.metadata.model import (
     TransformRequest,
     TransformSuccess,
 )
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform.engine_server import EngineServer
-from odf_engine.transform.grpc_engine import GrpcEngine, TookTooLong
-from odf_engine.transform.grpc_wire import RAW_QUERY, SERVICE, TRANSFORM, unwrap, wrap
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.grpc_client import GrpcEngine, TookTooLong
+from odf_engine.transform.engines.grpc_messages import RAW_QUERY, SERVICE, TRANSFORM, unwrap, wrap
+from odf_engine.transform.engines.grpc_server import EngineServer
 from tests.transform.deriving import Deriving
 
 
@@ -186,7 +186,7 @@ def test_engines_that_break_the_contract(deriving: Deriving, tmp_path: Path) -> 
 
 
 def test_addresses_and_nobody_there(deriving: Deriving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odf_engine.transform.grpc_engine._CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr("odf_engine.transform.engines.grpc_client._CONNECT_SECONDS", 0.5)
     for address in ("127.0.0.1:2884", "grpc://127.0.0.1", "http://127.0.0.1:1"):
         with pytest.raises(InvalidManifest):
             GrpcEngine(address)

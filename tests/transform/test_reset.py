@@ -7,17 +7,18 @@ from typing import Any
 
 import pytest
 
-from odf_engine.coordinator.operations import Context, execute
+from odf_engine.coordinator.handlers.dispatch import run_request
+from odf_engine.coordinator.job_queue import JobContext
 from odf_engine.coordinator.protocol import Pull
 from odf_engine.errors import UsageError
 from odf_engine.metadata.model import SetInfo
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
+from odf_engine.spark.runtime.session import SparkRuntime
 from odf_engine.transform.plan import Diverged
+from odf_engine.transform.run import reset_dataset
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace.resetting import reset
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 
 WINDOWS = """SELECT window.start AS event_time, count(*) AS n, sum(y) AS s FROM rows
@@ -77,7 +78,7 @@ def test_datasets_downstream_of_a_reset_one(deriving: Deriving, runtime: SparkRu
     for entry in (first, second):
         state, before = entry.dataset.state(), old[entry.id]
         assert (state.dataset_id, state.transform, state.info) == (entry.id, before.transform, before.info)
-        kept = entry.dataset.folder / "refs" / f"before-reset-{before.head.short}"
+        kept = entry.dataset.folder / "refs" / f"before-reset-{before.head.abbreviated}"
         assert kept.read_text() == str(before.head)
         assert entry.dataset.block(before.head).block.sequence_number == before.sequence_number
         replay = Replay(deriving.workspace, entry, deriving.engine, Reporter())
@@ -87,10 +88,10 @@ def test_datasets_downstream_of_a_reset_one(deriving: Deriving, runtime: SparkRu
         assert anew(deriving, runtime, entry)["status"] == "up-to-date"
     assert deriving.run(second) == 0
     with pytest.raises(UsageError):
-        reset(deriving.workspace, root)
+        reset_dataset(deriving.workspace, root)
 
 
 def anew(deriving: Deriving, runtime: SparkRuntime, entry: DatasetEntry) -> dict[str, Any]:
     """What a job does when it was asked for that."""
-    context = Context(Home(deriving.workspace.folder, runtime))
-    return execute(Pull(str(entry.id), reset_on_divergence=True), context, Reporter())
+    context = JobContext(Home(deriving.workspace.folder, runtime))
+    return run_request(Pull(str(entry.id), reset_on_divergence=True), context, Reporter())

@@ -6,7 +6,7 @@ import pytest
 
 from odf_engine.errors import BadData, InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.model import AddData, SourceState
-from odf_engine.workspace.summary import is_behind
+from odf_engine.workspace.dataset_summary import is_behind
 from tests.transform.deriving import Deriving
 
 A, R, CF, CT = 0, 1, 2, 3

@@ -17,18 +17,23 @@ from msgspec.structs import replace
 from odf_engine.errors import InvalidQuery, NotTrusted, OdfError
 from odf_engine.metadata.model import Sql, SqlQueryStep
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform import sandbox
-from odf_engine.transform.engines import engines_for
-from odf_engine.transform.sandbox import Sandbox, Watch
-from odf_engine.transform.spark_engine import SparkEngine
-from odf_engine.transform.walls import PROGRAMS, Limits, Program, Walls, why_not
+from odf_engine.settings import Config, SandboxConfig, set_value
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines import sandbox
+from odf_engine.transform.engines.engine_router import engines_for
+from odf_engine.transform.engines.namespaces import (
+    PROGRAMS,
+    Limits,
+    MountSandbox,
+    Program,
+    unavailable_reason,
+)
+from odf_engine.transform.engines.sandbox import Sandbox, Watch
+from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace.config import Config, set_value
-from odf_engine.workspace.setting_groups import SandboxConfig
+from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.workspace import ORIGIN_FILE
 from tests.transform.deriving import Deriving
 
 LOOKS = """
@@ -58,14 +63,14 @@ print(
 LIMITS = Limits(memory=1 << 30, file=2 << 20, tmp=1 << 20, processes=40)
 
 
-def plain_walls(**more: dict[Path, Path]) -> Walls:
+def plain_walls(**more: dict[Path, Path]) -> MountSandbox:
     system = [Path(each) for each in ("/usr", "/bin", "/lib", "/lib64", sys.prefix, sys.base_prefix)]
-    return Walls({each: each for each in system} | more.get("read", {}), more.get("write", {}), LIMITS)
+    return MountSandbox({each: each for each in system} | more.get("read", {}), more.get("write", {}), LIMITS)
 
 
 @pytest.fixture(params=PROGRAMS)
 def program(request: pytest.FixtureRequest) -> Program:
-    if (reason := why_not(request.param, plain_walls())) is not None:
+    if (reason := unavailable_reason(request.param, plain_walls())) is not None:
         pytest.skip(f"{request.param}: {reason}")
     return request.param
 
@@ -77,7 +82,7 @@ def test_what_is_seen_from_within(tmp_path: Path, program: Program) -> None:
     (tmp_path / "secret").write_text("secret")
     walls = plain_walls(read={Path("/x/in"): tmp_path / "in"}, write={Path("/x/out"): tmp_path / "out"})
     command = [sys.executable, "-c", LOOKS, "/x/in/rows = 1", "/x/out", str(tmp_path / "secret")]
-    done = subprocess.run(walls.around(program, command), capture_output=True, text=True, check=False)
+    done = subprocess.run(walls.wrap_command(program, command), capture_output=True, text=True, check=False)
     assert done.stderr == ""
     assert done.stdout.split() == ["rows", "False", "False", "True", "False", "False", "True", "True"]
     assert (tmp_path / "out" / "new").exists()
@@ -109,7 +114,7 @@ def test_files_are_limited(tmp_path: Path, program: Program) -> None:
     """Whatever is in memory, the size of a file, and what belongs to the machine."""
     walls = plain_walls(write={Path("/x/out"): tmp_path})
     command = [sys.executable, "-c", FILLS, *FULL]
-    done = subprocess.run(walls.around(program, command), capture_output=True, text=True, check=False)
+    done = subprocess.run(walls.wrap_command(program, command), capture_output=True, text=True, check=False)
     assert done.stderr == ""
     found = dict(zip(FULL, done.stdout.split(), strict=True))
     assert all(found[path] in wanted for path, wanted in FULL.items()), found
@@ -150,7 +155,7 @@ def watched(tmp_path: Path, program: Program) -> Callable[[str], Ended]:
     def run(code: str) -> Ended:
         out, log = tmp_path / "out", tmp_path / "log"
         out.mkdir()
-        command = plain_walls(write={Path("/x/out"): out}).around(program, [sys.executable, "-c", code])
+        command = plain_walls(write={Path("/x/out"): out}).wrap_command(program, [sys.executable, "-c", code])
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output)
         try:
@@ -182,7 +187,7 @@ def test_processes_are_limited(watched: Callable[[str], Ended]) -> None:
 
 
 def test_output_is_limited(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_MOST_PRINTED", 50_000)
+    monkeypatch.setattr(sandbox, "_MAX_PRINTED", 50_000)
     assert "printed more" in str(watched(PRINTS).error)
 
 
@@ -210,7 +215,7 @@ def test_an_engine_that_exceeds_a_limit(deriving: Deriving, shut_in: None) -> No
 
 @pytest.fixture
 def shut_in() -> None:
-    if all(why_not(each, plain_walls()) for each in PROGRAMS):
+    if all(unavailable_reason(each, plain_walls()) for each in PROGRAMS):
         pytest.skip("nothing can shut a process in here")
 
 
@@ -219,7 +224,7 @@ class Listening(Reporter):
         super().__init__()
         self.lines: list[str] = []
 
-    def line(self, text: str, level: str = "info") -> None:
+    def log(self, text: str, level: str = "info") -> None:
         self.lines.append(text)
 
 
@@ -249,7 +254,9 @@ def test_a_foreign_query_gives_the_same(deriving: Deriving, runtime: SparkRuntim
 def test_where_no_sandbox_can_be_had(
     deriving: Deriving, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("odf_engine.transform.sandbox.why_not", lambda program, walls: "not permitted")
+    monkeypatch.setattr(
+        "odf_engine.transform.engines.sandbox.unavailable_reason", lambda program, walls: "not permitted"
+    )
     deriving.rows(deriving.root(), (1, "a", 1))
     made = deriving.derivative("SELECT event_time, x FROM input")
     odf, here = deriving.workspace.odf, deriving.engine
@@ -271,13 +278,13 @@ def test_who_is_shut_in(deriving: Deriving, runtime: SparkRuntime) -> None:
 
     def engine() -> object:
         with engines_for(deriving.workspace, made, runtime) as engines:
-            return engines.named("spark")
+            return engines.get_engine("spark")
 
     assert isinstance(engine(), SparkEngine)
     (made.dataset.folder / ORIGIN_FILE).write_text("https://example.com/output.yaml")
     assert isinstance(engine(), Sandbox)
     trust = Trust(deriving.workspace)
-    assert [(each.kind, each.text) for each in trust.what_runs(made)] == [
+    assert [(each.kind, each.text) for each in trust.list_executions(made)] == [
         ("query", "SELECT event_time, x FROM input\n")
     ]
     trust.check(made)  # it runs all the same

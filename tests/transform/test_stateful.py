@@ -14,10 +14,10 @@ from odf_engine.data.digest import LogicalHasher
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError, Unsupported
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.transform import checkpoint
+from odf_engine.transform.engines import checkpoint
 from odf_engine.transform.plan import plan_transaction
 from odf_engine.transform.run import make_request
-from odf_engine.workspace.workspace import DatasetEntry
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from tests.transform.deriving import Deriving
 
 A, R, CF, CT = 0, 1, 2, 3
@@ -32,7 +32,7 @@ class Lines(Reporter):
         super().__init__()
         self.warnings: list[str] = []
 
-    def line(self, text: str, level: str = "info") -> None:
+    def log(self, text: str, level: str = "info") -> None:
         if level == "warning":
             self.warnings.append(text)
 
@@ -336,7 +336,9 @@ def test_wrong_queries(deriving: Deriving, query: str, kind: type[OdfError], par
 
 
 def test_a_checkpoint_file_depends_on_its_content_alone(tmp_path: Path) -> None:
-    about = checkpoint.About(format=1, engine=checkpoint.ENGINE, query="q", watermarks={"a": 1}, watermark=1)
+    about = checkpoint.CheckpointMetadata(
+        format=1, engine=checkpoint.ENGINE, query="q", watermarks={"a": 1}, watermark=1
+    )
     made = []
     for name in ("one", "two"):
         folder = tmp_path / name

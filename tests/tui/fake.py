@@ -26,7 +26,7 @@ from odf_engine.coordinator.protocol import (
     WorkerStatus,
 )
 from odf_engine.errors import InvalidManifest, OdfError
-from odf_engine.workspace.config import UiConfig
+from odf_engine.settings import UiConfig
 from odf_tui.state import (
     Change,
     DatasetRow,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from odf_engine.metadata.model import SqlQueryStep
-from odf_engine.metadata.sql_columns import Columns, From, columns_of
-from odf_engine.workspace.column_graph import ColumnGraph
-from odf_engine.workspace.column_lineage import SOURCE, DatasetColumns, Feeder
+from odf_engine.sql.lineage_model import ColumnLineage, InputColumn
+from odf_engine.sql.query_lineage import trace_columns
+from odf_engine.workspace.column_lineage import SOURCE, ColumnGraph, DatasetColumns, LineageInput
 
 SYSTEM = ["offset", "op", "system_time", "event_time"]
 READINGS = ["station", "pm25", "no2", "sensor", "re\x1b[31mmark"]
@@ -44,9 +44,9 @@ def graph() -> ColumnGraph:
 
 
 def _root(name: str, columns: list[str]) -> DatasetColumns:
-    outputs = {each: [From(SOURCE, each, "identity")] for each in ["event_time", *columns]}
+    outputs = {each: [InputColumn(SOURCE, each, "identity")] for each in ["event_time", *columns]}
     columns = [*SYSTEM, *columns] if columns else []
-    return DatasetColumns(f"did:odf:{name}", name, columns, [], Columns(outputs if columns else {}, []))
+    return DatasetColumns(f"did:odf:{name}", name, columns, [], ColumnLineage(outputs if columns else {}, []))
 
 
 def _made(
@@ -57,11 +57,17 @@ def _made(
     own: list[str] | None = None,
 ) -> DatasetColumns:
     known = {each: None if columns is None else ["event_time", *columns] for each, columns in inputs.items()}
-    found = columns_of([SqlQueryStep(query=query)], known, outputs=own)
-    operations = [From(each, "op", "transformation") for each in inputs]
-    outputs: dict[str, list[From]] = {"offset": [], "op": operations, "system_time": [], **found.outputs}
+    found = trace_columns([SqlQueryStep(query=query)], known, outputs=own)
+    operations = [InputColumn(each, "op", "transformation") for each in inputs]
+    outputs: dict[str, list[InputColumn]] = {
+        "offset": [],
+        "op": operations,
+        "system_time": [],
+        **found.outputs,
+    }
     feeders = [
-        Feeder(alias, f"did:odf:{source}", source, known[alias] is None) for alias, source in sources.items()
+        LineageInput(alias, f"did:odf:{source}", source, known[alias] is None)
+        for alias, source in sources.items()
     ]
-    lineage = Columns(outputs, found.rows, found.problem)
+    lineage = ColumnLineage(outputs, found.rows, found.problem)
     return DatasetColumns(f"did:odf:{name}", name, list(outputs), feeders, lineage)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from odf_engine.workspace.column_graph import ColumnGraph
-from odf_engine.workspace.described import ColumnStatistics, Frequent, Statistics
+from odf_engine.views.statistics import ColumnStatistics, FrequentValue, Statistics
+from odf_engine.workspace.column_lineage import ColumnGraph
 from odf_tui.looks import Known
 from odf_tui.source import RowWindow
 from odf_tui.timeline import Probe
@@ -49,18 +49,19 @@ COUNTED = [
     ),
     _told(
         "station", nulls=0, distinct=31, least="", greatest="West \x1b[31mQuay", shortest=0, longest=39,
-        frequent=[Frequent(place, 1800 - 290 * at) for at, place in enumerate(_PLACES)],
+        frequent=[FrequentValue(place, 1800 - 290 * at) for at, place in enumerate(_PLACES)],
     ),
     _told(
         "pm25", nulls=1029, not_numbers=4, distinct=612, least="3.25", greatest="181.5", mean=22.7512345,
-        bins=HOURS, frequent=[Frequent("3.25", 211), Frequent("12.5", 198), Frequent("19.0", 7)],
+        bins=HOURS,
+        frequent=[FrequentValue("3.25", 211), FrequentValue("12.5", 198), FrequentValue("19.0", 7)],
     ),
-    _told("remark", nulls=1800, distinct=3, shortest=4, longest=56, frequent=[Frequent("fine", 1800)]),
+    _told("remark", nulls=1800, distinct=3, shortest=4, longest=56, frequent=[FrequentValue("fine", 1800)]),
     _told(
         "money", nulls=7, distinct=480_213, exact=False, lost=12, least="-12.00", greatest="99999.99",
-        mean=-1234567.125, bins=[0, 1, 7000, 3, 0, 0, 188], frequent=[Frequent("0.00", 5100)],
+        mean=-1234567.125, bins=[0, 1, 7000, 3, 0, 0, 188], frequent=[FrequentValue("0.00", 5100)],
     ),
-    _told("sensor", nulls=0, distinct=7200, shortest=4, longest=4, frequent=[Frequent("s-01", 1)]),
+    _told("sensor", nulls=0, distinct=7200, shortest=4, longest=4, frequent=[FrequentValue("s-01", 1)]),
     _told("tags", nulls=0, shortest=0, longest=1),
 ]  # fmt: skip
 

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from odf_engine.coordinator.protocol import Trace
-from odf_engine.workspace.traced import Feed, Made, Run, Source, Step, count_of
+from odf_engine.provenance.model import (
+    InputRows,
+    OffsetRange,
+    ProducingTransaction,
+    RowSource,
+    TraceStep,
+    row_count,
+)
 
 DAYS = "did:odf:air-by-day"
 AIR = "did:odf:port-haven.air-readings"
@@ -22,7 +29,7 @@ def block(number: int) -> str:
     return f"f1620{number:064x}"
 
 
-def answer(request: Trace) -> Step:
+def answer(request: Trace) -> TraceStep:
     """A row of the days comes from 24 readings and a station; readings come from files of the town."""
     if request.dataset == DAYS:
         return day(request.runs, request.column)
@@ -31,41 +38,45 @@ def answer(request: Trace) -> Step:
     return stations(request.runs)
 
 
-def day(runs: list[Run], column: str | None, *, exact: bool = True) -> Step:
+def day(runs: list[OffsetRange], column: str | None, *, exact: bool = True) -> TraceStep:
     """Days."""
     first = runs[0][0] * 24
     last = runs[-1][1] * 24 + 23
     columns = [("pm25", "aggregation")] if column else []
-    made = Made(
+    made = ProducingTransaction(
         block(5), 5, "2024-03-11T08:15:02Z", runs,
         query=[("paired", "SELECT * FROM readings"), ("", QUERY)], engine="Spark 3.5.3",
     )  # fmt: skip
-    return Step(
-        DAYS, "air-by-day", "derivative", runs, count_of(runs),
+    return TraceStep(
+        DAYS, "air-by-day", "derivative", runs, row_count(runs),
         made=[made],
         how=["readings of one day and district were averaged", "each reading met the station of its name"],
         exact=exact,
         reason=None if exact else "the query has a function that cannot be followed: shuffle()",
         feeds=[
-            Feed("readings", AIR, "port-haven.air-readings", [(first, last - 3), (last, last)], 22, columns),
-            Feed("stations", STATIONS, "port-haven.stations", [(2, 2)], 1),
-            Feed("holidays", "did:odf:holidays", "calendar.holidays", [(7, 7)], 1, missing=True),
+            InputRows(
+                "readings", AIR, "port-haven.air-readings", [(first, last - 3), (last, last)], 22, columns
+            ),
+            InputRows("stations", STATIONS, "port-haven.stations", [(2, 2)], 1),
+            InputRows("holidays", "did:odf:holidays", "calendar.holidays", [(7, 7)], 1, missing=True),
         ],
         earlier=[(1, 1)],
     )  # fmt: skip
 
 
-def reading(runs: list[Run]) -> Step:
+def reading(runs: list[OffsetRange]) -> TraceStep:
     """Readings."""
-    made = Made(block(6), 6, "2024-03-11T06:00:00Z", runs)
-    source = Source(
+    made = ProducingTransaction(block(6), 6, "2024-03-11T06:00:00Z", runs)
+    source = RowSource(
         block(6), "polling", "", "https://port-haven.example/air/2024-03.csv", "2024-03-11T06:00:00Z",
         'ETag "6f-a1"', ["prepare: unzip", "read: CSV", "merge: ledger by station, event_time"], runs,
     )  # fmt: skip
-    return Step(AIR, "port-haven.air-readings", "root", runs, count_of(runs), made=[made], sources=[source])
+    return TraceStep(
+        AIR, "port-haven.air-readings", "root", runs, row_count(runs), made=[made], sources=[source]
+    )
 
 
-def stations(runs: list[Run]) -> Step:
+def stations(runs: list[OffsetRange]) -> TraceStep:
     """Stations."""
-    source = Source(block(3), "push", "office", "", "2024-01-02T10:30:00Z", "", ["merge: snapshot"], runs)
-    return Step(STATIONS, "port-haven.stations", "root", runs, count_of(runs), sources=[source])
+    source = RowSource(block(3), "push", "office", "", "2024-01-02T10:30:00Z", "", ["merge: snapshot"], runs)
+    return TraceStep(STATIONS, "port-haven.stations", "root", runs, row_count(runs), sources=[source])

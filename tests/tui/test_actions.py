@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from odf_tui import actions
-from odf_tui.actions import ACTIONS, ANYWHERE, PANES, Situation
+from odf_tui.actions import ACTIONS
+from odf_tui.actions.base import ANYWHERE, PANES, Situation
 from odf_tui.keymap import SAFE
-from odf_tui.screens.dialogs import Choices
 from odf_tui.screens.help import Help
 from odf_tui.screens.workbench import Workbench
+from odf_tui.widgets.choices import Choices
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset
 

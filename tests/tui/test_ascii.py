@@ -16,7 +16,7 @@ from textual.color import Color
 
 import odf_tui
 from odf_engine.coordinator.protocol import JobState
-from odf_engine.workspace.config import UiConfig
+from odf_engine.settings import UiConfig
 from odf_tui import ascii, terminal
 from odf_tui.state import Health
 from tests.tui.conftest import driven

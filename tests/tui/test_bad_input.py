@@ -16,7 +16,7 @@ import pytest
 
 from odf_engine.errors import OdfError, Unsupported
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.flatbuffers import decode_block, encode_block
 from odf_engine.metadata.model import (
     AddData,
@@ -27,7 +27,8 @@ from odf_engine.metadata.model import (
     OffsetInterval,
     SetInfo,
 )
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import BadData
-from odf_engine.workspace.column_graph import ColumnGraph
-from odf_engine.workspace.config import UiConfig
+from odf_engine.settings import UiConfig
+from odf_engine.workspace.column_lineage import ColumnGraph
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 from tests.tui.fake_columns import graph

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 from textual.widgets import Input
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.errors import BadData, UsageError
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import AddData, DatasetKind, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
@@ -28,10 +28,11 @@ from odf_tui.records import pretty_json, read_record
 from odf_tui.screens.row_jump import Spot, parse
 from odf_tui.widgets.arrangement import Arrangement
 from odf_tui.widgets.cells import TableWindow, read_chunk, texts
+from odf_tui.widgets.chunks import open_window
 from odf_tui.widgets.derived import PickedWindow, find, kept_rows, loaded, search, sorted_rows
 from odf_tui.widgets.lines import Span
 from odf_tui.widgets.marks import Marks
-from odf_tui.widgets.rows import RowsView, open_window
+from odf_tui.widgets.rows import RowsView
 from odf_tui.windows import StoredWindow
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import SYSTEM, FakeSource, Rows

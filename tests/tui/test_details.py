@@ -12,10 +12,11 @@ from odf_engine.coordinator.protocol import JobState, Pull
 from odf_engine.errors import Conflict
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine import WorkspaceSource
+from odf_tui.jobwords import outcome
 from odf_tui.screens.details import DetailReader
-from odf_tui.screens.dialogs import Choices, Oath
+from odf_tui.screens.dialogs import Oath
 from odf_tui.state import Health
-from odf_tui.widgets.jobs import outcome
+from odf_tui.widgets.choices import Choices
 from odf_tui.widgets.status import HintLine
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource, dataset

@@ -12,11 +12,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from odf_engine.coordinator.protocol import Diff, Export
-from odf_engine.workspace.definitions import Change
-from odf_engine.workspace.differing import ComparedColumn, Difference
-from odf_engine.workspace.differing_settings import ColumnChange
-from odf_engine.workspace.pins import Pin
-from odf_engine.workspace.results import ResultRows
+from odf_engine.views.as_at import PinnedVersion
+from odf_engine.views.diff import ColumnChange, DiffColumn, Difference
+from odf_engine.views.query_results import ResultRows
+from odf_engine.workspace.definition import Change
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 from tests.tui.test_looking import SIZES, ends, job_of
@@ -56,13 +55,15 @@ def found(source: FakeSource, tmp_path: Path) -> Difference:
     pq.write_table(table, path, row_group_size=300)
     source.file_rows = lambda dataset, file: Rows(Path(file))  # type: ignore[method-assign, return-value]
     columns = [
-        ComparedColumn("station", True, "string", "string", "station", "station"),
-        ComparedColumn("note", False, "string", "string", "old_note", "new_note"),
-        ComparedColumn("pm25", False, "double", "double", "old_pm25", "new_pm25"),
-        ComparedColumn("tags", False, None, "list<item: string>", None, "new_tags", counts=False),
+        DiffColumn("station", True, "string", "string", "station", "station"),
+        DiffColumn("note", False, "string", "string", "old_note", "new_note"),
+        DiffColumn("pm25", False, "double", "double", "old_pm25", "new_pm25"),
+        DiffColumn("tags", False, None, "list<item: string>", None, "new_tags", counts=False),
     ]
     pins = [
-        Pin(AIR, NAME, f"f1620{'ab' * 32}", number, f"2024-03-{day}T09:00:00Z", number * 100, number == 12)
+        PinnedVersion(
+            AIR, NAME, f"f1620{'ab' * 32}", number, f"2024-03-{day}T09:00:00Z", number * 100, number == 12
+        )
         for number, day in ((10, "01"), (12, "08"))
     ]
     return Difference(

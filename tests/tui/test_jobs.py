@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.coordinator.connection import OtherVersion
-from odf_engine.coordinator.journal import INTERRUPTED
+from odf_engine.coordinator.client import VersionMismatch
+from odf_engine.coordinator.job_log import INTERRUPTED
 from odf_engine.coordinator.protocol import (
     Job,
     JobProgress,
@@ -324,7 +324,9 @@ async def test_an_open_log_hears_that_the_worker_is_gone(source: FakeSource) -> 
 
 
 async def test_a_busy_worker_of_another_version_is_never_ended_without_asking(source: FakeSource) -> None:
-    error = OtherVersion("a worker of version 0.0.9 is busy, and this is version 0.1.0", hint="wait for it")
+    error = VersionMismatch(
+        "a worker of version 0.0.9 is busy, and this is version 0.1.0", hint="wait for it"
+    )
     error.jobs = 2
     async with driven(source) as drive:
         source.connecting = [error]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.workspace.config import Config, UiConfig, load, render, set_value
+from odf_engine.settings import Config, UiConfig, load, render, set_value
 from odf_tui import keymap
 from odf_tui.actions import USUAL
-from odf_tui.screens.dialogs import Choices
+from odf_tui.widgets.choices import Choices
 from tests.tui.conftest import driven
 from tests.tui.fake import FakeSource
 

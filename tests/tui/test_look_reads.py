@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.errors import NotFound
@@ -16,10 +16,11 @@ from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
 from odf_engine.progress import Reporter
-from odf_engine.workspace.projecting import project
-from odf_engine.workspace.statistics import describe
-from odf_engine.workspace.stored import StoredRows
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.views.projection import build_projection
+from odf_engine.views.scan import RowScan
+from odf_engine.views.statistics import compute_statistics
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.widgets.cells import TableWindow
 from odf_tui.windows import read_part
@@ -80,7 +81,7 @@ def test_columns_before_and_after_they_were_counted(source: WorkspaceSource, ent
     assert told.comments == {"ship": "the captain's name for it", "berth no": "counted from the quay"}
     berth = next(each for each in told.statistics.columns if each.name == "berth no")
     assert (berth.least, berth.greatest, berth.nulls, berth.distinct) == ("7", "9", 0, None)
-    describe(source.workspace.odf, StoredRows.of_dataset(entry.dataset), Reporter(), str(entry.id))
+    compute_statistics(source.workspace.odf, RowScan.of_dataset(entry.dataset), Reporter(), str(entry.id))
     counted = source.described(str(entry.id), None)
     assert counted.whole
     assert [each.distinct for each in counted.statistics.columns][-3:] == [2, 3, 2]
@@ -88,7 +89,7 @@ def test_columns_before_and_after_they_were_counted(source: WorkspaceSource, ent
 
 def test_the_rows_of_a_projection(source: WorkspaceSource, entry: DatasetEntry) -> None:
     assert source.primary_key(str(entry.id)) == ["ship"]
-    found = project(source.workspace.odf, entry.dataset, [], Reporter())
+    found = build_projection(source.workspace.odf, entry.dataset, [], Reporter())
     window = source.file_rows(str(entry.id), str(found.file))
     assert window.row_count == 2
     assert window.window(0, 9).column("berth no").to_pylist() == [8, 9]

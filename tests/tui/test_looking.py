@@ -10,11 +10,19 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from odf_engine.coordinator.protocol import Describe, Export, Failure, Job, JobState, Progress, Project
-from odf_engine.workspace.described import ColumnStatistics, Frequent
+from odf_engine.coordinator.protocol import (
+    BuildProjection,
+    ComputeStatistics,
+    Export,
+    Failure,
+    Job,
+    JobState,
+    Progress,
+)
+from odf_engine.views.statistics import ColumnStatistics, FrequentValue
 from odf_tui.looks import chart, distinct, number, share, short_distinct
 from odf_tui.state import Health
-from odf_tui.widgets.rows import open_window
+from odf_tui.widgets.chunks import open_window
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 
@@ -58,7 +66,7 @@ def test_drawings_in_less_room() -> None:
     column = ColumnStatistics(name="a", type="double", bins=[1, 0, 7, 8])
     assert chart(column, 4) == "▁ ▇█"
     assert chart(column, 3) == "▁█"
-    assert chart(ColumnStatistics(name="a", type="string", frequent=[Frequent("x", 1)]), 3) == ""
+    assert chart(ColumnStatistics(name="a", type="string", frequent=[FrequentValue("x", 1)]), 3) == ""
 
 
 async def job_of(drive: Driven) -> Job:
@@ -101,7 +109,7 @@ async def test_statistics_from_what_files_tell_to_what_was_counted(source: FakeS
     async with driven(source) as drive:
         await drive.press("3", "i", "j")
         job = await job_of(drive)
-        assert drive.source.link.submitted == [Describe(AIR)]
+        assert drive.source.link.submitted == [ComputeStatistics(AIR)]
         assert "2024-12-25 23:00:00" in drive.text()
         assert "…" in drive.text()
         running = replace(job, state=JobState.running, started="2024-03-11T09:00:00Z")
@@ -146,7 +154,7 @@ async def test_the_current_state_and_back(source: FakeSource, size: tuple[int, i
         await drive.press("3", "j", "j")
         await drive.pilot.press("K")
         job = await job_of(drive)
-        assert drive.source.link.submitted == [Project(AIR, ["station"])]
+        assert drive.source.link.submitted == [BuildProjection(AIR, ["station"])]
         result = {"name": "x", "key": ["station"], "rows": 31, "of": 7200, "file": "/cache/state.parquet"}
         await ends(drive, job, result=result)
         await drive.until(lambda: drive.bench.data_pane.front_view is not None)
@@ -165,7 +173,7 @@ async def test_k_again_shows_all_rows_where_they_were(source: FakeSource) -> Non
         await drive.until(lambda: drive.bench.data_pane.front_view is not None)
         await drive.press("i")  # of what is shown
         await drive.until(lambda: len(drive.source.link.submitted) == 2)
-        assert drive.source.link.submitted[1] == Describe(AIR, file="/s.parquet")
+        assert drive.source.link.submitted[1] == ComputeStatistics(AIR, file="/s.parquet")
         assert "current state by station" in drive.text()
         await drive.press("escape", "K")
         assert drive.bench.data_pane.front_view is None
@@ -180,7 +188,7 @@ async def test_another_key_than_that_of_the_source(source: FakeSource) -> None:
         await drive.until(lambda: "✓ station" in drive.text())
         await drive.press("space", "enter")  # the event time is taken out
         await job_of(drive)
-        assert drive.source.link.submitted == [Project(AIR, ["station"])]
+        assert drive.source.link.submitted == [BuildProjection(AIR, ["station"])]
 
 
 async def test_a_key_is_chosen_where_there_is_none_and_remembered(source: FakeSource) -> None:
@@ -193,7 +201,7 @@ async def test_a_key_is_chosen_where_there_is_none_and_remembered(source: FakeSo
         compare(drive, "key")
         await drive.press("enter")
         job = await job_of(drive)
-        assert drive.source.link.submitted == [Project(AIR, ["station"])]
+        assert drive.source.link.submitted == [BuildProjection(AIR, ["station"])]
         error = Failure("there is no column 'station'")
         await ends(drive, job, state=JobState.failed, error=error)
         await drive.until(lambda: "there is no column 'station'" in drive.hint())
@@ -262,7 +270,7 @@ async def test_the_result_of_a_query(source: FakeSource) -> None:
         assert request == Export("", "/srv/haven/ada/result.csv", file="/cache/result.parquet")
         await drive.press("escape", "i")
         await drive.until(lambda: len(drive.source.link.submitted) == 2)
-        assert drive.source.link.submitted[1] == Describe("", file="/cache/result.parquet")
+        assert drive.source.link.submitted[1] == ComputeStatistics("", file="/cache/result.parquet")
 
 
 async def test_while_a_job_goes_on_the_person_goes_on_too(source: FakeSource) -> None:

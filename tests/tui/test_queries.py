@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, JobState, Update, Validate
 from odf_engine.errors import InvalidQuery
+from odf_tui.jobwords import outcome
 from odf_tui.screens.dialogs import Decision
 from odf_tui.screens.problems import Place, place_of
 from odf_tui.screens.progress import JobDialog
-from odf_tui.widgets.jobs import outcome
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
 from tests.tui.test_editing import Typist, hinted, named, typist

@@ -158,7 +158,7 @@ def test_a_chain_of_a_version_to_come(workspace: Workspace) -> None:
 
 async def test_a_damaged_block_of_a_real_chain(workspace: Workspace) -> None:
     boats = workspace.resolve("boats").dataset
-    hashes = [str(row.hash) for row in boats.page(20)]
+    hashes = [str(row.hash) for row in boats.list_blocks(20)]
     path = boats.folder / "blocks" / hashes[3]
     path.write_bytes(path.read_bytes()[:-40])
     workspace.index.close()

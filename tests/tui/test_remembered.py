@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.workspace.config import UiConfig
+from odf_engine.settings import UiConfig
 from odf_tui import remembered
 from odf_tui.app import LateSource
 from odf_tui.remembered import LEAST_SHARE, Remembered, Shares

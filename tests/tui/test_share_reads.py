@@ -9,8 +9,9 @@ import pytest
 
 from odf_engine.coordinator.protocol import Compare, Job, JobState, Search
 from odf_engine.errors import AlreadyExists, NotFound, OdfError
-from odf_engine.workspace.remotes import Remotes, Seen
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.remotes import Remotes, RemoteStatus
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.remotes import Remote, mark
 from odf_tui.share_source import Place
@@ -32,8 +33,8 @@ def note(workspace: Workspace, entry: DatasetEntry, relation: Any, kind: Any = "
     """It was looked at now."""
     head = str(entry.dataset.head())
     known = {"ours": 0, "theirs": 0, "common": head, "our_head": head, "their_head": head}
-    seen = Seen(url=HUB, relation=relation, at="2024-03-11T08:59:00Z", **{**known, **more})
-    Remotes(workspace.odf).note(entry.id, seen, kind)
+    seen = RemoteStatus(url=HUB, relation=relation, at="2024-03-11T08:59:00Z", **{**known, **more})
+    Remotes(workspace.odf).record_status(entry.id, seen, kind)
 
 
 def row(workspace: Workspace) -> DatasetRow:

@@ -17,12 +17,14 @@ from textual.screen import ModalScreen
 
 import odf_tui.screens
 from odf_engine.coordinator.protocol import Job, JobProgress, JobState, Progress, WorkerStatus
-from odf_engine.workspace.config import UiConfig
+from odf_engine.settings import UiConfig
 from odf_tui import announcing, keymap
-from odf_tui.actions import USUAL, Situation
+from odf_tui.actions import USUAL
+from odf_tui.actions.base import Situation
 from odf_tui.messages import WorkerChanged
-from odf_tui.screens.dialogs import Choices, Reader
+from odf_tui.screens.dialogs import Reader
 from odf_tui.screens.palette import named_block
+from odf_tui.widgets.choices import Choices
 from odf_tui.widgets.status import running_words, worker_words
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset

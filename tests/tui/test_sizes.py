@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.workspace.config import UiConfig
+from odf_engine.settings import UiConfig
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import HAVEN, FakeSource, dataset
 from tests.tui.test_pictures import GOLDEN

@@ -9,15 +9,15 @@ from time import process_time
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import NotFound, UsageError
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata.model import DatasetKind
-from odf_engine.metadata.moments import moment_of
+from odf_engine.metadata.timestamp import parse_user_time
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.timeline import BlockAxis, EventAxis, Place, Probe, probing_order
-from odf_tui.widgets.rows import open_window
+from odf_tui.widgets.chunks import open_window
 from odf_tui.windows import FirstRows
 from tests.tui.fake_looks import FakeTimeline
 from tests.tui.test_data import append, dataset, harbour, stored, typed
@@ -90,7 +90,7 @@ def test_event_time_goes_in_steps_of_what_the_data_has() -> None:
 @pytest.mark.parametrize("text", ["", "soon", "2024", "2024-13-01", "2024-03-01 25:99", "10:22"])
 def test_what_is_no_time(text: str) -> None:
     with pytest.raises(UsageError):
-        moment_of(text)
+        parse_user_time(text)
 
 
 def test_times_as_people_type_them() -> None:
@@ -101,8 +101,8 @@ def test_times_as_people_type_them() -> None:
         "2024-02-29 24:00:00Z",
         "2024-03-01T01:00:00+01:00",
     ):
-        assert str(moment_of(text)) == "2024-03-01T00:00:00Z"
-    assert str(moment_of("2024-03-01 10:22:05.25")) == "2024-03-01T10:22:05.250Z"
+        assert str(parse_user_time(text)) == "2024-03-01T00:00:00Z"
+    assert str(parse_user_time("2024-03-01 10:22:05.25")) == "2024-03-01T10:22:05.250Z"
 
 
 def test_the_first_rows_of_a_window(dataset: Dataset) -> None:

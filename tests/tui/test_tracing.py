@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from odf_engine.coordinator.protocol import Failure, Job, JobState, Progress, Trace
-from odf_engine.workspace.traced import Step
+from odf_engine.provenance.model import TraceStep
 from tests.tui import fake_tracing
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource
@@ -44,7 +44,7 @@ async def running(drive: Driven) -> Job:
     return drive.bench.book.open()[-1]
 
 
-async def ends(drive: Driven, step: Step | None = None, **how: object) -> Trace:
+async def ends(drive: Driven, step: TraceStep | None = None, **how: object) -> Trace:
     """The worker says how the newest job ended; what it was asked."""
     job = await running(drive)
     request = drive.source.link.submitted[-1]

@@ -13,14 +13,15 @@ from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import Checkpoint, ExecuteTransform, ExecuteTransformInput, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from odf_tui.chain_state import Part, Transaction
+from odf_tui.jobwords import outcome, verdict_spans
 from odf_tui.screens.blocks import transaction_lines
 from odf_tui.screens.details import value_lines
 from odf_tui.screens.dialogs import Oath
 from odf_tui.screens.texts import sql_spans, yaml_spans
 from odf_tui.state import Health, JobBook, Sql, Target, healths
-from odf_tui.widgets.jobs import outcome, verdict_spans
 from odf_tui.workstation import Workstation
 from tests.tui.conftest import Driven, driven
 from tests.tui.fake import FakeSource, dataset
@@ -248,7 +249,7 @@ def transact(long: DatasetEntry, boats: DatasetEntry) -> None:
         query_inputs=[
             ExecuteTransformInput(
                 boats.id,
-                new_block_hash=boats.dataset.page(1, first.sequence_number + 1)[0].hash,
+                new_block_hash=boats.dataset.list_blocks(1, first.sequence_number + 1)[0].hash,
                 new_offset=2,
             )
         ],
@@ -279,7 +280,7 @@ async def test_transactions_of_a_workspace(workspace: Workspace) -> None:
         assert drive.bench.data_pane.view.cursor == 0
         # The input begins anew: what was made from it says so.
         boats = workspace.resolve("boats").dataset
-        boats.begin_anew(
+        boats.restart_chain(
             [SetInfo(description="other boats")],
             system_time=Timestamp.now(),
             expected_head=boats.state().head,

@@ -9,8 +9,16 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.coordinator.protocol import Describe, Export, Failure, Job, JobState, Progress, Project
+from odf_engine.chain.dataset import Dataset
+from odf_engine.coordinator.protocol import (
+    BuildProjection,
+    ComputeStatistics,
+    Export,
+    Failure,
+    Job,
+    JobState,
+    Progress,
+)
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine import WorkspaceSource
 from odf_tui.windows import FirstRows
@@ -137,7 +145,7 @@ async def test_event_time_is_looked_at_once_the_person_rests(source: FakeSource)
         job = await job_of(drive)
         (request,) = drive.source.link.submitted
         moment = drive.bench.places[AIR].as_of
-        assert request == Project(AIR, [], as_of=moment) and moment is not None and moment > "2024-12"
+        assert request == BuildProjection(AIR, [], as_of=moment) and moment is not None and moment > "2024-12"
         await drive.pilot.press("left")  # what was asked for is not wanted any more
         await drive.until(lambda: drive.source.link.cancelled == [job.id])
         await drive.pilot.press("enter")
@@ -167,12 +175,12 @@ async def test_a_state_of_a_time(source: FakeSource) -> None:
         await drive.press("left")
         await drive.pilot.press("K")
         job = await job_of(drive)
-        assert drive.source.link.submitted == [Project(AIR, ["station"], as_at=hash_of(9))]
+        assert drive.source.link.submitted == [BuildProjection(AIR, ["station"], as_at=hash_of(9))]
         await ends(drive, job, result=state_of(31, "station"))
         await drive.until(lambda: title(drive).endswith("block 9 of 10 · by station · 31 rows"))
         await drive.pilot.press("left", "enter")
         job = await job_of(drive, 2)
-        assert drive.source.link.submitted[1] == Project(AIR, ["station"], as_at=hash_of(8))
+        assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hash_of(8))
         await ends(drive, job, result=state_of(30, "station"))
         await drive.until(lambda: "block 8 of 10 · by station" in title(drive))
         await drive.press("K")
@@ -191,7 +199,7 @@ async def test_a_state_of_a_time(source: FakeSource) -> None:
         await drive.press("j", "space", "j", "j", "space", "enter")
         job = await job_of(drive, 4)
         place = drive.bench.places[AIR]
-        assert place.key is not None and drive.source.link.submitted[3] == Project(
+        assert place.key is not None and drive.source.link.submitted[3] == BuildProjection(
             AIR, list(place.key), as_of=place.as_of
         )
 
@@ -206,7 +214,7 @@ async def test_a_state_of_now_stays_one_when_the_slider_moves(source: FakeSource
         await drive.press("at")
         await drive.pilot.press("left", "enter")
         await job_of(drive, 2)
-        assert drive.source.link.submitted[1] == Project(AIR, ["station"], as_at=hash_of(9))
+        assert drive.source.link.submitted[1] == BuildProjection(AIR, ["station"], as_at=hash_of(9))
 
 
 # --- What was typed, and what cannot be ---
@@ -331,6 +339,6 @@ async def test_everything_works_on_the_rows_of_then(
         await drive.until(lambda: drive.app.screen is drive.bench)
         await drive.pilot.press("i")
         await drive.until(lambda: len(drive.source.link.submitted) == 2)
-        assert drive.source.link.submitted[1] == Describe(AIR, file="spool-1")
+        assert drive.source.link.submitted[1] == ComputeStatistics(AIR, file="spool-1")
         assert isinstance(source.spooled[0], FirstRows) and source.spooled[0].row_count == 50
         assert "block 4 of 14" in drive.text()

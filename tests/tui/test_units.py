@@ -13,9 +13,9 @@ from rich.cells import cell_len
 from odf_engine.coordinator.protocol import Event, JobProgress, JobState
 from odf_tui import humane
 from odf_tui.events import Batches
+from odf_tui.jobwords import outcome
 from odf_tui.narrowing import visible_graph
 from odf_tui.state import Health, JobBook, healths, job_glyph
-from odf_tui.widgets.jobs import outcome
 from odf_tui.widgets.lines import wrapped
 from odf_tui.widgets.status import worker_words
 from tests.tui.fake import HAVEN, FakeSource, dataset, progress

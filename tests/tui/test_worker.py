@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from odf_engine.coordinator.client import Client, WorkerGone, read_journal
+from odf_engine.coordinator.client import Client, WorkerLost, read_journal
 from odf_engine.coordinator.protocol import JobState
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.engine.jobs import JobReads
@@ -66,7 +66,7 @@ async def _no_worker_is_left(source: PretendedSource) -> AsyncIterator[None]:
     yield
     try:
         client = await Client.connect(source.folder, start=False)
-    except WorkerGone:
+    except WorkerLost:
         return
     await client.stop()
 

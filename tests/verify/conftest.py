@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.identity.did import DatasetId
@@ -46,7 +46,7 @@ class Builder:
     """Puts blocks and slices into a dataset, also such as no rule would let in."""
 
     def __init__(self, folder: Path) -> None:
-        self.dataset = Dataset(folder, ChainIndex(":memory:"))
+        self.dataset = Dataset(folder, BlockIndex(":memory:"))
         self.blocks: list[Multihash] = []
         self.slices: list[Path] = []
         self.head: Multihash | None = None

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from msgspec.structs import replace
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.digest import digest_file
 from odf_engine.errors import Cancelled
 from odf_engine.identity.multiformats import Multihash
@@ -26,13 +26,14 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.spark.session import SparkRuntime
-from odf_engine.transform.checkpoint import ENGINE
-from odf_engine.transform.engines import Engines
-from odf_engine.verify.integrity import Report, verify
-from odf_engine.verify.origins import origins
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.transform.engines.checkpoint import ENGINE
+from odf_engine.transform.engines.engine_router import EngineRouter
+from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.verify.report import Report, dataset_origins
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.transform.deriving import Deriving
 
 ROWS = "SELECT event_time, city, x * 10 AS y FROM input"
@@ -255,7 +256,7 @@ def check(
     made: Deriving, workspace: Workspace, entry: DatasetEntry, first: int, replay: bool = True
 ) -> Report:
     # Nothing that an index remembers.
-    dataset = Dataset(entry.dataset.folder, ChainIndex(":memory:"))
+    dataset = Dataset(entry.dataset.folder, BlockIndex(":memory:"))
     running = Replay(workspace, entry, made.engine, Reporter()) if replay else None
     return verify(dataset, Reporter(), first if replay else None, None, running)
 
@@ -297,7 +298,7 @@ def test_an_input_that_is_not_here(made: Deriving, copy: Workspace) -> None:
     report = check(made, copy, rows, 0)
     assert (report.valid, report.transforms, report.slices) == (True, 0, 3)
     assert [each.kind for each in report.unchecked] == ["input-missing"] * 3
-    told, missing = origins(copy, rows)
+    told, missing = dataset_origins(copy, rows)
     assert (told.name, told.records, missing.id, missing.name) == ("rows", 9, str(root.id), None)
     assert missing.problem == "it is not in this workspace"
 
@@ -305,9 +306,9 @@ def test_an_input_that_is_not_here(made: Deriving, copy: Workspace) -> None:
 def test_an_engine_that_is_not_here(made: Deriving, copy: Workspace) -> None:
     t = Tampering(copy, "rows")
     t.change(1, transform=replace(t.event(1).transform, engine="flink", version="1.2"))
-    engines = Engines(copy.config, made.engine)
+    engines = EngineRouter(copy.config, made.engine)
     replay = Replay(copy, t.entry, engines, Reporter())
-    report = verify(Dataset(t.folder, ChainIndex(":memory:")), Reporter(), replay=replay)
+    report = verify(Dataset(t.folder, BlockIndex(":memory:")), Reporter(), replay=replay)
     assert report.valid and [each.kind for each in report.unchecked] == ["engine-missing"] * 3
     assert "flink" in report.unchecked[0].message
 
@@ -330,7 +331,7 @@ def test_stopping(made: Deriving, copy: Workspace) -> None:
         def phase(self, name: str) -> None:
             self.replaying = name == "replay"
 
-        def amount(self, **amounts: Any) -> None:
+        def set_amounts(self, **amounts: Any) -> None:
             if self.replaying and amounts.get("files") == 2:
                 self.cancel()
 
@@ -343,12 +344,12 @@ def test_stopping(made: Deriving, copy: Workspace) -> None:
 
 def test_where_rows_came_from(made: Deriving, copy: Workspace) -> None:
     rows = copy.resolve("rows")
-    (whole, root) = origins(copy, rows)
+    (whole, root) = dataset_origins(copy, rows)
     assert (whole.name, whole.kind, whole.transactions, whole.records) == ("rows", "Derivative", 3, 9)
     assert (whole.engine, whole.version, whole.query) == ("spark", ENGINE, [f"{ROWS}\n"])
     assert [(each.name, each.alias, each.offset) for each in whole.inputs] == [("input", "input", 8)]
     assert (root.name, root.kind, root.records) == ("input", "Root", 9)
     assert (root.first or "") < (root.last or "")
     # As it was after the second transaction.
-    (early, root) = origins(copy, rows, last=SECOND)
+    (early, root) = dataset_origins(copy, rows, last=SECOND)
     assert (early.transactions, early.records, root.records) == (2, 6, 6)

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.errors import ChainRuleViolated
@@ -30,7 +30,7 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
-from odf_engine.workspace.preview import Preview
+from odf_engine.views.row_window import RowWindowReader
 
 NOW = Timestamp.parse("2024-05-01T00:00:00Z")
 TYPES: list[tuple[pa.DataType, list[Any]]] = [
@@ -47,7 +47,7 @@ class Growing:
     """A dataset whose schema changes between slices, and the rows that it should have."""
 
     def __init__(self, folder: Path) -> None:
-        self.dataset = Dataset(folder, ChainIndex(":memory:"))
+        self.dataset = Dataset(folder, BlockIndex(":memory:"))
         self.schema = FIRST
         self.rows: list[dict[str, Any]] = []
         self.commit(None, Seed(DatasetId(bytes(32)), DatasetKind.Root), SetDataSchema(encode_schema(FIRST)))
@@ -113,7 +113,7 @@ def test_allowed_migrations_keep_old_rows_readable(folders: Any, seed: int, step
             growing.migrate(fields)
         columns = growing.data_columns(growing.schema).names
         growing.append([{name: dice.choice(values[name]) for name in columns} for _ in range(2)])
-    preview = Preview(growing.dataset)
+    preview = RowWindowReader(growing.dataset)
     assert preview.columns.names == growing.schema.names
     wanted = [{name: row.get(name) for name in values} for row in growing.rows]
     for table in (preview.window(0, 99), preview.tail(99)):

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from odf_engine.chain.chain import Dataset
-from odf_engine.chain.index import ChainIndex
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import Cancelled, UsageError
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -34,7 +34,8 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.verify.integrity import Report, verify
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.report import Report
 
 
 def check(builder: Any, first: int | None = None, last: int | None = None) -> Report:
@@ -84,7 +85,7 @@ def test_a_range_checks_only_its_blocks(builder: Any) -> None:
 
 def test_rows_that_are_known_are_not_decoded_again(empty: Any) -> None:
     """While the file has the same bytes, and the chain says the same of it."""
-    known = ChainIndex(":memory:")
+    known = BlockIndex(":memory:")
     builder = empty
     for cities in ("ABC", "D", "EF"):
         builder.data(list(cities))
@@ -121,7 +122,7 @@ def test_progress_is_told_and_cancelling_stops(builder: Any) -> None:
         def phase(self, name: str) -> None:
             self.phases.append(name)
 
-        def amount(self, **amounts: Any) -> None:
+        def set_amounts(self, **amounts: Any) -> None:
             self.last = amounts
 
     reporter = Listening()
@@ -159,7 +160,7 @@ def test_a_head_that_names_no_block_is_a_finding(builder: Any) -> None:
     name = Multihash.sha3_256(b"nothing")
     file(builder, "refs", "head").write_text(str(name))
     report = check(builder)
-    assert found(report) == [("block-missing", name.short)] and report.blocks == 7
+    assert found(report) == [("block-missing", name.abbreviated)] and report.blocks == 7
 
 
 def test_an_empty_folder_has_no_head(tmp_path: Path, builder: Any) -> None:
@@ -186,7 +187,7 @@ def test_a_block_that_is_no_block_is_found(builder: Any) -> None:
     name = Multihash.sha3_256(data)
     builder.put("blocks", name, data)
     file(builder, "refs", "head").write_text(str(name))
-    assert found(check(builder)) == [("block-malformed", name.short)]
+    assert found(check(builder)) == [("block-malformed", name.abbreviated)]
 
 
 def test_a_damaged_block_does_not_hide_what_is_behind_it(builder: Any) -> None:
@@ -235,7 +236,7 @@ def test_the_chain_of_another_dataset_is_found(builder: Any, tmp_path: Path) -> 
     def in_folder_of(dataset_id: DatasetId) -> Report:
         folder = tmp_path / dataset_id.multibase
         shutil.copytree(builder.dataset.folder, folder)
-        return verify(Dataset(folder, ChainIndex(":memory:")), Reporter())
+        return verify(Dataset(folder, BlockIndex(":memory:")), Reporter())
 
     assert kinds(in_folder_of(DatasetId(bytes(32)))) == ["identity"]
     assert in_folder_of(DatasetId(bytes(range(32)))).valid
@@ -270,7 +271,7 @@ def test_a_broken_append_rule_is_a_finding(
     builder: Any, rule: str, store: Callable[[Any], Multihash]
 ) -> None:
     broken = store(builder)
-    assert (rule, broken.short) in found(check(builder))
+    assert (rule, broken.abbreviated) in found(check(builder))
 
 
 def test_the_first_block_must_be_a_seed(tmp_path: Path, builder: Any) -> None:

@@ -10,14 +10,16 @@ import pytest
 from odf_engine.errors import NotFound
 from odf_engine.identity.did import KeyStore
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.identity.proof import Proof, make, store_proof
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.identity.ownership_proof import OwnershipProof, create_proof, store_proof
 from odf_engine.metadata.model import DatasetKind, SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.verify.integrity import Report, verify
-from odf_engine.workspace.ownership import Proven, make_proof, proven
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.verify.integrity import verify
+from odf_engine.verify.report import Report
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.trust import ProvenBlock, make_proof, newest_proven_block
+from odf_engine.workspace.workspace import Workspace
 
 
 @pytest.fixture
@@ -45,16 +47,16 @@ def told(report: Report) -> tuple[int, int | None, int]:
 
 
 def test_a_proof_counts_up_to_its_block(workspace: Workspace, entry: DatasetEntry) -> None:
-    assert told(check(entry)) == (0, None, 0) and proven(entry) is None
+    assert told(check(entry)) == (0, None, 0) and newest_proven_block(entry) is None
     make_proof(workspace, entry, hash_of(entry, 1))
     report = check(entry)
     assert report.valid and told(report) == (1, 1, 2)
-    assert proven(entry) == Proven(1, hash_of(entry, 1), 2)
+    assert newest_proven_block(entry) == ProvenBlock(1, hash_of(entry, 1), 2)
     head = entry.dataset.head()
     assert make_proof(workspace, entry).head == head and head is not None
-    assert told(check(entry)) == (2, 3, 0) and proven(entry) == Proven(3, head, 0)
+    assert told(check(entry)) == (2, 3, 0) and newest_proven_block(entry) == ProvenBlock(3, head, 0)
     later = entry.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
-    assert told(check(entry)) == (2, 3, 1) and proven(entry) == Proven(3, head, 1)
+    assert told(check(entry)) == (2, 3, 1) and newest_proven_block(entry) == ProvenBlock(3, head, 1)
     assert told(check(entry, 2, 2)) == (2, 3, 1)
     assert entry.dataset.head() == later
 
@@ -64,20 +66,20 @@ def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> No
     folder, head = entry.dataset.folder, right.head
     other = hash_of(entry, 2)
     stranger = KeyStore(folder.parent / "other")
-    foreign = make(stranger.private_key_pem(stranger.generate()), head)
+    foreign = create_proof(stranger.private_key_pem(stranger.generate()), head)
     for wrong in (
         bytes(foreign),
-        bytes(Proof(right.dataset_id, head, foreign.signature)),
-        bytes(make(workspace.keys.private_key_pem(entry.id), other)),
+        bytes(OwnershipProof(right.dataset_id, head, foreign.signature)),
+        bytes(create_proof(workspace.keys.private_key_pem(entry.id), other)),
         b"nonsense",
     ):
         (folder / "proofs" / str(head)).write_bytes(wrong)
         report = check(entry)
         assert [(each.kind, each.block) for each in report.findings] == [("proof-wrong", str(head))]
         assert not report.valid and told(report) == (0, None, 0)
-        assert proven(entry) is None
+        assert newest_proven_block(entry) is None
     make_proof(workspace, entry, other)
-    assert told(check(entry)) == (1, 2, 1) and proven(entry) == Proven(2, other, 1)
+    assert told(check(entry)) == (1, 2, 1) and newest_proven_block(entry) == ProvenBlock(2, other, 1)
     (folder / "proofs" / str(head)).unlink()
     (folder / "proofs" / "notes.txt").write_text("what is this?")
     assert [each.block for each in check(entry).findings] == ["notes.txt"]
@@ -85,9 +87,9 @@ def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> No
 
 def test_a_proof_of_another_history_says_nothing(workspace: Workspace, entry: DatasetEntry) -> None:
     elsewhere = Multihash.sha3_256(b"elsewhere")
-    store_proof(entry.dataset.folder, make(workspace.keys.private_key_pem(entry.id), elsewhere))
+    store_proof(entry.dataset.folder, create_proof(workspace.keys.private_key_pem(entry.id), elsewhere))
     report = check(entry)
-    assert report.valid and told(report) == (0, None, 0) and proven(entry) is None
+    assert report.valid and told(report) == (0, None, 0) and newest_proven_block(entry) is None
     assert [(each.kind, each.block) for each in report.unchecked] == [("proof-elsewhere", str(elsewhere))]
 
 
@@ -104,7 +106,7 @@ def test_only_who_has_the_key_can_prove(workspace: Workspace, entry: DatasetEntr
     with pytest.raises(NotFound, match="does not hold"):
         make_proof(workspace, entry, Multihash.sha3_256(b"elsewhere"))
     pem = workspace.keys.private_key_pem(entry.id)
-    workspace.keys.forget(entry.id)
+    workspace.keys.delete(entry.id)
     with pytest.raises(NotFound, match="key of rain is not in this workspace"):
         make_proof(workspace, entry)
     other = workspace.keys.generate()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from odf_engine.chain.chain import Dataset
+from odf_engine.chain.dataset import Dataset
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.data.slices import slice_schema, write_slice
 from odf_engine.metadata.model import AddData, DataSlice, SetDataSchema

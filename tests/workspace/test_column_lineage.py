@@ -6,11 +6,18 @@ import shutil
 
 import pyarrow as pa
 
-from odf_engine.metadata.sql_columns import Columns
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.workspace.column_graph import ROWS, Place, column_graph, source_of
-from odf_engine.workspace.column_lineage import all_columns, lineage_of
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.sql.lineage_model import ColumnLineage
+from odf_engine.workspace.column_lineage import (
+    ROWS,
+    ColumnRef,
+    all_columns,
+    column_graph,
+    dataset_lineage,
+    source_of,
+)
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
 from tests.workspace.conftest import Append
 
 ROOT = """
@@ -67,7 +74,7 @@ def made(
     return workspace.add(read_manifests(text, name))[0]
 
 
-def told(columns: Columns) -> dict[str, str]:
+def told(columns: ColumnLineage) -> dict[str, str]:
     marks = {"identity": "", "transformation": "~", "aggregation": "+", "unknown": "?"}
     return {
         name: " ".join(f"{marks[each.how]}{each.input}.{each.column}" for each in value)
@@ -75,7 +82,7 @@ def told(columns: Columns) -> dict[str, str]:
     }
 
 
-def rows(columns: Columns) -> set[str]:
+def rows(columns: ColumnLineage) -> set[str]:
     return {f"{each.how} {each.input}.{each.column}" for each in columns.rows}
 
 
@@ -84,11 +91,11 @@ def test_a_chain_of_datasets_before_there_is_any_data(workspace: Workspace) -> N
     made(workspace, "b", "SELECT *, x + 1 AS y FROM a WHERE city <> ''", "a")
     last = made(workspace, "c", "SELECT event_time, sum(y) AS s FROM b GROUP BY event_time", "b")
     # `event_time` comes where the chain would have it, offset and system_time are made anew.
-    assert told(lineage_of(workspace, workspace.resolve("b"))) == {
+    assert told(dataset_lineage(workspace, workspace.resolve("b"))) == {
         "offset": "", "op": "a.op", "system_time": "", "event_time": "a.event_time", "city": "a.city",
         "x": "a.x", "y": "~a.x",
     }  # fmt: skip
-    found = lineage_of(workspace, last)
+    found = dataset_lineage(workspace, last)
     assert told(found) == {
         "offset": "",
         "op": "~b.op",
@@ -106,13 +113,13 @@ def test_all_the_way_down(workspace: Workspace) -> None:
     root(workspace, "aside")
     graph = column_graph(workspace, [last.id])
     assert {each.name for each in graph.datasets.values()} == {"a", "b", "c"}
-    reached = graph.upstream(Place(str(last.id), "s"))
+    reached = graph.upstream(ColumnRef(str(last.id), "s"))
     assert {(place.column, reach.how, reach.steps) for place, reach in reached.items()} == {
         ("y", "aggregation", 1), ("x", "aggregation", 2), ("x", "aggregation", 3)
     }  # fmt: skip
-    assert Place(source_of(str(first.id)), "x") in reached
+    assert ColumnRef(source_of(str(first.id)), "x") in reached
     # City has no part in a value, and yet decides which rows there are.
-    down = graph.downstream(Place(str(first.id), "city"))
+    down = graph.downstream(ColumnRef(str(first.id), "city"))
     assert {(place.column, reach.how) for place, reach in down.items()} == {
         ("city", "identity"),
         (ROWS, "filter"),
@@ -125,18 +132,18 @@ def test_vocabularies_and_schemas_of_the_chain(workspace: Workspace, append: App
     table = pa.table({"day": pa.array([0], pa.timestamp("ms", "UTC")), "v": [1], "Late R": ["x"]})
     append(source.dataset, table)
     star = made(workspace, "star", "SELECT * FROM a", "a", more=VOCAB)
-    assert told(lineage_of(workspace, star)) == {
+    assert told(dataset_lineage(workspace, star)) == {
         "nr": "", "op": "a.op", "system_time": "", "day": "a.day", "v": "a.v", "Late R": "a.Late R"
     }  # fmt: skip
     own = made(workspace, "own", "SELECT day AS event_time, nr AS number, op * 1 AS how FROM a", "a")
-    assert told(lineage_of(workspace, own)) | {"event_time": ""} == {
+    assert told(dataset_lineage(workspace, own)) | {"event_time": ""} == {
         "offset": "", "op": "a.op", "system_time": "", "event_time": "", "number": "a.nr", "how": "~a.op"
     }  # fmt: skip
     # `nr` is no offset where the dataset calls that otherwise, but what merely comes through is dropped.
     other = made(
         workspace, "other", "SELECT day AS event_time, `late r` || v AS z, * EXCEPT (day) FROM a", "a"
     )
-    assert told(lineage_of(workspace, other)) == {
+    assert told(dataset_lineage(workspace, other)) == {
         "offset": "", "op": "a.op", "system_time": "", "event_time": "a.day", "z": "~a.Late R ~a.v",
         "v": "a.v", "Late R": "a.Late R",
     }  # fmt: skip
@@ -150,7 +157,7 @@ def test_temporal_tables(workspace: Workspace) -> None:
         "JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.city = r.city"
     )
     tables = "temporalTables: [{name: rates, primaryKey: [city]}]"
-    found = lineage_of(workspace, made(workspace, "priced", query, "trades", "rates", tables=tables))
+    found = dataset_lineage(workspace, made(workspace, "priced", query, "trades", "rates", tables=tables))
     assert told(found)["cost"] == "~trades.x ~rates.x"
     assert rows(found) == {
         "join trades.city", "join rates.city", "join trades.event_time", "join rates.day"
@@ -159,7 +166,7 @@ def test_temporal_tables(workspace: Workspace) -> None:
 
 def test_roots(workspace: Workspace, append: Append) -> None:
     plain = root(workspace, "plain")
-    assert told(lineage_of(workspace, plain))["city"] == "input.city"
+    assert told(dataset_lineage(workspace, plain))["city"] == "input.city"
     query = """      preprocess:
         kind: Sql
         engine: spark
@@ -168,7 +175,7 @@ def test_roots(workspace: Workspace, append: Append) -> None:
             query: SELECT at AS event_time, * EXCEPT (at) FROM input WHERE n > 0
           - query: SELECT event_time, upper(name) AS city, n AS x FROM dated"""
     known = root(workspace, "known", "NdJson, schema: [at TIMESTAMP, name STRING, n INT]", query)
-    found = lineage_of(workspace, known)
+    found = dataset_lineage(workspace, known)
     assert told(found) == {
         "offset": "", "op": "", "system_time": "", "event_time": "input.at", "city": "~input.name",
         "x": "input.n",
@@ -177,17 +184,17 @@ def test_roots(workspace: Workspace, append: Append) -> None:
     keyed = "Ledger, primaryKey: [City]"
     text = ROOT.format(name="keyed", read=SCHEMA, more="").replace("Append", keyed)
     ledger = workspace.add(read_manifests(text.replace("city", "city STRING, op"), "keyed"))[0]
-    assert rows(lineage_of(workspace, ledger)) == {"filter input.city"}
-    assert told(lineage_of(workspace, ledger))["op"] == "input.op"
+    assert rows(dataset_lineage(workspace, ledger)) == {"filter input.city"}
+    assert told(dataset_lineage(workspace, ledger))["op"] == "input.op"
     # What has no schema has the columns that are asked of it.
     star = query.replace("SELECT event_time, upper(name) AS city, n AS x", "SELECT *, 1 AS one")
     silent = root(workspace, "silent", "Parquet", star)
-    assert told(lineage_of(workspace, silent))["*"] == "?input.*"
+    assert told(dataset_lineage(workspace, silent))["*"] == "?input.*"
     append(
         silent.dataset,
         pa.table({"event_time": pa.array([0], pa.timestamp("ms")), "q": ["x"], "one": [1]}),
     )
-    assert told(lineage_of(workspace, silent)) == {
+    assert told(dataset_lineage(workspace, silent)) == {
         "offset": "", "op": "", "system_time": "", "event_time": "input.at", "q": "input.q", "one": ""
     }  # fmt: skip
 
@@ -197,7 +204,7 @@ def test_an_input_that_is_not_here(workspace: Workspace) -> None:
     last = made(workspace, "b", "SELECT event_time, X AS y FROM a", "a")
     shutil.rmtree(source.dataset.folder)
     workspace = Workspace(workspace.folder)
-    assert told(lineage_of(workspace, last)) == {
+    assert told(dataset_lineage(workspace, last)) == {
         "offset": "", "op": "a.op", "system_time": "", "event_time": "a.event_time", "y": "a.X"
     }  # fmt: skip
     graph = column_graph(workspace)
@@ -208,11 +215,11 @@ def test_an_input_that_is_not_here(workspace: Workspace) -> None:
 def test_what_cannot_be_followed(workspace: Workspace) -> None:
     root(workspace, "a")
     foreign = made(workspace, "foreign", "SELECT STREAM x FROM a", "a", engine="flink")
-    found = lineage_of(workspace, foreign)
+    found = dataset_lineage(workspace, foreign)
     assert found.problem == "a query of the engine 'flink' cannot be followed"
     assert told(found)["*"] == "?a.offset ?a.op ?a.system_time ?a.event_time ?a.city ?a.x"
     after = made(workspace, "after", "SELECT event_time, n FROM foreign", "foreign")
-    assert told(lineage_of(workspace, after))["n"] == "foreign.n"
+    assert told(dataset_lineage(workspace, after))["n"] == "foreign.n"
     # A damaged dataset has no columns, and the others have theirs.
     head = after.dataset.folder / "refs" / "head"
     head.write_text("nothing")

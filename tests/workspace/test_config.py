@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from odf_engine.errors import InvalidManifest, UsageError
-from odf_engine.workspace.config import Config, get_value, list_values, load, render, save, set_value
+from odf_engine.settings import Config, get_value, list_settings, load, render, save, set_value
 
 
 def test_a_missing_file_means_all_defaults(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_comments_of_the_default_file_are_the_defaults(tmp_path: Path) -> No
     lines = render(Config()).splitlines()
     settings = [line.replace("# ", "", 1) for line in lines if ": " in line and "  # " in line]
     groups = [line for line in lines if line.endswith(":")]
-    assert len(settings) == len(list_values(Config()))
+    assert len(settings) == len(list_settings(Config()))
     ordered = [line for line in (raw.replace("# ", "", 1) for raw in lines) if line in (*settings, *groups)]
     path.write_text("\n".join(ordered))
     assert load(path) == Config()
@@ -53,7 +53,7 @@ def test_values_are_found_and_changed_by_dotted_keys() -> None:
 
 def test_the_list_has_every_setting_with_its_meaning() -> None:
     config = set_value(Config(), "spark.conf.a.b", "1")
-    listed = {setting.key: setting for setting in list_values(config)}
+    listed = {setting.key: setting for setting in list_settings(config)}
     assert listed["blockVersion"].value == 3 and listed["spark.conf.a.b"].value == "1"
     assert all(setting.description for key, setting in listed.items() if key != "spark.conf.a.b")
     assert listed["ui.theme"].default == "auto"

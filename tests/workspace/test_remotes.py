@@ -11,17 +11,9 @@ from hypothesis import strategies as st
 
 from odf_engine.errors import AlreadyExists, BadData, NotFound, OdfError, UsageError
 from odf_engine.identity.did import DatasetId
-from odf_engine.identity.refs import DatasetAlias, is_name, parse_ref_any
-from odf_engine.workspace.remotes import (
-    DatasetRemotes,
-    Remotes,
-    Repo,
-    Seen,
-    bare_url,
-    checked_url,
-    name_in,
-    origin_of,
-)
+from odf_engine.identity.names import DatasetAlias, is_valid_name, parse_ref_any
+from odf_engine.net.urls import dataset_name_from_url, normalize_url, origin_of, redact_url
+from odf_engine.workspace.remotes import DatasetRemotes, Remotes, RemoteStatus, Repo
 from odf_engine.workspace.workspace import Workspace
 from tests.sync.builders import make_root
 
@@ -29,12 +21,12 @@ ID = DatasetId.parse("did:odf:fed01" + "ab" * 32)
 URL = "https://h.org/cities/"
 
 
-def seen(url: str = URL, **changes: object) -> Seen:
+def seen(url: str = URL, **changes: object) -> RemoteStatus:
     plain = {
         "url": url, "relation": "behind", "ours": 0, "theirs": 3, "common": "f1", "our_head": "f1",
         "their_head": "f2", "at": "2024-05-01T00:00:00Z",
     }  # fmt: skip
-    return Seen(**{**plain, **changes})  # type: ignore[arg-type]
+    return RemoteStatus(**{**plain, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -70,15 +62,15 @@ def remotes(tmp_path: Path) -> Remotes:
     ],
 )
 def test_an_address_has_one_spelling(written: str, spelling: str) -> None:
-    assert checked_url(written) == spelling
-    assert checked_url(spelling) == spelling
+    assert normalize_url(written) == spelling
+    assert normalize_url(spelling) == spelling
 
 
 def test_relative_folders_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for written in ("./x", "file:x", "file://x"):
-        assert checked_url(written) == f"file://{tmp_path}/x/"
-    assert checked_url("~/x") == f"file://{Path.home()}/x/"
+        assert normalize_url(written) == f"file://{tmp_path}/x/"
+    assert normalize_url("~/x") == f"file://{Path.home()}/x/"
 
 
 @pytest.mark.parametrize(
@@ -90,7 +82,7 @@ def test_relative_folders_start_here(tmp_path: Path, monkeypatch: pytest.MonkeyP
 )  # fmt: skip
 def test_what_is_no_address(wrong: str) -> None:
     with pytest.raises(UsageError):
-        checked_url(wrong)
+        normalize_url(wrong)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +90,7 @@ def test_what_is_no_address(wrong: str) -> None:
 )
 def test_a_login_in_an_address_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(UsageError) as caught:
-        checked_url(url)
+        normalize_url(url)
     assert "geheim" not in f"{caught.value}{caught.value.hint}" or "://" not in url
 
 
@@ -113,10 +105,10 @@ def test_addresses_keep_their_spelling_and_origin(
 ) -> None:
     written = f"{scheme.upper() if loud else scheme}://{host.upper() if loud else host}/{'/'.join(path)}"
     try:
-        url = checked_url(written)
+        url = normalize_url(written)
     except UsageError:
         return
-    assert checked_url(url) == url
+    assert normalize_url(url) == url
     assert url.endswith("/")
     assert url.isascii()
     assert origin_of(url) == origin_of(written) or scheme == "s3+https"  # a bucket may be written with %
@@ -126,10 +118,10 @@ def test_addresses_keep_their_spelling_and_origin(
 @given(PATHS)
 def test_a_folder_is_found_again(path: list[str]) -> None:
     folder = Path("/", *[part.replace("/", "") for part in path if part.strip("./")])
-    from odf_engine.sync.folder import folder_of
+    from odf_engine.sync.remotes.folder_remote import folder_of
 
     if str(folder).strip() == str(folder):
-        assert folder_of(checked_url(str(folder))) == folder
+        assert folder_of(normalize_url(str(folder))) == folder
 
 
 def test_logins_belong_to_scheme_host_and_port() -> None:
@@ -156,19 +148,19 @@ def test_logins_belong_to_scheme_host_and_port() -> None:
     ],
 )
 def test_a_name_from_an_address(url: str, name: str) -> None:
-    assert name_in(url) == name
-    assert is_name(name)
+    assert dataset_name_from_url(url) == name
+    assert is_valid_name(name)
 
 
 def test_an_address_without_a_name() -> None:
     with pytest.raises(UsageError) as caught:
-        name_in("file:///_/")
+        dataset_name_from_url("file:///_/")
     assert "--as NAME" in str(caught.value.hint)
 
 
 def test_what_may_be_shown() -> None:
-    assert bare_url("https://joe:geheim@h.org/x?token=geheim") == "https://h.org/x"
-    assert bare_url("http://[::1") == "http:…"
+    assert redact_url("https://joe:geheim@h.org/x?token=geheim") == "https://h.org/x"
+    assert redact_url("http://[::1") == "http:…"
 
 
 # --- Repositories ---
@@ -213,10 +205,10 @@ def test_names_and_addresses(remotes: Remotes) -> None:
         remotes.locate(parse_ref_any("shop/joe/cities", remotes.is_repository))  # type: ignore[arg-type]
     with pytest.raises(UsageError):
         remotes.locate(parse_ref_any(f"lab/{ID}"))  # type: ignore[arg-type]
-    assert remotes.label("https://h.org/joe/cities/") == "lab/joe/cities"
-    assert remotes.label("https://h.org/deep/x/") == "deep/x"
-    assert remotes.label("https://h.org.evil.com/x/") == "https://h.org.evil.com/x/"
-    assert remotes.label("https://h.org/") == "https://h.org/"
+    assert remotes.display_name("https://h.org/joe/cities/") == "lab/joe/cities"
+    assert remotes.display_name("https://h.org/deep/x/") == "deep/x"
+    assert remotes.display_name("https://h.org.evil.com/x/") == "https://h.org.evil.com/x/"
+    assert remotes.display_name("https://h.org/") == "https://h.org/"
 
 
 # --- Datasets ---
@@ -224,16 +216,16 @@ def test_names_and_addresses(remotes: Remotes) -> None:
 
 def test_what_is_known_of_a_dataset(remotes: Remotes) -> None:
     assert remotes.of(ID) == DatasetRemotes()
-    remotes.note(ID, seen(), "pull")
-    remotes.note(ID, seen(theirs=4))
-    remotes.note(ID, seen("file:///b/", relation="equal"), "push")
+    remotes.record_status(ID, seen(), "pull")
+    remotes.record_status(ID, seen(theirs=4))
+    remotes.record_status(ID, seen("file:///b/", relation="equal"), "push")
     assert remotes.of(ID).pull == [URL]
     assert remotes.of(ID).push == ["file:///b/"]
     found = remotes.of(ID).seen_at(URL)
     assert found is not None and found.theirs == 4
-    assert remotes.at(URL) == ID
-    assert remotes.at("file:///b/") == ID
-    assert remotes.at("file:///c/") is None
+    assert remotes.find_by_url(URL) == ID
+    assert remotes.find_by_url("file:///b/") == ID
+    assert remotes.find_by_url("file:///c/") is None
     assert remotes.detach(ID, URL, ("push",)) == []
     assert remotes.detach(ID, URL) == ["pull"]
     assert remotes.of(ID).seen_at(URL) is None
@@ -247,7 +239,7 @@ def test_who_comes_from_an_address_goes_before_who_goes_there(remotes: Remotes) 
     other = DatasetId.parse("did:odf:fed01" + "00" * 32)
     remotes.attach(other, URL, "push")
     remotes.attach(ID, URL, "pull")
-    assert remotes.at(URL) == ID
+    assert remotes.find_by_url(URL) == ID
 
 
 def test_what_is_damaged_is_not_known(remotes: Remotes, tmp_path: Path) -> None:
@@ -255,13 +247,13 @@ def test_what_is_damaged_is_not_known(remotes: Remotes, tmp_path: Path) -> None:
     (tmp_path / "remotes" / f"{ID.multibase}.json").write_bytes(b"\xff{")
     (tmp_path / "remotes" / "notes.json").write_text("{}")
     assert remotes.of(ID) == DatasetRemotes()
-    assert remotes.at(URL) is None
+    assert remotes.find_by_url(URL) is None
 
 
 def test_two_that_note_at_once_lose_nothing(tmp_path: Path) -> None:
     def note(number: int) -> None:
         for each in range(10):
-            Remotes(tmp_path).note(ID, seen(f"https://h.org/{number}/{each}/"), "push")
+            Remotes(tmp_path).record_status(ID, seen(f"https://h.org/{number}/{each}/"), "push")
 
     threads = [threading.Thread(target=note, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -280,7 +272,7 @@ def test_remotes_go_with_their_dataset(tmp_path: Path) -> None:
     assert remotes.of(entry.id).pull == [URL]
     workspace.delete(entry)
     assert remotes.of(entry.id) == DatasetRemotes()
-    assert remotes.at(URL) is None
+    assert remotes.find_by_url(URL) is None
 
 
 def test_where_nothing_can_be_written(tmp_path: Path) -> None:
@@ -309,5 +301,5 @@ def test_files_that_nest_too_deeply_or_cannot_be_read(remotes: Remotes, tmp_path
 @pytest.mark.parametrize("text", ["https://h.org/caf\udce9", "/mnt/\udcff/x", "file:///\ud800"])
 def test_addresses_are_utf8(text: str) -> None:
     with pytest.raises(UsageError, match="an address is UTF-8 text") as caught:
-        checked_url(text)
+        normalize_url(text)
     assert str(caught.value).isprintable()

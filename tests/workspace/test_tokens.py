@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound, UsageError
 from odf_engine.identity.did import DatasetId
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.workspace.tokens import Tokens
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.cli.verbs import cli
@@ -38,17 +38,17 @@ def covers(tokens: Tokens, text: str, alias: str, dataset_id: DatasetId | None =
 
 class TestTokens:
     def test_only_the_hash_is_kept_for_the_owner_alone(self, tokens: Tokens, tmp_path: Path) -> None:
-        token, text = tokens.new("nightly", ["weather.%"], 30)
+        token, text = tokens.create("nightly", ["weather.%"], 30)
         (kept,) = [path for path in (tmp_path / "keys").iterdir() if path.name == "push-tokens.json"]
         assert text not in kept.read_text() and text[4:] not in kept.read_text()
         assert token.hash == hashlib.sha256(text.encode()).hexdigest()
         assert stat.S_IMODE(kept.stat().st_mode) == 0o600
         assert stat.S_IMODE(kept.parent.stat().st_mode) == 0o700
-        assert len(text) >= 43 and tokens.new("other")[1] != text
+        assert len(text) >= 43 and tokens.create("other")[1] != text
         assert text not in repr(token) and token.hash not in repr(token)
 
     def test_is_found_until_it_is_revoked(self, tokens: Tokens, tmp_path: Path) -> None:
-        token, text = tokens.new("nightly")
+        token, text = tokens.create("nightly")
         beside = Tokens(tmp_path)  # of another process
         assert beside.find(text) == token
         for wrong in ("", text[:-1], text + "x", text.upper(), token.hash, "\ud800", "x" * 10_000):
@@ -59,24 +59,24 @@ class TestTokens:
             tokens.revoke("nightly")
 
     def test_expires(self, tokens: Tokens) -> None:
-        _, soon = tokens.new("soon", days=1e-9)
-        _, later = tokens.new("later", days=1)
+        _, soon = tokens.create("soon", days=1e-9)
+        _, later = tokens.create("later", days=1)
         assert tokens.find(soon) is None and tokens.find(later) is not None
         assert [token.has_expired for token in tokens.all()] == [False, True]
 
     def test_is_good_for_what_it_was_made_for(self, tokens: Tokens) -> None:
-        everything = tokens.new("everything")[1]
-        some = tokens.new("some", ["weather.%", "acme/plans", str(ID)])[1]
+        everything = tokens.create("everything")[1]
+        some = tokens.create("some", ["weather.%", "acme/plans", str(ID)])[1]
         other = DatasetId(bytes(32))
         assert covers(tokens, everything, "any") and covers(tokens, everything, "acme/any", None)
         assert covers(tokens, some, "Weather.rain", other) and covers(tokens, some, "ACME/plans", other)
         assert covers(tokens, some, "whatever", ID)
         for alias, dataset_id in (("weather", other), ("plans", other), ("x", None), ("acme/plans2", other)):
             assert not covers(tokens, some, alias, dataset_id)
-        assert not covers(tokens, tokens.new("nobody", [str(DatasetId(b"x" * 32))])[1], "x", None)
+        assert not covers(tokens, tokens.create("nobody", [str(DatasetId(b"x" * 32))])[1], "x", None)
 
     def test_use_is_noted(self, tokens: Tokens) -> None:
-        token, text = tokens.new("nightly")
+        token, text = tokens.create("nightly")
         tokens.note_use(token)
         (used,) = tokens.all()
         assert used.last_used is not None and tokens.find(text) == used
@@ -85,9 +85,9 @@ class TestTokens:
         assert tokens.all() == []
 
     def test_what_cannot_be_is_refused(self, tokens: Tokens) -> None:
-        tokens.new("nightly")
+        tokens.create("nightly")
         with pytest.raises(AlreadyExists):
-            tokens.new("Nightly")
+            tokens.create("Nightly")
         for name, days in (
             ("../x", 1),
             ("", 1),
@@ -98,21 +98,21 @@ class TestTokens:
             ("x", float("nan")),
         ):
             with pytest.raises(UsageError):
-                tokens.new(name, days=days)
+                tokens.create(name, days=days)
         with pytest.raises(InvalidIdentity):
-            tokens.new("x", ["../%"])
+            tokens.create("x", ["../%"])
         assert len(tokens.all()) == 1
 
     def test_a_damaged_file_is_told_of(self, tokens: Tokens, tmp_path: Path) -> None:
-        _, text = tokens.new("nightly")
+        _, text = tokens.create("nightly")
         (tmp_path / "keys" / "push-tokens.json").write_text('[{"name": "secret-of-it"')
         with pytest.raises(BadData) as told:
             tokens.find(text)
-        assert "secret-of-it" not in told.value.in_full
+        assert "secret-of-it" not in told.value.format_line
 
     def test_several_at_once_lose_none(self, tmp_path: Path) -> None:
         with ThreadPoolExecutor(8) as threads:
-            made = list(threads.map(lambda at: Tokens(tmp_path).new(f"t{at}")[1], range(16)))
+            made = list(threads.map(lambda at: Tokens(tmp_path).create(f"t{at}")[1], range(16)))
         tokens = Tokens(tmp_path)
         assert all(tokens.find(text) for text in made) and len(tokens.all()) == 16
 

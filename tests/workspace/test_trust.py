@@ -21,8 +21,9 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
+from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.trust import Trust
-from odf_engine.workspace.workspace import DatasetEntry, Workspace
+from odf_engine.workspace.workspace import Workspace
 
 MANIFEST = r"""
 kind: DatasetSnapshot
@@ -131,7 +132,7 @@ def test_a_definition_from_elsewhere_is_not(workspace: Workspace) -> None:
 
 def test_everything_that_runs_is_listed(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace)
-    runs = trust.what_runs(entry)
+    runs = trust.list_executions(entry)
     assert [(each.kind, each.text) for each in runs] == [
         ("url", "https://host/${{ env.AREA }}.zip"),
         ("header", "Authorization: Bearer ${{ env.TOKEN }}"),
@@ -143,16 +144,16 @@ def test_everything_that_runs_is_listed(workspace: Workspace) -> None:
     ]
     assert {each.block for each in runs} == {entry.dataset.block(1).hash}
     commit(entry, local("data/${{ env.A"))
-    assert [(each.kind, each.text) for each in trust.what_runs(entry)] == [
+    assert [(each.kind, each.text) for each in trust.list_executions(entry)] == [
         ("file", str(workspace.folder / "data/${{ env.A"))
     ]
     commit(entry, DisablePollingSource())
-    assert trust.what_runs(entry) == []
+    assert trust.list_executions(entry) == []
     trust.check(entry)  # nothing would run
 
 
 def test_containers_are_listed(workspace: Workspace) -> None:
-    runs = Trust(workspace).what_runs(copied(workspace, CONTAINER))
+    runs = Trust(workspace).list_executions(copied(workspace, CONTAINER))
     assert [(each.kind, each.text) for each in runs] == [
         ("image", "host/image:1"),
         ("command", "'fetch it' --all"),
@@ -165,7 +166,7 @@ def test_containers_are_listed(workspace: Workspace) -> None:
 def test_push_sources_are_listed_while_they_are_active(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace, PUSH)
     commit(entry, DisablePushSource("gone"))
-    assert [(each.kind, each.text) for each in trust.what_runs(entry)] == [
+    assert [(each.kind, each.text) for each in trust.list_executions(entry)] == [
         ("push", "devices"),
         ("query", "SELECT 2"),
     ]
@@ -208,7 +209,7 @@ def test_a_grant_allows_and_a_later_source_takes_it_back(workspace: Workspace) -
 
 def test_only_what_was_shown_is_allowed(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace)
-    shown = trust.what_runs(entry)
+    shown = trust.list_executions(entry)
     commit(entry, local("/etc/passwd"))
     with pytest.raises(Conflict, match="changed meanwhile"):
         trust.grant(entry, shown=shown)

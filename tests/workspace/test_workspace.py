@@ -23,7 +23,7 @@ from odf_engine.errors import (
     OdfError,
     UsageError,
 )
-from odf_engine.identity.refs import DatasetAlias
+from odf_engine.identity.names import DatasetAlias
 from odf_engine.metadata import model
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot
 from odf_engine.workspace.workspace import Workspace
@@ -257,7 +257,7 @@ from odf_engine.metadata import model
 from odf_engine.workspace.workspace import Workspace
 Path.rename = lambda self, target: os._exit(9) if self.name.startswith(".new-f") else os.rename(self, target)
 Workspace(Path({str(workspace.folder)!r})).dataset_new(
-    __import__("odf_engine.identity.refs").identity.refs.DatasetAlias(None, "dead"), model.DatasetKind.Root
+    __import__("odf_engine.identity.names").identity.names.DatasetAlias(None, "dead"), model.DatasetKind.Root
 )
 """
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 9
@@ -394,7 +394,9 @@ def test_a_summary_tells_what_the_chain_amounts_to(workspace: Workspace, append:
     assert after.folder == entry.dataset.folder
 
 
-@pytest.mark.parametrize("function", ["odf_engine.chain.catchup.fold", "odf_engine.chain.index.block_row"])
+@pytest.mark.parametrize(
+    "function", ["odf_engine.chain.block_index.apply_block", "odf_engine.chain.block_index.summarize_block"]
+)
 def test_unexpected_content_is_a_problem_of_its_dataset(
     workspace: Workspace, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -402,7 +404,7 @@ def test_unexpected_content_is_a_problem_of_its_dataset(
         raise KeyError("surprise")
 
     [made] = workspace.add([root("cases")])
-    workspace.index.remake()
+    workspace.index.reset()
     monkeypatch.setattr(function, fail)
     [summary] = Workspace(workspace.folder).summaries()
     assert summary.problem is not None

@@ -1,0 +1,585 @@
+"""Append rules: which block may follow a chain, one function for each rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final
+
+from msgspec.structs import astuple
+
+from odf_engine.chain.normal_form import first_duplicate, normal_form_problem
+from odf_engine.chain.schema_evolution import find_breaking_change, read_schema, same_schema
+from odf_engine.chain.state import ChainState, apply_block, contains_opaque, find_unstorable, vocabulary_of
+from odf_engine.errors import ChainRuleViolated, InvalidIdentity, InvalidSchema, MalformedBlock, NoOpEvent
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import (
+    AddData,
+    AddPushSource,
+    Csv,
+    DatasetKind,
+    DisablePollingSource,
+    DisablePushSource,
+    EthereumLogs,
+    ExecuteTransform,
+    ExecuteTransformInput,
+    GeoJson,
+    Json,
+    MetadataBlock,
+    MetadataEvent,
+    NdGeoJson,
+    NdJson,
+    Seed,
+    SetDataSchema,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    kind_of,
+)
+from odf_engine.metadata.timestamp import Timestamp
+
+CONTENT_ERRORS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What code raises that meets unexpected content of a block. Chains are written by other programs too."""
+
+
+def unexpected(block_hash: Multihash, error: Exception) -> MalformedBlock:
+    """The error of a block whose content led to one of the :data:`CONTENT_ERRORS`."""
+    return MalformedBlock(
+        f"the block has content that cannot be processed: {type(error).__name__}: {error}",
+        hint="report this as a bug; a dataset that cannot be read can still be deleted",
+        where=f"block {block_hash}",
+    )
+
+
+def rule_violation(
+    block: MetadataBlock, rule: str, message: str, hint: str | None = None
+) -> ChainRuleViolated:
+    """The block breaks this rule."""
+    return ChainRuleViolated(rule, message, block=str(block.sequence_number), hint=hint)
+
+
+def no_op_event(block: MetadataBlock, rule: str, message: str) -> NoOpEvent:
+    """The block says nothing new, as this rule finds."""
+    return NoOpEvent(rule, message, block=str(block.sequence_number))
+
+
+def format_optional(value: object) -> str:
+    """The value in words, ``none`` when there is none."""
+    return "none" if value is None else str(value)
+
+
+DataEvent = AddData | ExecuteTransform
+
+
+def not_empty(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+    """A data block brings data, a checkpoint, a watermark or a source state."""
+    carried = [event.new_data, event.new_checkpoint, event.new_watermark]
+    if isinstance(event, AddData):
+        carried.append(event.new_source_state)
+    if all(part is None for part in carried):
+        raise no_op_event(block, "data-not-empty", f"{kind_of(event)} brings nothing")
+
+
+def watermark(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+    """A watermark is carried on, and never goes back."""
+    if state.data_watermark is not None and event.new_watermark is None:
+        raise rule_violation(
+            block, "watermark", f"it does not carry {state.data_watermark}, that of the data block before"
+        )
+    new = event.new_watermark
+    if new is not None and state.watermark is not None and new < state.watermark:
+        raise rule_violation(block, "watermark", f"the watermark went back from {state.watermark} to {new}")
+
+
+def prev_offset(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+    """``prevOffset`` is the offset of the newest record."""
+    if event.prev_offset != state.last_offset:
+        raise rule_violation(
+            block,
+            "prev-offset",
+            f"it carries {format_optional(event.prev_offset)} as the last offset, and that is "
+            f"{format_optional(state.last_offset)}",
+        )
+
+
+def offset_sequence(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+    """Offsets have no gap and no overlap."""
+    if event.new_data is None:
+        return
+    expected = 0 if event.prev_offset is None else event.prev_offset + 1
+    start = event.new_data.offset_interval.start
+    if start != expected:
+        raise rule_violation(
+            block, "offset-sequence", f"its records start at offset {start} and not at {expected}"
+        )
+
+
+def offset_interval(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+    """A slice ends where it starts, or later."""
+    if event.new_data is None:
+        return
+    interval = event.new_data.offset_interval
+    if interval.end < interval.start:
+        raise rule_violation(
+            block, "offset-interval", f"its records end at offset {interval.end}, before {interval.start}"
+        )
+
+
+def schema_before_data(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+    """Data follows a SetDataSchema."""
+    if event.new_data is not None and not state.has_schema:
+        raise rule_violation(block, "schema-before-data", "it brings data, and no SetDataSchema came before")
+
+
+def prev_checkpoint(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+    """``prevCheckpoint`` is the checkpoint of the data block before."""
+    expected = None if state.last_checkpoint is None else state.last_checkpoint.physical_hash
+    if event.prev_checkpoint != expected:
+        raise rule_violation(
+            block,
+            "prev-checkpoint",
+            f"it carries {format_optional(event.prev_checkpoint)} as the last checkpoint, and that is "
+            f"{format_optional(expected)}",
+        )
+
+
+def changes_something(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+    """A data block differs from the one before it in something besides what it carries on."""
+    checkpoint = None if event.new_checkpoint is None else event.new_checkpoint.physical_hash
+    changed = (
+        event.new_data is not None
+        or checkpoint != event.prev_checkpoint
+        or event.new_watermark != state.data_watermark
+    )
+    if isinstance(event, AddData):
+        changed = changed or event.new_source_state != state.data_source_state
+    else:
+        changed = changed or any(_advances(item) for item in event.query_inputs)
+    if not changed:
+        raise no_op_event(block, "data-changes-something", f"{kind_of(event)} repeats what is known already")
+
+
+# --- ExecuteTransform --------------------------------------------------------------------------
+
+
+def transform_inputs(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
+    """The inputs are those of the transform, in its order."""
+    if state.transform is not None:
+        expected = state.inputs()
+    elif state.last_inputs is not None:
+        expected = [item.dataset_id for item in state.last_inputs]
+    elif "SetTransform" in state.not_understood:
+        return
+    else:
+        raise rule_violation(block, "transform-inputs", "no SetTransform came before")
+    if [item.dataset_id for item in event.query_inputs] != expected:
+        raise rule_violation(
+            block, "transform-inputs", "its inputs are not those of the transform, each once and in its order"
+        )
+
+
+def transform_intervals(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
+    """Each input goes on where the transaction before it ended."""
+    before = {item.dataset_id: item for item in state.last_inputs or ()}
+    for item in event.query_inputs:
+        problem = _interval_problem(before.get(item.dataset_id), item)
+        if problem is not None:
+            raise rule_violation(block, "transform-intervals", f"input {item.dataset_id}: {problem}")
+
+
+def _interval_problem(before: ExecuteTransformInput | None, item: ExecuteTransformInput) -> str | None:
+    block, offset = None, None
+    if before is not None:
+        block = before.new_block_hash or before.prev_block_hash
+        offset = before.prev_offset if before.new_offset is None else before.new_offset
+    if item.prev_block_hash != block:
+        return f"prevBlockHash is {format_optional(item.prev_block_hash)} and not {format_optional(block)}"
+    if item.prev_offset != offset:
+        return f"prevOffset is {format_optional(item.prev_offset)} and not {format_optional(offset)}"
+    if item.new_block_hash is not None and item.new_block_hash == item.prev_block_hash:
+        return "newBlockHash is prevBlockHash: an input that does not advance has no newBlockHash"
+    if item.new_offset is None:
+        return None
+    if item.new_block_hash is None:
+        return "it has a newOffset and no newBlockHash"
+    if item.prev_offset is not None and item.new_offset <= item.prev_offset:
+        return f"newOffset {item.new_offset} is not after prevOffset {item.prev_offset}"
+    return None
+
+
+def _advances(item: ExecuteTransformInput) -> bool:
+    return item.new_block_hash is not None or item.new_offset is not None
+
+
+# The other formats carry the types of their columns in themselves.
+_UNTYPED_FORMATS: Final = (Csv, Json, NdJson, GeoJson, NdGeoJson)
+
+
+# --- Sources and transforms --------------------------------------------------------------------
+
+
+def no_push_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
+    """A dataset is polled or pushed to, not both."""
+    names = [*state.push_sources, *(key for key in state.not_understood if key.startswith("AddPushSource "))]
+    if names:
+        raise rule_violation(
+            block,
+            "polling-or-push",
+            f"the dataset has the push source '{names[0].removeprefix('AddPushSource ')}'",
+            hint="disable its push sources first",
+        )
+
+
+def no_polling_source(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
+    """A dataset is polled or pushed to, not both."""
+    if state.polling_source is not None or "SetPollingSource" in state.not_understood:
+        raise rule_violation(
+            block, "polling-or-push", "the dataset has a polling source", hint="disable that source first"
+        )
+
+
+def push_source_new(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
+    """A push source that is defined again differs from what it was."""
+    if state.push_sources.get(event.source_name) == event:
+        raise no_op_event(
+            block, "push-source-new", f"push source '{event.source_name}' is defined so already"
+        )
+
+
+def push_source_schema(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
+    """A push source says what columns it takes, unless its format does."""
+    read: Any = event.read
+    if isinstance(read, _UNTYPED_FORMATS) and not read.schema and read.odf_schema is None:
+        raise rule_violation(
+            block, "push-source-schema", f"push source '{event.source_name}' needs a schema in its read step"
+        )
+
+
+def one_read_schema(state: ChainState, block: MetadataBlock, event: SetPollingSource | AddPushSource) -> None:
+    """A read step has its schema in one way of writing, not in two."""
+    read: Any = event.read
+    if getattr(read, "schema", None) is not None and getattr(read, "odf_schema", None) is not None:
+        raise rule_violation(block, "one-read-schema", "its read step has both a DDL schema and another one")
+
+
+def ethereum_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
+    """Ethereum logs come from a chain or a node that is named."""
+    fetch = event.fetch
+    if isinstance(fetch, EthereumLogs) and fetch.chain_id is None and fetch.node_url is None:
+        raise rule_violation(block, "ethereum-source", "an EthereumLogs source needs a chainId or a nodeUrl")
+
+
+def preprocess_normalised(
+    state: ChainState, block: MetadataBlock, event: SetPollingSource | AddPushSource
+) -> None:
+    """The preprocess query is in its normal form."""
+    if event.preprocess is not None:
+        _check_normalised(block, event.preprocess)
+
+
+def transform_normalised(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
+    """The query is in its normal form."""
+    _check_normalised(block, event.transform)
+
+
+def transform_input_refs(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
+    """A transform has inputs, each with an id and an alias."""
+    if not event.inputs:
+        raise rule_violation(block, "transform-input-refs", "a transform needs at least one input")
+    for item in event.inputs:
+        if not isinstance(_id_or_text(item.dataset_ref), DatasetId):
+            raise rule_violation(
+                block, "transform-input-refs", f"input '{item.dataset_ref}' is no id of a dataset"
+            )
+        if not item.alias:
+            raise rule_violation(block, "transform-input-refs", f"input {item.dataset_ref} has no alias")
+
+
+def transform_inputs_once(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
+    """No input and no alias is there twice."""
+    for what, values in (
+        ("input", [_id_or_text(item.dataset_ref) for item in event.inputs]),
+        ("alias", [item.alias for item in event.inputs]),
+    ):
+        twice = first_duplicate(values)
+        if twice is not None:
+            raise rule_violation(block, "transform-inputs-once", f"{what} {twice} is there more than once")
+
+
+def _id_or_text(ref: str) -> DatasetId | str:
+    try:
+        return DatasetId.parse(ref)
+    except InvalidIdentity:
+        return ref  # which is the finding of another rule
+
+
+def polling_source_there(state: ChainState, block: MetadataBlock, event: DisablePollingSource) -> None:
+    """Only what is there can be disabled."""
+    if state.polling_source is None and "SetPollingSource" not in state.not_understood:
+        raise rule_violation(block, "source-there", "the dataset has no polling source to disable")
+
+
+def push_source_there(state: ChainState, block: MetadataBlock, event: DisablePushSource) -> None:
+    """Only what is there can be disabled."""
+    name = event.source_name
+    if name not in state.push_sources and f"AddPushSource {name}" not in state.not_understood:
+        raise rule_violation(block, "source-there", f"the dataset has no push source '{name}' to disable")
+
+
+def _check_normalised(block: MetadataBlock, transform: Any) -> None:
+    if contains_opaque(transform):
+        return
+    problem = normal_form_problem(transform)
+    if problem is not None:
+        raise rule_violation(block, "query-normalised", problem)
+
+
+# --- SetVocab ----------------------------------------------------------------------------------
+
+
+def vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -> None:
+    """Records keep the names of their system columns, and a schema has them."""
+    vocabulary = vocabulary_of(event)
+    if vocabulary == state.vocabulary:
+        return
+    if state.slices:
+        raise rule_violation(
+            block,
+            "vocabulary-fixed",
+            "the system columns cannot be called otherwise: the dataset has records that name them",
+            hint="make a new dataset for other names",
+        )
+    columns = _readable(lambda: read_schema(state.schema or b"").names) if state.schema else None
+    missing = [name for name in astuple(vocabulary) if columns is not None and name not in columns]
+    if missing:
+        raise rule_violation(
+            block,
+            "vocabulary-fixed",
+            f"the schema of the dataset has no column '{missing[0]}'",
+            hint="make a new dataset for other names",
+        )
+
+
+# --- SetDataSchema -----------------------------------------------------------------------------
+
+
+def schema_given(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
+    """A SetDataSchema has a schema, and it can be read."""
+    if event.schema is None:
+        if event.odf_schema is None:
+            raise rule_violation(block, "schema-given", "SetDataSchema has no schema")
+        return
+    try:
+        read_schema(event.schema)
+    except InvalidSchema as error:
+        raise rule_violation(block, "schema-given", f"its schema cannot be read: {error.message}") from error
+
+
+def schema_new(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
+    """A schema that is set again differs from what it was."""
+    same = event.schema == state.schema and event.odf_schema == state.odf_schema
+    if not same and _both_arrow(state, event) and event.odf_schema == state.odf_schema:
+        same = _readable(lambda: same_schema(state.schema or b"", event.schema or b""))
+    if same and state.has_schema:
+        raise no_op_event(block, "schema-new", "the dataset has this schema already")
+
+
+def schema_evolution(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
+    """Readers of the old schema survive the new one."""
+    if not _both_arrow(state, event):
+        return
+    breaking = _readable(lambda: find_breaking_change(state.schema or b"", event.schema or b""))
+    if breaking:
+        raise rule_violation(
+            block,
+            "schema-evolution",
+            f"the schema changes so that its readers break: {breaking.problem}",
+            hint=breaking.advice,
+        )
+
+
+def _both_arrow(state: ChainState, event: SetDataSchema) -> bool:
+    return state.schema is not None and event.schema is not None
+
+
+def _readable(compare: Callable[[], Any]) -> Any:
+    # An unreadable schema in the chain is its own finding, and compares with nothing.
+    try:
+        return compare()
+    except InvalidSchema:
+        return None
+
+
+Rule = Callable[[Any, MetadataBlock, Any], None]  # state before the block, block, its event
+_ROOT_ONLY: Final = (SetPollingSource, AddPushSource, DisablePollingSource, DisablePushSource, AddData)
+_DERIVATIVE_ONLY: Final = (SetTransform, ExecuteTransform)
+
+
+def check_append(state: ChainState | None, block: MetadataBlock) -> None:
+    """Whether ``block`` may follow the block whose state this is (None: it is the first).
+
+    Raises:
+        ChainRuleViolated: it may not; the error names the block and the rule.
+        NothingChanged: it would change nothing.
+    """
+    for violation in violations(state, block):
+        raise violation
+
+
+def violations(state: ChainState | None, block: MetadataBlock) -> Iterator[ChainRuleViolated]:
+    """Every rule that ``block`` breaks, the one that a person wants to hear of first at the front."""
+    rules = _FIRST if state is None else (*_ALWAYS, *_BY_EVENT.get(type(block.event), ()))
+    for rule in rules:
+        try:
+            rule(state, block, block.event)
+        except ChainRuleViolated as violation:
+            yield violation
+
+
+def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], system_time: Timestamp) -> None:
+    """Whether these events may follow each other as the next blocks of a chain.
+
+    Raises:
+        ChainRuleViolated: one may not; the error names its block and the rule.
+        NothingChanged: one would change nothing.
+    """
+    for event in events:
+        block = MetadataBlock(
+            system_time=system_time,
+            prev_block_hash=None if state is None else state.head,
+            sequence_number=0 if state is None else state.sequence_number + 1,
+            event=event,
+        )
+        check_append(state, block)
+        # No rule looks into a hash: that of the number serves as well as that of the bytes.
+        state = apply_block(state, block, Multihash.sha3_256(str(block.sequence_number).encode()))
+
+
+# --- The first block ---------------------------------------------------------------------------
+
+
+def seed_first(state: None, block: MetadataBlock, event: Any) -> None:
+    """The first block is a Seed and follows nothing."""
+    if not isinstance(event, Seed):
+        raise rule_violation(
+            block, "seed-first", f"the first block has to be a Seed, this one is {kind_of(event)}"
+        )
+    if block.prev_block_hash is not None:
+        raise rule_violation(block, "seed-first", "a Seed follows no other block, this one says it does")
+
+
+def first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None:
+    """Sequence numbers begin with 0."""
+    if block.sequence_number != 0:
+        raise rule_violation(
+            block, "sequence-number", f"the first block has number 0, this one {block.sequence_number}"
+        )
+
+
+def number_range(state: ChainState | None, block: MetadataBlock, event: Any) -> None:
+    """Numbers are within the limits of what stores them."""
+    if (problem := find_unstorable(state, block)) is not None:
+        raise rule_violation(block, "number-range", problem)
+
+
+# --- Every other block -------------------------------------------------------------------------
+
+
+def seed_once(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """Only the first block is a Seed."""
+    if isinstance(event, Seed):
+        raise rule_violation(block, "seed-once", "the dataset has its Seed already")
+
+
+def prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """A block names the block that it follows."""
+    if block.prev_block_hash is None:
+        raise rule_violation(
+            block, "prev-block", "a block that is not the first has to name the one before it"
+        )
+    if block.prev_block_hash != state.head:
+        raise rule_violation(
+            block, "prev-block", f"it follows block {block.prev_block_hash}, and the head is {state.head}"
+        )
+
+
+def sequence_number(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """Sequence numbers grow by one."""
+    if block.sequence_number != state.sequence_number + 1:
+        raise rule_violation(
+            block,
+            "sequence-number",
+            f"number {state.sequence_number + 1} comes next, not {block.sequence_number}",
+        )
+
+
+def system_time(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """System time never goes back."""
+    if block.system_time < state.system_time:
+        raise rule_violation(
+            block,
+            "system-time",
+            f"its system time {block.system_time} is before {state.system_time}, that of the block before",
+            hint="check the clock of this computer",
+        )
+
+
+def event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None:
+    """Root datasets have sources, derivative ones a transform."""
+    misfits = _ROOT_ONLY if state.kind is DatasetKind.Derivative else _DERIVATIVE_ONLY
+    if isinstance(event, misfits):
+        raise rule_violation(
+            block, "event-fits-kind", f"{kind_of(event)} does not fit a {state.kind.value.lower()} dataset"
+        )
+
+
+# The order is that in which a person wants to hear of them: position first, then meaning.
+_FIRST: Final[tuple[Rule, ...]] = (seed_first, first_sequence_number, number_range)
+_ALWAYS: Final[tuple[Rule, ...]] = (
+    seed_once,
+    prev_block,
+    sequence_number,
+    system_time,
+    event_fits_kind,
+    number_range,
+)
+_DATA: Final[tuple[Rule, ...]] = (
+    not_empty,
+    watermark,
+    prev_offset,
+    offset_sequence,
+    offset_interval,
+    schema_before_data,
+    prev_checkpoint,
+)
+_BY_EVENT: Final[dict[type, tuple[Rule, ...]]] = {
+    AddData: (*_DATA, changes_something),
+    ExecuteTransform: (
+        *_DATA,
+        transform_inputs,
+        transform_intervals,
+        changes_something,
+    ),
+    SetPollingSource: (
+        no_push_source,
+        one_read_schema,
+        ethereum_source,
+        preprocess_normalised,
+    ),
+    AddPushSource: (
+        no_polling_source,
+        push_source_new,
+        push_source_schema,
+        one_read_schema,
+        preprocess_normalised,
+    ),
+    DisablePollingSource: (polling_source_there,),
+    DisablePushSource: (push_source_there,),
+    SetTransform: (
+        transform_input_refs,
+        transform_inputs_once,
+        transform_normalised,
+    ),
+    SetVocab: (vocabulary_fixed,),
+    SetDataSchema: (schema_given, schema_new, schema_evolution),
+}

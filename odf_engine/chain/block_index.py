@@ -1,0 +1,503 @@
+"""SQLite index of the blocks of many chains: positions, folded states, catch-up."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from odf_engine.chain.append_rules import CONTENT_ERRORS, unexpected
+from odf_engine.chain.block_summary import (
+    BlockSummary,
+    SliceSummary,
+    StoredBlock,
+    summarize_block,
+    summarize_slice,
+)
+from odf_engine.chain.state import MAX_NUMBER, ChainState, apply_block, decode_state, encode_state
+from odf_engine.errors import ChainRuleViolated, Conflict
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.databases import connect
+
+SNAPSHOT_EVERY: Final = 512
+"""How far apart the states are that are kept for chains that are set back."""
+_FORMAT: Final = 5  # raise it whenever tables, ChainState or what is folded into it change
+_BUSY_SECONDS: Final = 5.0
+_TABLES: Final = """
+CREATE TABLE chains(id INTEGER PRIMARY KEY, head BLOB NOT NULL UNIQUE, sequence INTEGER NOT NULL,
+  state BLOB NOT NULL);
+CREATE TABLE blocks(chain INTEGER, sequence INTEGER, hash BLOB NOT NULL UNIQUE, system_time TEXT,
+  kind TEXT, rows INTEGER, summary TEXT, size INTEGER, PRIMARY KEY(chain, sequence)) WITHOUT ROWID;
+CREATE INDEX blocks_by_kind ON blocks(chain, kind, sequence);
+CREATE TABLE slices(chain INTEGER, sequence INTEGER, first INTEGER, last INTEGER, physical BLOB,
+  logical BLOB, size INTEGER, system_time TEXT, PRIMARY KEY(chain, sequence)) WITHOUT ROWID;
+CREATE INDEX slices_by_offset ON slices(chain, last);
+CREATE TABLE snapshots(chain INTEGER, sequence INTEGER, state BLOB, PRIMARY KEY(chain, sequence));
+CREATE TABLE sound(key BLOB PRIMARY KEY) WITHOUT ROWID;
+"""
+_OF_CHAINS: Final = ("blocks", "slices", "snapshots")
+BLOCK_COLUMNS: Final = "sequence, hash, system_time, kind, rows, summary, size"
+_SLICE: Final = "sequence, first, last, physical, logical, size, system_time"
+T = TypeVar("T")
+
+
+class BlockPosition(NamedTuple):
+    """Where the index has a block: its chain, its number, and the head that the chain has there."""
+
+    chain: int
+    sequence: int
+    head: Multihash
+    head_sequence: int
+
+
+class BlockWithStates(NamedTuple):
+    """A block, and what its chain amounts to with it and amounted to before it."""
+
+    stored: StoredBlock
+    state: ChainState
+    before: ChainState | None
+
+
+class BlockIndex:
+    """The index in a file, or in memory with ``":memory:"``. Safe to use from several threads."""
+
+    def __init__(self, path: Path | str) -> None:
+        self._path = None if path == ":memory:" else Path(path)
+        self._lock = threading.RLock()
+        self._db: sqlite3.Connection | None = None
+
+    def close(self) -> None:
+        """Lets go of the file; the next use opens it again."""
+        with self._lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+    # --- Reading ------------------------------------------------------------------------------
+
+    def state(self, head: Multihash) -> ChainState | None:
+        """The folded state at ``head``, if that is the head of an indexed chain."""
+        return self.states([head]).get(head)
+
+    def states(self, heads: Collection[Multihash]) -> dict[Multihash, ChainState]:
+        """The folded states of all those heads that are indexed, in one query."""
+        wanted = [bytes(head) for head in heads]
+
+        def query(db: sqlite3.Connection) -> list[tuple[bytes]]:
+            found: list[tuple[bytes]] = []
+            for start in range(0, len(wanted), 500):  # within SQLite's limit of variables
+                part = wanted[start : start + 500]
+                marks = ",".join("?" * len(part))
+                found += db.execute(f"SELECT state FROM chains WHERE head IN ({marks})", part).fetchall()
+            return found
+
+        states = (_state(row[0]) for row in self._run(query))
+        return {state.head: state for state in states if state is not None}
+
+    def position(self, block: Multihash) -> BlockPosition | None:
+        """Where the index has this block."""
+        row = self._one(
+            "SELECT chain, blocks.sequence, head, chains.sequence FROM blocks"
+            " JOIN chains ON chains.id = chain WHERE hash = ?",
+            bytes(block),
+        )
+        return row and BlockPosition(row[0], row[1], Multihash.from_bytes(row[2]), row[3])
+
+    def snapshot(self, chain: int, sequence: int) -> ChainState | None:
+        """The newest state that is kept at or before this block."""
+        row = self._one(
+            "SELECT state FROM snapshots WHERE chain = ? AND sequence <= ? ORDER BY sequence DESC LIMIT 1",
+            chain,
+            sequence,
+        )
+        return None if row is None else _state(row[0])
+
+    def hash_at(self, chain: int, sequence: int) -> Multihash | None:
+        """The hash of a block by its number."""
+        row = self._one("SELECT hash FROM blocks WHERE chain = ? AND sequence = ?", chain, sequence)
+        return None if row is None else Multihash.from_bytes(row[0])
+
+    def page(
+        self, at: BlockPosition, limit: int, before: int | None = None, kinds: Collection[str] | None = None
+    ) -> list[BlockSummary]:
+        """At most ``limit`` blocks up to ``at`` and before number ``before``, newest first."""
+        top = at.sequence + 1 if before is None else min(before, at.sequence + 1)
+
+        def query(db: sqlite3.Connection) -> list[Any]:
+            tail = "ORDER BY sequence DESC LIMIT ?"
+            where = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE chain = ? AND sequence < ?"
+            if kinds is None:
+                return db.execute(f"{where} {tail}", (at.chain, top, limit)).fetchall()
+            rows: list[Any] = []
+            for kind in set(kinds):  # a query a kind, so that rare kinds are found without a walk
+                rows += db.execute(f"{where} AND kind = ? {tail}", (at.chain, top, kind, limit))
+            return sorted(rows, reverse=True)[:limit]
+
+        return [block_row_of(row) for row in self._run(query)]
+
+    def slices(
+        self, at: BlockPosition, first: int | None = None, last: int | None = None
+    ) -> list[SliceSummary]:
+        """The slices up to ``at`` that have offsets within ``first`` to ``last``, oldest first."""
+        rows = self.rows(
+            f"SELECT {_SLICE} FROM slices WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ?"
+            " ORDER BY sequence",
+            at.chain,
+            _fit(first or 0),
+            MAX_NUMBER if last is None else _fit(last),
+            at.sequence,
+        )
+        return [_slice_row(row) for row in rows]
+
+    def hashes(self, at: BlockPosition) -> list[Multihash]:
+        """The hashes of all blocks up to ``at``, oldest first."""
+        rows = self.rows(
+            "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ? ORDER BY sequence",
+            at.chain,
+            at.sequence,
+        )
+        return [Multihash.from_bytes(row[0]) for row in rows]
+
+    def matching(self, at: BlockPosition, text: str, limit: int) -> list[Multihash]:
+        """Hashes up to ``at`` whose base16 text starts with ``text``, or has it as last 8 characters."""
+        rows = self.rows(
+            "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ?"
+            " AND (substr('f' || lower(hex(hash)), 1, ?) = ? OR lower(substr(hex(hash), -8)) = ?) LIMIT ?",
+            at.chain,
+            at.sequence,
+            len(text),
+            text,
+            text,
+            limit,
+        )
+        return [Multihash.from_bytes(row[0]) for row in rows]
+
+    def is_verified(self, key: bytes) -> bool:
+        """Whether verification has found right what this key is a hash of."""
+        return self._one("SELECT 1 FROM sound WHERE key = ?", key) is not None
+
+    @contextmanager
+    def read_transaction(self) -> Iterator[None]:
+        """What is asked within sees one state of the index, whatever other processes change."""
+        with self._lock:
+            self._run(lambda db: db.execute("BEGIN"))
+            try:
+                yield
+            finally:
+                self._run(lambda db: db.execute("COMMIT") if db.in_transaction else None)
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def extend(
+        self,
+        base: Multihash | None,
+        keep: int,
+        blocks: Sequence[BlockWithStates],
+        state: ChainState,
+    ) -> bool:
+        """Makes the chain with head ``base`` (None: a new one) end in ``blocks`` and ``state``.
+
+        Its blocks after number ``keep`` are forgotten first. False, and nothing done, when the index
+        has moved on meanwhile.
+        """
+
+        def change(db: sqlite3.Connection) -> bool:
+            try:
+                with _transaction(db):
+                    chain = _own_chain(db, base, state)
+                    if chain is None:
+                        return False
+                    for table in _OF_CHAINS:
+                        db.execute(f"DELETE FROM {table} WHERE chain = ? AND sequence > ?", (chain, keep))
+                    _insert(db, chain, blocks)
+                    db.execute(
+                        "UPDATE chains SET head = ?, sequence = ?, state = ? WHERE id = ?",
+                        (bytes(state.head), state.sequence_number, encode_state(state), chain),
+                    )
+                    return True
+            except sqlite3.IntegrityError:  # somebody else indexed the same blocks meanwhile
+                return False
+
+        return self._run(change)
+
+    def forget(self, head: Multihash) -> None:
+        """Removes the chain with this head, if it is indexed, in one transaction."""
+
+        def change(db: sqlite3.Connection) -> None:
+            with _transaction(db):
+                row = db.execute("SELECT id FROM chains WHERE head = ?", (bytes(head),)).fetchone()
+                if row:
+                    for table in _OF_CHAINS:
+                        db.execute(f"DELETE FROM {table} WHERE chain = ?", row)
+                    db.execute("DELETE FROM chains WHERE id = ?", row)
+
+        self._run(change)
+
+    def mark_verified(self, key: bytes) -> None:
+        """Remembers that for the next verification."""
+        self._run(lambda db: db.execute("INSERT OR IGNORE INTO sound VALUES (?)", (key,)))
+
+    def reset(self) -> None:
+        """Forgets everything; what is asked for again is read from the chains.
+
+        Raises:
+            OSError: the file cannot be removed.
+        """
+        with self._lock:
+            self.close()
+            if self._path is not None:
+                _remove(self._path)
+
+    # --- The connection -----------------------------------------------------------------------
+
+    def _one(self, sql: str, *values: Any) -> Any:
+        return self._run(lambda db: db.execute(sql, values).fetchone())
+
+    def rows(self, sql: str, *values: Any) -> list[Any]:
+        """What a query over the tables of the index finds."""
+        return self._run(lambda db: db.execute(sql, values).fetchall())
+
+    def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
+        with self._lock:
+            for repair in (self._remake, self._use_memory):
+                try:
+                    return action(self._connection())
+                except sqlite3.Error as error:
+                    repair(error)
+            return action(self._connection())
+
+    def _connection(self) -> sqlite3.Connection:
+        if self._db is None:
+            self._db = _open(self._path)
+        return self._db
+
+    def _remake(self, error: sqlite3.Error) -> None:
+        """A file that is no index any more is replaced; what else failed may succeed in memory."""
+        if isinstance(error, sqlite3.OperationalError) or self._path is None:
+            self._use_memory(error)
+            return
+        self.close()
+        try:
+            _remove(self._path)
+        except OSError:
+            self._use_memory(error)
+
+    def _use_memory(self, error: sqlite3.Error) -> None:
+        """Goes on in memory, with what can still be read of the file."""
+        self.close()
+        memory = _open(None)
+        if self._path is not None:
+            try:
+                with closing(connect(self._path, "immutable=1")) as file:
+                    if file.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+                        file.backup(memory)
+            except sqlite3.Error:
+                memory = _open(None)
+        self._path, self._db = None, memory
+
+
+def _remove(path: Path) -> None:
+    for ending in ("", "-wal", "-shm"):
+        Path(f"{path}{ending}").unlink(missing_ok=True)
+
+
+def _open(path: Path | None) -> sqlite3.Connection:
+    # Several threads share the connection under the index's lock; transactions are written out.
+    options: Any = {"timeout": _BUSY_SECONDS, "isolation_level": None, "check_same_thread": False}
+    db = sqlite3.connect(":memory:", **options) if path is None else connect(path, **options)
+    try:
+        if db.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
+            db.execute("PRAGMA journal_mode = WAL")
+            _make_tables(db)
+        db.execute("PRAGMA synchronous = NORMAL")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+@contextmanager
+def _transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """Commits what the block changes, or nothing if it raises."""
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _make_tables(db: sqlite3.Connection) -> None:
+    with _transaction(db):
+        if db.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
+            return  # another process was faster
+        for (table,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
+            db.execute(f'DROP TABLE "{table}"')
+        for statement in _TABLES.split(";"):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {_FORMAT}")
+
+
+def _own_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState) -> int | None:
+    if base is not None:
+        row = db.execute("SELECT id FROM chains WHERE head = ?", (bytes(base),)).fetchone()
+        return None if row is None else row[0]
+    made = db.execute(
+        "INSERT INTO chains(head, sequence, state) VALUES (?, ?, '')",
+        (bytes(state.head), state.sequence_number),
+    )
+    return made.lastrowid
+
+
+def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[BlockWithStates]) -> None:
+    db.executemany(
+        f"INSERT INTO blocks(chain, {BLOCK_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [_block_values(chain, _block_row(item)) for item in blocks],
+    )
+    db.executemany(
+        f"INSERT INTO slices(chain, {_SLICE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [_slice_values(chain, row) for item in blocks if (row := summarize_slice(item.stored)) is not None],
+    )
+    db.executemany(
+        "INSERT INTO snapshots VALUES (?, ?, ?)",
+        [
+            (chain, number, encode_state(item.state))
+            for item in blocks
+            if (number := item.state.sequence_number) % SNAPSHOT_EVERY == SNAPSHOT_EVERY - 1
+        ],
+    )
+
+
+def _block_row(item: BlockWithStates) -> BlockSummary:
+    try:
+        return summarize_block(item.stored, item.before)
+    except CONTENT_ERRORS as error:
+        raise unexpected(item.stored.hash, error) from error
+
+
+def _block_values(chain: int, row: BlockSummary) -> tuple[Any, ...]:
+    named = (chain, row.sequence_number, bytes(row.hash), str(row.system_time))
+    return (*named, row.kind, _fit(row.rows), row.summary, row.size)
+
+
+def _slice_values(chain: int, row: SliceSummary) -> tuple[Any, ...]:
+    offsets = (chain, row.sequence_number, _fit(row.start), _fit(row.end))
+    hashes = (bytes(row.physical_hash), bytes(row.logical_hash))
+    return (*offsets, *hashes, _fit(row.size), str(row.system_time))
+
+
+def _fit(number: int) -> int:
+    return min(number, MAX_NUMBER)
+
+
+def _state(data: bytes) -> ChainState | None:
+    try:
+        return decode_state(data)
+    except ValueError:
+        return None  # of another version of this program: it is folded again
+
+
+def block_row_of(row: Any) -> BlockSummary:
+    """The block in a row of :data:`BLOCK_COLUMNS`."""
+    sequence, block_hash, system_time, *rest = row
+    return BlockSummary(sequence, Multihash.from_bytes(block_hash), Timestamp.parse(system_time), *rest)
+
+
+def _slice_row(row: Any) -> SliceSummary:
+    sequence, first, last, physical, logical, size, system_time = row
+    hashes = Multihash.from_bytes(physical), Multihash.from_bytes(logical)
+    return SliceSummary(sequence, first, last, *hashes, size, Timestamp.parse(system_time))
+
+
+_BATCH: Final = 1024
+_KEPT: Final = 8192  # a chain of a million blocks does not fit in memory: the others are read again
+BlockReader = Callable[[Multihash], StoredBlock]
+
+
+def index_to_head(index: BlockIndex, read: BlockReader, head: Multihash) -> None:
+    """Indexes the chain that ends in ``head``: walks back to the first block that is known already.
+
+    Blocks of the index that are no ancestors of ``head`` are forgotten. Nothing is done, or a part
+    only, when another process changes the index at the same time: the caller asks again.
+
+    Raises:
+        NotFound, MalformedBlock: a block is missing or damaged.
+        ChainRuleViolated: the chain does not begin with a Seed, or its numbers have a gap.
+    """
+    missing, walked, fork = _walk_back(index, read, head)
+    if fork is None:
+        state, base, keep = None, None, -1
+    else:
+        state, base, keep = state_at(index, read, fork), fork.head, fork.sequence
+    pending: list[BlockWithStates] = []
+    for stored in _oldest_first(read, missing, walked):
+        before, state = state, _folded(state, stored)
+        pending.append(BlockWithStates(stored, state, before))
+        if len(pending) == _BATCH:
+            if not index.extend(base, keep, pending, state):
+                return
+            base, keep, pending = state.head, state.sequence_number, []
+    if state is not None:
+        index.extend(base, keep, pending, state)
+
+
+def _walk_back(
+    index: BlockIndex, read: BlockReader, head: Multihash
+) -> tuple[list[Multihash], deque[StoredBlock], BlockPosition | None]:
+    """What is missing, newest first: all hashes, the blocks met last, and the block that is known."""
+    missing: list[Multihash] = []
+    walked: deque[StoredBlock] = deque(maxlen=_KEPT)
+    at: Multihash | None = head
+    while at is not None:
+        found = index.position(at)
+        if found is not None:
+            return missing, walked, found
+        stored = read(at)
+        missing.append(at)
+        walked.append(stored)
+        at = stored.block.prev_block_hash
+    return missing, walked, None
+
+
+def _oldest_first(
+    read: BlockReader, missing: list[Multihash], walked: deque[StoredBlock]
+) -> Iterator[StoredBlock]:
+    while missing:
+        block_hash = missing.pop()
+        yield walked.pop() if walked else read(block_hash)
+
+
+def state_at(index: BlockIndex, read: BlockReader, at: BlockPosition) -> ChainState:
+    """The state at a block that the index has, folded from the nearest state that it kept."""
+    state = index.state(at.head) if at.sequence == at.head_sequence else None
+    if state is None:
+        state = index.snapshot(at.chain, at.sequence)
+    first = 0 if state is None else state.sequence_number + 1
+    for sequence in range(first, at.sequence + 1):
+        block_hash = index.hash_at(at.chain, sequence)
+        if block_hash is None:
+            raise Conflict("the chain changes while it is read", where=f"block {sequence}", hint="try again")
+        state = _folded(state, read(block_hash))
+    assert state is not None  # at.sequence >= 0
+    return state
+
+
+def _folded(state: ChainState | None, stored: StoredBlock) -> ChainState:
+    expected = 0 if state is None else state.sequence_number + 1
+    if stored.block.sequence_number != expected:
+        raise ChainRuleViolated(
+            "sequence-number",
+            f"number {expected} comes next, not {stored.block.sequence_number}",
+            block=str(stored.hash),
+        )
+    try:
+        return apply_block(state, stored.block, stored.hash)
+    except CONTENT_ERRORS as error:
+        raise unexpected(stored.hash, error) from error

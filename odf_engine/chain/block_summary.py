@@ -1,0 +1,311 @@
+"""Rows of block lists: block and slice summaries, one line for each event."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from odf_engine.chain.state import ChainState, column_names, kind_of_transaction, record_count
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata import model
+from odf_engine.metadata.timestamp import Timestamp
+
+_LONGEST: Final = 100
+_MAX_INPUTS: Final = 3
+_WORD: Final = re.compile(r"(?<=[a-z])_")
+
+
+def describe_event(event: Any, before: ChainState | None = None) -> str:
+    """One short line for people: what the event did, without its kind.
+
+    Args:
+        before: what the chain amounted to, so that a change can be told from a first setting.
+    """
+    # Anybody may have written the event: what could steer a terminal is left out.
+    printable = "".join(char if char.isprintable() else " " for char in _words(event, before))
+    text = " ".join(printable.split())
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+
+
+def _words(event: Any, before: ChainState | None) -> str:
+    match event:
+        case model.AddData():
+            return _add_data(event, before)
+        case model.ExecuteTransform():
+            return _execute(event, before)
+        case model.Seed():
+            return f"{event.dataset_kind.value.lower()} dataset {event.dataset_id}"
+        case model.SetPollingSource():
+            return _source("source", event, before and before.polling_source)
+        case model.AddPushSource():
+            old = before and before.push_sources.get(event.source_name)
+            return _source(f"source '{event.source_name}'", event, old)
+        case model.DisablePushSource():
+            return f"source '{event.source_name}' ended"
+        case model.DisablePollingSource():
+            return "source ended"
+        case model.SetTransform():
+            return _transform(event, before and before.transform)
+        case model.SetDataSchema():
+            return _schema(event, before)
+        case model.Opaque():
+            return "an event of a newer specification"
+        case _:
+            return _about(event, before)
+
+
+def _about(event: Any, before: ChainState | None) -> str:
+    """What a dataset says about itself."""
+    match event:
+        case model.SetVocab():
+            return ", ".join(f"{_spaced(name)} is {value}" for name, value in _values(event))
+        case model.SetInfo():
+            old = before and before.info
+            same = old is not None and old.description == event.description
+            if event.description and not same:
+                return event.description
+            return f"keywords {', '.join(event.keywords)}" if event.keywords else "no keywords"
+        case model.SetLicense():
+            return f"licence {event.short_name}"
+        case model.SetAttachments():
+            items = getattr(event.attachments, "items", [])
+            return f"files {', '.join(item.path for item in items)}"
+        case _:
+            return ""
+
+
+# --- Data ----------------------------------------------------------------------------------------
+
+
+def _add_data(event: model.AddData, before: ChainState | None) -> str:
+    parts = [] if event.new_data is None else [_rows(event.new_data)]
+    parts += _watermark(event.new_watermark, before)
+    if not parts:
+        parts.append("no new rows")
+        parts += ["source state kept"] if event.new_source_state is not None else []
+    return ", ".join(parts)
+
+
+def _execute(event: model.ExecuteTransform, before: ChainState | None) -> str:
+    parts = [] if event.new_data is None else [_rows(event.new_data)]
+    if moved := _moved(event, before):
+        parts = [f"{parts[0] if parts else 'no rows'} from {moved}"]
+    parts += _watermark(event.new_watermark, before)
+    kind = kind_of_transaction(event)
+    if kind != "execute":
+        parts.append("the state has ended" if kind == "finish" else "the state was rebuilt")
+    elif event.new_checkpoint is not None:
+        same = event.new_checkpoint.physical_hash == event.prev_checkpoint
+        parts.append("state kept" if same else "state saved")
+    return ", ".join(parts) or "nothing new"
+
+
+def _moved(event: model.ExecuteTransform, before: ChainState | None) -> str:
+    """What inputs brought, by the names that the query has for them."""
+    transform = before and before.transform
+    names = {each.dataset_ref: each.alias for each in transform.inputs} if transform else {}
+    found: list[str] = []
+    for item in event.query_inputs:
+        if item.new_offset is not None:
+            rows = item.new_offset - (-1 if item.prev_offset is None else item.prev_offset)
+            name = names.get(str(item.dataset_id)) or f"…{str(item.dataset_id)[-8:]}"
+            found.append(f"{name} +{rows:,}")
+    more = len(found) - _MAX_INPUTS
+    return _named(found[:_MAX_INPUTS]) + (f" and {more} more" if more > 0 else "")
+
+
+def _rows(data: model.DataSlice) -> str:
+    rows = record_count(data)
+    return f"+{rows:,} row" + ("" if rows == 1 else "s")
+
+
+def _watermark(moment: Timestamp | None, before: ChainState | None) -> list[str]:
+    if moment is None or (before is not None and before.watermark == moment):
+        return []
+    day, _, time = str(moment).partition("T")
+    time = time.removesuffix("Z").removesuffix(":00")
+    return [f"watermark → {day}" + ("" if time == "00:00" else f" {time}")]
+
+
+# --- Sources and queries -------------------------------------------------------------------------
+
+
+def _source(
+    name: str,
+    event: model.SetPollingSource | model.AddPushSource,
+    old: model.SetPollingSource | model.AddPushSource | None,
+) -> str:
+    if old is not None:
+        changed = _named(list(_source_changes(event, old)))
+        return f"{name} changed: {changed}" if changed else f"{name} as before"
+    place = f" {_fetch(event.fetch)}" if isinstance(event, model.SetPollingSource) else ""
+    query = f", {_engine(event.preprocess)}" if event.preprocess is not None else ""
+    return f"{name}{place}, read {_name(event.read)}{query}, merge {_name(event.merge)}"
+
+
+def _source_changes(event: Any, old: Any) -> Iterable[str]:
+    """The parts that are not as they were: a step of another kind, or what is other in it."""
+    for part in ("fetch", "read", "merge"):
+        new, was = getattr(event, part, None), getattr(old, part, None)
+        if type(new) is not type(was):
+            yield f"{_name(was)} → {_name(new)}"
+        elif new != was and isinstance(new, msgspec.Struct):
+            yield from (
+                _spaced(name) for name in new.__struct_fields__ if getattr(new, name) != getattr(was, name)
+            )
+    if getattr(event, "prepare", None) != getattr(old, "prepare", None):
+        yield "prepare"
+    if event.preprocess != old.preprocess:
+        yield "query"
+
+
+def _fetch(fetch: Any) -> str:
+    match fetch:
+        case model.Url():
+            return fetch.url
+        case model.FilesGlob():
+            return fetch.path
+        case model.Container():
+            return f"container {fetch.image}"
+        case model.Mqtt():
+            return f"mqtt {fetch.host}:{fetch.port}"
+        case _:
+            return _name(fetch)
+
+
+def _transform(event: model.SetTransform, old: model.SetTransform | None) -> str:
+    names = _named([item.alias or item.dataset_ref for item in event.inputs])
+    if old is None:
+        return f"{_engine(event.transform)} over {names}"
+    new, was = event.transform, old.transform
+    if not isinstance(new, model.Sql) or not isinstance(was, model.Sql):
+        return f"query changed, over {names}"
+    parts: list[str] = []
+    if (new.query, new.queries, new.temporal_tables) != (was.query, was.queries, was.temporal_tables):
+        parts.append("query changed")
+    if (new.engine, new.version) != (was.engine, was.version):
+        parts.append(f"{was.engine} {was.version or ''}".rstrip() + f" → {new.engine} {new.version or ''}")
+    refs = {item.dataset_ref: item.alias or item.dataset_ref for item in event.inputs}
+    old_refs = {item.dataset_ref: item.alias or item.dataset_ref for item in old.inputs}
+    parts += [f"+ input {name}" for ref, name in refs.items() if ref not in old_refs]
+    parts += [f"- input {name}" for ref, name in old_refs.items() if ref not in refs]
+    if not parts and event.inputs != old.inputs:
+        parts.append(f"inputs are {names}")
+    return ", ".join(parts) or "query as before"
+
+
+# --- Schemas -------------------------------------------------------------------------------------
+
+
+def _schema(event: model.SetDataSchema, before: ChainState | None) -> str:
+    new = column_names(event.schema, event.odf_schema)
+    if new is None:
+        return f"schema of {len(event.schema or b''):,} bytes"
+    old = column_names(before.schema, before.odf_schema) if before is not None and before.has_schema else None
+    if old is None:
+        return f"schema of {_columns(len(new))}"
+    added, removed = [name for name in new if name not in old], [name for name in old if name not in new]
+    parts = [f"+{_columns(len(added))} {_named(added)}"] if added else []
+    parts += [f"-{_columns(len(removed))} {_named(removed)}"] if removed else []
+    if not parts:
+        parts.append("other order of columns" if new != old else "other types or comments")
+    return "schema: " + ", ".join(parts)
+
+
+def _columns(number: int) -> str:
+    return "1 column" if number == 1 else f"{number:,} columns"
+
+
+# --- Names ---------------------------------------------------------------------------------------
+
+
+def _engine(transform: Any) -> str:
+    return f"{transform.engine} query" if isinstance(transform, model.Sql) else _name(transform)
+
+
+def _name(step: Any) -> str:
+    name = model.kind_of(step)
+    return name[0].lower() + name[1:]
+
+
+def _spaced(name: str) -> str:
+    return _WORD.sub(" ", name)
+
+
+def _values(struct: msgspec.Struct) -> list[tuple[str, str]]:
+    found = ((name, getattr(struct, name)) for name in struct.__struct_fields__)
+    return [(name, value) for name, value in found if value is not None]
+
+
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(names)
+
+
+class StoredBlock(msgspec.Struct, frozen=True):
+    """A block as it is stored: ``size`` bytes of manifest ``version``.
+
+    ``unknown`` names what in it comes from a newer specification.
+    """
+
+    hash: Multihash
+    block: model.MetadataBlock
+    version: int
+    size: int
+    unknown: tuple[str, ...] = ()
+
+
+class BlockSummary(msgspec.Struct, frozen=True):
+    """A block as a list shows it; ``rows`` are the records it added, ``size`` the block's bytes."""
+
+    sequence_number: int
+    hash: Multihash
+    system_time: Timestamp
+    kind: str
+    rows: int
+    summary: str
+    size: int
+
+
+class SliceSummary(msgspec.Struct, frozen=True):
+    """A slice of data: offsets ``start`` to ``end``, both inclusive, and its file's hashes and size."""
+
+    sequence_number: int
+    start: int
+    end: int
+    physical_hash: Multihash
+    logical_hash: Multihash
+    size: int
+    system_time: Timestamp
+
+
+def summarize_block(stored: StoredBlock, before: ChainState | None = None) -> BlockSummary:
+    """The block as a list shows it; ``before`` is what its chain amounted to without it."""
+    event: Any = stored.block.event
+    return BlockSummary(
+        sequence_number=stored.block.sequence_number,
+        hash=stored.hash,
+        system_time=stored.block.system_time,
+        kind=model.kind_of(event),
+        rows=record_count(getattr(event, "new_data", None)),
+        summary=describe_event(event, before),
+        size=stored.size,
+    )
+
+
+def summarize_slice(stored: StoredBlock) -> SliceSummary | None:
+    """The slice that the block added, if it added one."""
+    data: model.DataSlice | None = getattr(stored.block.event, "new_data", None)
+    if data is None:
+        return None
+    return SliceSummary(
+        sequence_number=stored.block.sequence_number,
+        start=data.offset_interval.start,
+        end=data.offset_interval.end,
+        physical_hash=data.physical_hash,
+        logical_hash=data.logical_hash,
+        size=data.size,
+        system_time=stored.block.system_time,
+    )

@@ -1,0 +1,414 @@
+"""A dataset in its folder: reads its chain and commits to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple, TypeVar
+
+from odf_engine.chain.block_index import BlockIndex, BlockPosition, BlockWithStates, index_to_head
+from odf_engine.chain.block_summary import BlockSummary, SliceSummary, StoredBlock
+from odf_engine.chain.state import ChainState, apply_block
+from odf_engine.errors import BadData, Conflict, InvalidIdentity, MalformedBlock, NotFound, UsageError
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataBlock, MetadataEvent
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.atomic_files import translate_commit_errors
+from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
+from odf_engine.storage.refs import HEAD, RefStore
+
+
+def store_file(
+    objects: LocalObjectStore, staged: Path | None, said: Sequence[DataSlice | Checkpoint | None]
+) -> None:
+    """Makes a staged file the object that an event speaks of; all others have to be there.
+
+    Args:
+        objects: where it goes.
+        staged: the file, if there is one.
+        said: what each event of the commit says of such a file, or None.
+
+    Raises:
+        BadData: the file is not what its event says, or none says anything.
+        NotFound: an object that is spoken of is missing.
+    """
+    for item in filter(None, said):
+        if staged is None:
+            if find_object_name(objects, item.physical_hash) is None:
+                raise NotFound(f"{objects.folder.name} object {item.physical_hash} is not in the dataset")
+            continue
+        if (size := staged.stat().st_size) != item.size:
+            raise BadData(f"the staged file has {size} bytes, its block says {item.size}", where=str(staged))
+        objects.put_file(str(item.physical_hash), staged)
+        staged = None
+    if staged is not None:
+        raise BadData("no event says what the staged file is", where=str(staged))
+
+
+T = TypeVar("T")
+_ATTEMPTS: Final = 5
+_DAY: Final = 86_400.0
+_BEFORE_RESET: Final = "before-reset-"
+_BRING_BACK: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
+
+
+class _New(NamedTuple):
+    folded: BlockWithStates
+    data: bytes
+
+
+class Dataset:
+    """A dataset on disk. Cheap to make; safe to use from several threads and processes.
+
+    Attributes:
+        folder: where the dataset is; it may be empty until the first commit.
+    """
+
+    def __init__(self, folder: Path, index: BlockIndex) -> None:
+        self.folder = folder
+        self._index = index
+        self._blocks = LocalObjectStore(folder / "blocks")
+        self._objects = {kind: LocalObjectStore(folder / kind) for kind in ("data", "checkpoints")}
+        self._refs = RefStore(folder / "refs", folder / "info" / "lock")
+        self._newest: ChainState | None = None
+
+    # --- Reading ------------------------------------------------------------------------------
+
+    def head(self) -> Multihash | None:
+        """The newest block; None when there is none."""
+        return self._refs.get(HEAD)
+
+    def state(self) -> ChainState:
+        """What the chain amounts to at its head, without walking it.
+
+        Raises:
+            NotFound: the dataset is empty, or a block is missing.
+        """
+        newest = self._newest
+        if newest is not None and newest.head == self.head():
+            return newest
+        self._newest = newest = self._at_head(lambda head: self._index.state(head))
+        return newest
+
+    def block_bytes(self, block: Multihash) -> bytes:
+        """A block's bytes as they are stored, unchecked; NotFound when it is missing."""
+        try:
+            return self._blocks.read(str(block))  # how nearly all of them are named
+        except NotFound:
+            written = self._refs.read(HEAD) if block == self.head() else None
+            name = find_object_name(self._blocks, block, written)
+        if name is None:
+            raise NotFound("the block is missing", where=f"block {block}", hint=_BRING_BACK)
+        return self._blocks.read(name)
+
+    def block(self, which: Multihash | int) -> StoredBlock:
+        """A block by its hash or by its number.
+
+        Raises:
+            NotFound: there is no such block.
+            MalformedBlock: its bytes are no block, or not those that its hash was made of.
+        """
+        # Lists come from the index: only who looks into blocks pays for the codec.
+        from odf_engine.metadata.flatbuffers import decode_block
+
+        block_hash = self._hash_at(which) if isinstance(which, int) else which
+        data = self.block_bytes(block_hash)
+        if Multihash.sha3_256(data) != block_hash:
+            problem = "the block is damaged: its bytes are not those that its hash was made of"
+            raise MalformedBlock(problem, where=f"block {block_hash}", hint=_BRING_BACK)
+        try:
+            decoded = decode_block(data)
+        except MalformedBlock as error:
+            place = f", {error.where}" if error.where else ""
+            problem = f"the block cannot be read: {error.message}"
+            hint = error.hint or "whoever published the dataset may have a right one"
+            raise MalformedBlock(problem, hint=hint, where=f"block {block_hash}{place}") from error
+        return StoredBlock(block_hash, decoded.block, decoded.version, len(data), decoded.unknown)
+
+    def find_block(self, text: str) -> Multihash:
+        """The block that a person names: its hash in any encoding, or in base16 its beginning or its
+        last 8 characters.
+
+        Raises:
+            NotFound: no block is called so, or several are.
+        """
+        try:
+            block_hash = Multihash.parse(text)
+        except InvalidIdentity:
+            return self._find_abbreviated(text.strip().lower())
+        if find_object_name(self._blocks, block_hash, text) is None:
+            raise NotFound(f"there is no block {block_hash} in this dataset")
+        return block_hash
+
+    def list_blocks(
+        self, limit: int, before: int | None = None, kinds: Collection[str] | None = None
+    ) -> list[BlockSummary]:
+        """At most ``limit`` blocks before number ``before``, newest first, only of these kinds of event."""
+        if self.head() is None:
+            return []
+        return self.query_index(lambda index, at: index.page(at, limit, before, kinds))
+
+    def blocks(self, newest_first: bool = True) -> Iterator[StoredBlock]:
+        """Every block of the chain as it is now.
+
+        Raises:
+            NotFound, MalformedBlock: at the block that is missing or damaged.
+        """
+        head = self.head()
+        if head is None:
+            return
+        if not newest_first:
+            yield from map(self.block, self.query_index(lambda index, at: index.hashes(at)))
+            return
+        at: Multihash | None = head
+        while at is not None:
+            stored = self.block(at)
+            yield stored
+            at = stored.block.prev_block_hash
+
+    def contains_block(self, block: Multihash) -> bool:
+        """Whether the block is part of the chain as it is now."""
+        if self.head() is None:
+            return False
+
+        def ask(index: BlockIndex, at: BlockPosition) -> bool:
+            found = index.position(block)
+            return found is not None and found.chain == at.chain and found.sequence <= at.sequence
+
+        return self.query_index(ask)
+
+    def slices(self, first_offset: int | None = None, last_offset: int | None = None) -> list[SliceSummary]:
+        """The slices with records of these offsets, both inclusive, oldest first."""
+        if self.head() is None:
+            return []
+        return self.query_index(lambda index, at: index.slices(at, first_offset, last_offset))
+
+    def slice_path(self, which: SliceSummary | Multihash) -> Path:
+        """The file of a slice; where it would be, when it is missing."""
+        return self._object_path("data", which.physical_hash if isinstance(which, SliceSummary) else which)
+
+    def checkpoint_path(self, checkpoint: Multihash) -> Path:
+        """The file of a checkpoint; where it would be, when it is missing."""
+        return self._object_path("checkpoints", checkpoint)
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def staging_path(self, kind: Literal["data", "checkpoints"]) -> Path:
+        """A fresh name for a file in the making, from where a commit can move it to its place."""
+        return self._objects[kind].staging_path()
+
+    def commit(
+        self,
+        events: Sequence[MetadataEvent],
+        *,
+        system_time: Timestamp,
+        expected_head: Multihash | None,
+        data: Path | None = None,
+        checkpoint: Path | None = None,
+        block_version: int = 3,
+    ) -> Multihash:
+        """Appends one block an event, and moves the head once; returns the new head.
+
+        Either all of it happens or nothing, also when the machine dies in between. ``data`` and
+        ``checkpoint`` are staged files that become objects under the hashes that the events say.
+
+        Raises:
+            Conflict: the head is not ``expected_head`` (None: no head yet); staged files are kept.
+            ChainRuleViolated: an event may not follow what is there.
+            NothingChanged: an event would say nothing new.
+            BadData: a staged file is not what its event says.
+            NotSynced: the head has moved; a power failure may undo it.
+        """
+        if not events:
+            raise UsageError("a commit needs at least one event")
+        with translate_commit_errors(self.folder):
+            if expected_head is None:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            with self._refs.locked():
+                state = self._expect(expected_head)
+                new = self._prepare(state, events, system_time, block_version)
+                self._store(new, data, checkpoint)
+                self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
+        self._newest = new[-1].folded.state
+        self._remember(state, new)
+        return self._newest.head
+
+    def restart_chain(
+        self,
+        events: Sequence[MetadataEvent],
+        *,
+        system_time: Timestamp,
+        expected_head: Multihash,
+        block_version: int = 3,
+    ) -> Multihash:
+        """Lets one block an event follow the first block, in place of all others; returns the new head.
+
+        Nothing is lost: the reference ``refs/before-reset-…``, named after the end of its hash, keeps the
+        old head.
+
+        Raises:
+            Conflict: the head is not ``expected_head``.
+            ChainRuleViolated: an event may not follow what is there.
+        """
+        if not events:
+            raise UsageError("a dataset that begins anew needs at least one event")
+        with self._refs.locked():
+            self._expect(expected_head)
+            first = self.block(0)
+            fork = apply_block(None, first.block, first.hash)
+            new = self._prepare(fork, events, system_time, block_version)
+            self.move_head(
+                new[-1].folded.state,
+                fork,
+                [item.folded for item in new],
+                expected_head=expected_head,
+                keep=f"{_BEFORE_RESET}{expected_head.abbreviated}",
+                first=lambda: self._store(new, None, None),
+            )
+        return new[-1].folded.state.head
+
+    def move_head(
+        self,
+        state: ChainState,
+        fork: ChainState | None,
+        folded: Sequence[BlockWithStates] | None,
+        *,
+        expected_head: Multihash | None,
+        keep: str | None,
+        first: Callable[[], None],
+    ) -> None:
+        """Moves the head to blocks that are stored already (see :mod:`odf_engine.chain.quarantine`).
+
+        Args:
+            state: at the new head.
+            fork: at the block that the new ones follow.
+            folded: the new ones, for the index; None when they are too many.
+            expected_head, keep, first: as there.
+        """
+        with translate_commit_errors(self.folder), self._refs.locked():
+            before = self._expect(expected_head)
+            first()
+            if keep is not None and expected_head is not None:
+                self._keep(keep, expected_head)
+            self._refs.compare_and_set(HEAD, expected_head, state.head)
+        self._newest = state
+        if folded is not None:
+            base, last = before and before.head, -1 if fork is None else fork.sequence_number
+            self._index.extend(base, last, folded, state)
+
+    def _keep(self, name: str, head: Multihash) -> None:
+        if self._refs.get(name) is None:
+            self._refs.compare_and_set(name, None, head)
+
+    def remove_stale_files(self, untouched_for: float = _DAY) -> int:
+        """Removes files in the making that nobody has touched for so many seconds; how many there were.
+
+        They are what a killed process leaves behind. Zero seconds are right where it is known that
+        nobody is at work on the dataset.
+        """
+        with self._refs.locked():
+            folders = ("blocks", "refs", *self._objects)
+            return sum(remove_stale_files(self.folder / name, untouched_for) for name in folders)
+
+    def _expect(self, expected: Multihash | None) -> ChainState | None:
+        head = self.head()
+        if head != expected:
+            raise Conflict(
+                "somebody else committed to the dataset meanwhile"
+                if expected is not None
+                else "the dataset has been created already",
+                hint="try again: the work starts from the new head",
+                where=f"head {head}, expected {expected}",
+            )
+        return None if head is None else self.state()
+
+    def _prepare(
+        self,
+        state: ChainState | None,
+        events: Sequence[MetadataEvent],
+        system_time: Timestamp,
+        block_version: int,
+    ) -> list[_New]:
+        from odf_engine.chain.append_rules import check_append
+        from odf_engine.metadata.flatbuffers import encode_block
+
+        new: list[_New] = []
+        for event in events:
+            block = MetadataBlock(
+                system_time=system_time,
+                prev_block_hash=None if state is None else state.head,
+                sequence_number=0 if state is None else state.sequence_number + 1,
+                event=event,
+            )
+            check_append(state, block)
+            data = encode_block(block, block_version)
+            block_hash = Multihash.sha3_256(data)
+            before, state = state, apply_block(state, block, block_hash)
+            stored = StoredBlock(block_hash, block, block_version, len(data))
+            new.append(_New(BlockWithStates(stored, state, before), data))
+        return new
+
+    def _store(self, new: Sequence[_New], data: Path | None, checkpoint: Path | None) -> None:
+        events: list[Any] = [item.folded.stored.block.event for item in new]
+        store_file(self._objects["data"], data, [getattr(event, "new_data", None) for event in events])
+        checkpoints = [getattr(event, "new_checkpoint", None) for event in events]
+        store_file(self._objects["checkpoints"], checkpoint, checkpoints)
+        self._blocks.put_all({str(item.folded.stored.hash): item.data for item in new})
+
+    def _remember(self, before: ChainState | None, new: Sequence[_New]) -> None:
+        """Indexes new blocks, which follow all blocks before them."""
+        # What is not indexed now, for whatever reason, is caught up with by the next reader.
+        base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
+        self._index.extend(base, keep, [item.folded for item in new], new[-1].folded.state)
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    def _at_head(self, ask: Callable[[Multihash], T | None]) -> T:
+        """Asks about the head; when the index does not know it, brings the index up to it."""
+        for attempt in range(_ATTEMPTS + 1):
+            if attempt == _ATTEMPTS:
+                # Somebody keeps moving the shared index between two histories.
+                self._index = BlockIndex(":memory:")
+            head = self.head()
+            if head is None:
+                if any(self._blocks.names()):
+                    raise NotFound("refs/head is missing, which names the newest block", hint=_BRING_BACK)
+                raise NotFound("the dataset is empty", where=str(self.folder))
+            if (answer := ask(head)) is not None:
+                return answer
+            if head == self.head():
+                index_to_head(self._index, self.block, head)
+        raise Conflict("the dataset's head keeps moving", where=str(self.folder), hint="try again")
+
+    def query_index(self, ask: Callable[[BlockIndex, BlockPosition], T]) -> T:
+        """Asks the index, once it is up to the head; NotFound when the dataset is empty."""
+
+        def answer(head: Multihash) -> T | None:
+            with self._index.read_transaction():
+                at = self._index.position(head)
+                return None if at is None else ask(self._index, at)
+
+        return self._at_head(answer)
+
+    def _hash_at(self, number: int) -> Multihash:
+        def ask(index: BlockIndex, at: BlockPosition) -> tuple[Multihash | None]:
+            return (index.hash_at(at.chain, number) if 0 <= number <= at.sequence else None,)
+
+        (found,) = self.query_index(ask)
+        if found is None:
+            raise NotFound(f"there is no block number {number} in this dataset")
+        return found
+
+    def _find_abbreviated(self, text: str) -> Multihash:
+        found = self.query_index(lambda index, at: index.matching(at, text, limit=4)) if self.head() else []
+        if not found:
+            raise NotFound(f"there is no block '{text}' in this dataset")
+        if len(found) > 1:
+            raise NotFound(
+                f"'{text}' means more than one block", hint="such as " + ", ".join(map(str, found[:3]))
+            )
+        return found[0]
+
+    def _object_path(self, kind: str, object_hash: Multihash) -> Path:
+        objects = self._objects[kind]
+        return objects.path(find_object_name(objects, object_hash) or str(object_hash))

@@ -1,0 +1,181 @@
+"""Normal form of definitions in a chain: query steps, engine versions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeVar
+
+from msgspec.structs import replace
+
+from odf_engine.errors import InvalidManifest, InvalidQuery
+from odf_engine.metadata.model import (
+    AddPushSource,
+    DatasetKind,
+    DatasetSnapshot,
+    DisablePollingSource,
+    DisablePushSource,
+    MetadataEvent,
+    Seed,
+    SetAttachments,
+    SetDataSchema,
+    SetInfo,
+    SetLicense,
+    SetPollingSource,
+    SetTransform,
+    SetVocab,
+    Sql,
+    SqlQueryStep,
+    kind_of,
+)
+
+
+def first_duplicate(values: Iterable[Any]) -> Any:
+    """The first value that is there twice; None when all differ."""
+    seen = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None
+
+
+_ANY_KIND: Final = (SetDataSchema, SetVocab, SetInfo, SetLicense, SetAttachments)
+_ALLOWED: Final = {
+    DatasetKind.Root: (SetPollingSource, AddPushSource, *_ANY_KIND),
+    DatasetKind.Derivative: (SetTransform, *_ANY_KIND),
+}
+_DISABLING: Final = (DisablePollingSource, DisablePushSource)
+Event = TypeVar("Event", bound=MetadataEvent)
+
+
+def check_snapshot(snapshot: DatasetSnapshot, *, exists: bool = False) -> None:
+    """Whether a dataset can be made of this definition; with ``exists``, whether it can become that.
+
+    Raises:
+        InvalidManifest: an event does not belong there; ``where`` is the dataset's name.
+    """
+    for event in snapshot.metadata:
+        if exists and snapshot.kind is DatasetKind.Root and isinstance(event, _DISABLING):
+            continue
+        problem = _misplaced(snapshot.kind, event)
+        if problem is not None:
+            raise InvalidManifest(problem, where=snapshot.name)
+    problem = _contradiction(snapshot)
+    if problem is not None:
+        raise InvalidManifest(problem, where=snapshot.name)
+
+
+def _contradiction(snapshot: DatasetSnapshot) -> str | None:
+    """What the sources of a definition say against each other."""
+    pushed = [event.source_name for event in snapshot.metadata if isinstance(event, AddPushSource)]
+    polled = any(isinstance(event, SetPollingSource) for event in snapshot.metadata)
+    if pushed and polled:
+        return "a dataset has either a polling source or push sources, this one has both"
+    twice = first_duplicate(pushed)
+    if twice is not None:
+        return f"push source '{twice}' is there more than once"
+    for event in snapshot.metadata:
+        if isinstance(event, DisablePollingSource) and polled:
+            return "the polling source is both defined and disabled"
+        if isinstance(event, DisablePushSource) and event.source_name in pushed:
+            return f"push source '{event.source_name}' is both defined and disabled"
+    return None
+
+
+def _misplaced(kind: DatasetKind, event: MetadataEvent) -> str | None:
+    if isinstance(event, _ALLOWED[kind]):
+        return None
+    name = kind_of(event)
+    if isinstance(event, Seed):
+        return "a Seed does not belong in a manifest: the dataset's identity is made when it is added"
+    for other, allowed in _ALLOWED.items():
+        if isinstance(event, allowed):
+            return f"{name} belongs to {other.value} datasets, and this one is {kind.value}"
+    return f"{name} does not belong in a manifest: it is written when the dataset changes"
+
+
+def normalise_event(event: Event) -> Event:
+    """The event with its query in the form that chains hold; what has no query stays as it is.
+
+    Raises:
+        InvalidQuery: the query cannot be brought into that form.
+    """
+    match event:
+        case SetTransform():
+            return replace(event, transform=normalise_transform(event.transform))
+        case SetPollingSource() | AddPushSource() if event.preprocess is not None:
+            return replace(event, preprocess=normalise_transform(event.preprocess))
+        case _:
+            return event
+
+
+def normalise_transform(transform: Sql) -> Sql:
+    """The transform as a list of queries, of which the one without an alias comes last.
+
+    Raises:
+        InvalidQuery: no query, ``query`` and ``queries`` both, or not exactly one result.
+    """
+    if transform.query is not None and transform.queries is not None:
+        raise InvalidQuery("a transform has either 'query' or 'queries', this one has both")
+    steps = transform.queries or []
+    if transform.query is not None:
+        steps = [SqlQueryStep(query=transform.query)]
+    if not steps:
+        raise InvalidQuery("the transform has no query", hint="write it under 'query'")
+    results = [step for step in steps if step.alias is None]
+    if len(results) != 1:
+        raise InvalidQuery(
+            f"{len(results)} of the queries have no alias, and exactly one, the result, has to",
+            hint="give every step but the last an alias",
+        )
+    named = [step for step in steps if step.alias is not None]
+    normal = replace(transform, query=None, queries=[*named, *results])
+    problem = normal_form_problem(normal)
+    if problem is not None:
+        raise InvalidQuery(problem)
+    return normal
+
+
+def normal_form_problem(transform: Sql) -> str | None:
+    """Why a query is not in the form that chains hold, as a sentence; None when it is."""
+    steps = transform.queries
+    if transform.query is not None:
+        return "a query in a chain is written as 'queries', not as 'query'"
+    if not steps:
+        return "the transform has no queries"
+    if steps[-1].alias is not None:
+        return "the last query is the result and has no alias"
+    if any(not step.alias for step in steps[:-1]):
+        return "every query but the last needs an alias"
+    twice = first_duplicate(step.alias for step in steps[:-1])
+    return None if twice is None else f"two queries have the alias '{twice}'"
+
+
+SPARK: Final = "spark"
+SPARK_VERSION: Final = "4.3.0+odf1"
+"""The engine of this program: Spark's version and the revision of the rules of transformations."""
+
+
+def with_engine_version(event: SetTransform) -> SetTransform:
+    """The transform with the exact version of the engine, where that is the one of this program.
+
+    Raises:
+        InvalidManifest: it asks for another version.
+    """
+    transform = event.transform
+    if transform.engine.lower() != SPARK:
+        return event
+    if transform.version not in (None, SPARK_VERSION):
+        raise InvalidManifest(
+            f"the transform is for version {transform.version} of the engine, and this is {SPARK_VERSION}",
+            where="SetTransform",
+            hint="leave `version` out: it is written down when the transform is",
+        )
+    return replace(event, transform=replace(transform, version=SPARK_VERSION))
+
+
+def without_engine_version(event: SetTransform) -> SetTransform:
+    """The transform as people write it, without the version that was filled in."""
+    if event.transform.engine.lower() != SPARK:
+        return event
+    return replace(event, transform=replace(event.transform, version=None))

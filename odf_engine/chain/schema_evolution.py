@@ -1,0 +1,233 @@
+"""Schema evolution: which changes readers survive, and merging of declared columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from odf_engine.chain.state import ChainState
+from odf_engine.errors import InvalidSchema, Unsupported
+from odf_engine.metadata.model import DatasetVocabulary
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class BreakingChange(NamedTuple):
+    """A change that breaks readers, as one sentence, and what to do instead, as another."""
+
+    problem: str
+    advice: str
+
+
+def find_breaking_change(old: bytes, new: bytes) -> BreakingChange | None:
+    """What in ``new`` would break a reader of ``old``; None when nothing would.
+
+    Both are Arrow schemas as SetDataSchema holds them. Columns may be added if they may be null, may
+    change their places and their metadata; they may not vanish, change type, or change whether they
+    may be null.
+
+    Raises:
+        InvalidSchema: bytes that are no schema.
+    """
+    before, after = read_schema(old), read_schema(new)
+    for field in before:
+        found = after.get_all_field_indices(field.name)
+        if len(found) > 1:
+            return BreakingChange(f"column '{field.name}' is in it more than once", "name each column once")
+        breaking = _gone(field) if not found else _changed(field, after.field(found[0]))
+        if breaking is not None:
+            return breaking
+    for field in after:
+        if field.name not in before.names and not field.nullable:
+            return BreakingChange(
+                f"the new column '{field.name}' may not be null, and older records have no value for it",
+                "declare it without NOT NULL",
+            )
+    return None
+
+
+def _gone(field: pa.Field) -> BreakingChange:
+    kept = f"CAST(NULL AS {_ddl(field)}) AS {field.name}"
+    advice = f"keep it, as {kept} in the preprocess query" if field.nullable else "keep it"
+    return BreakingChange(f"column '{field.name}' is not in it", f"{advice}, or make a new dataset")
+
+
+def _changed(old: pa.Field, new: pa.Field) -> BreakingChange | None:
+    name = old.name
+    if new.type != old.type:
+        was, now = _ddl(old), _ddl(new)
+        if was == now:  # types that DDL has one word for
+            was, now = str(old.type), str(new.type)
+        return BreakingChange(
+            f"column '{name}' was {was} and became {now}",
+            f"keep '{name}' as {was} and give the new values under another name in the preprocess query,"
+            " or make a new dataset",
+        )
+    if new.nullable != old.nullable:
+        was = "without NOT NULL" if old.nullable else "NOT NULL"
+        return BreakingChange(
+            f"column '{name}' {_may(old)} be null before and {_may(new)} now",
+            f"declare it {was}, as it was, or make a new dataset",
+        )
+    return None
+
+
+def same_schema(old: bytes, new: bytes) -> bool:
+    """Whether both say the same: columns, order, types, nullability and metadata.
+
+    Raises:
+        InvalidSchema: bytes that are no schema.
+    """
+    return old == new or read_schema(old).equals(read_schema(new), check_metadata=True)
+
+
+def read_schema(schema: bytes) -> pa.Schema:
+    """The Arrow schema that a SetDataSchema holds.
+
+    Raises:
+        InvalidSchema: bytes that are no schema.
+    """
+    # Here and not above: chains are opened by screens that should not wait for Arrow to load.
+    from odf_engine.data.arrow_schema import decode_schema
+
+    return decode_schema(schema)
+
+
+def _ddl(field: pa.Field) -> str:
+    from odf_engine.data.ddl import type_ddl
+
+    return type_ddl(field.type)
+
+
+def _may(field: pa.Field) -> str:
+    return "could" if field.nullable else "could not"
+
+
+def declared_schema(state: ChainState) -> pa.Schema | None:
+    """The schema that the chain declares for slices; None before the first data.
+
+    Raises:
+        Unsupported: it is only there in the terms of a newer specification.
+    """
+    from odf_engine.data.arrow_schema import decode_schema
+
+    if state.schema is not None:
+        return decode_schema(state.schema)
+    if state.has_schema:
+        raise Unsupported(
+            "the dataset's schema is written in terms of a newer specification",
+            hint="its data can be read and verified, but not added to",
+        )
+    return None
+
+
+def schema_from_ddl(ddl: Sequence[str], declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
+    """The schema of slices with exactly these data columns, in their order.
+
+    Args:
+        ddl: all data columns; the event time may be left out.
+        declared: the schema that the dataset has; None when it has none.
+        vocab: names of the system columns.
+
+    Raises:
+        InvalidSchema: a malformed or impossible column.
+    """
+    import pyarrow as pa
+
+    from odf_engine.data.ddl import parse_ddl
+    from odf_engine.data.schema_enforcement import match_columns
+    from odf_engine.data.slices import slice_schema
+
+    columns = parse_ddl(ddl)
+    fresh = slice_schema(columns, vocab)
+    if declared is None:
+        return fresh
+    places = dict(zip(columns.names, match_columns(declared.names, columns.names), strict=True))
+    system = _system_names(vocab)
+    given = {name.casefold(): name for name in columns.names}
+    fields = [
+        _evolved(field, columns.field(given[field.name.casefold()]), vocab)
+        if field.name.casefold() in given
+        else field
+        for field in declared
+        if field.name in system
+    ]
+    for column in columns:
+        place = places[column.name]
+        if place is None:
+            fields.append(fresh.field(column.name))
+        elif declared.field(place).name not in system:
+            fields.append(_evolved(declared.field(place), column, vocab))
+    return pa.schema(fields, declared.metadata)
+
+
+def add_source_columns(
+    declared: pa.Schema, columns: Iterable[pa.Field], gone: Collection[str], vocab: DatasetVocabulary
+) -> pa.Schema:
+    """The schema with the columns of a source: those that it lacks are put at its end.
+
+    Args:
+        declared: the schema that the dataset has.
+        columns: the columns that the source reads now.
+        gone: those that it read before and does not read any more.
+        vocab: names of the system columns.
+
+    Raises:
+        InvalidSchema: an impossible column.
+    """
+    import pyarrow as pa
+
+    from odf_engine.data.schema_enforcement import match_columns
+    from odf_engine.data.slices import slice_schema
+
+    told = pa.schema(columns)
+    fresh = slice_schema(told, vocab)
+    fields: list[pa.Field] = list(declared)
+    for column, place in zip(told, match_columns(declared.names, told.names), strict=True):
+        if place is None:
+            fields.append(fresh.field(column.name))
+        else:
+            fields[place] = _evolved(fields[place], column, vocab)
+    dropped = {name.casefold() for name in gone}
+    return pa.schema([field for field in fields if field.name.casefold() not in dropped], declared.metadata)
+
+
+def data_ddl(declared: pa.Schema, vocab: DatasetVocabulary) -> list[str] | None:
+    """The data columns of a schema as :func:`schema_from_ddl` takes them; None if DDL cannot say them."""
+    import pyarrow as pa
+
+    from odf_engine.data.ddl import TIMESTAMP, to_ddl
+
+    system = _system_names(vocab) - {vocab.event_time_column}
+    fields = [
+        field
+        for field in declared
+        if field.name not in system and (field.name != vocab.event_time_column or field.type != TIMESTAMP)
+    ]
+    ddl = to_ddl(pa.schema(fields))
+    try:
+        same = schema_from_ddl(ddl, declared, vocab).equals(declared, check_metadata=True)
+    except InvalidSchema:
+        return None
+    return ddl if same else None
+
+
+def _evolved(old: pa.Field, column: pa.Field, vocab: DatasetVocabulary) -> pa.Field:
+    """The column of the dataset as it is declared now."""
+    from odf_engine.data.ddl import type_ddl
+    from odf_engine.data.schema_enforcement import slice_type
+
+    kind = old.type if type_ddl(column.type) == type_ddl(old.type) else slice_type(column.type)
+    # Rows always have an event time: whether it may be null is not for a manifest to say.
+    nullable = old.nullable if old.name == vocab.event_time_column else column.nullable
+    return old.with_type(kind).with_nullable(nullable)
+
+
+def _system_names(vocab: DatasetVocabulary) -> set[str]:
+    return {
+        vocab.offset_column,
+        vocab.operation_type_column,
+        vocab.system_time_column,
+        vocab.event_time_column,
+    }

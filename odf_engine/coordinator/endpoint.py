@@ -1,0 +1,236 @@
+"""Files of a workspace's worker: socket, lock, log; change notification."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import random
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from odf_engine.coordinator.protocol import NotifyChanged, encode_line
+from odf_engine.errors import NotFound, OdfError
+from odf_engine.files import open_file, open_no_follow, write_all
+from odf_engine.workspace.discovery import check_odf_folder, user_name
+
+
+@cache
+def engine_version() -> str:
+    """The version of this distribution; a worker and its clients have to be of the same one."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("odf-workstation")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+class WorkerEndpoint:
+    """The files of one workspace's worker.
+
+    Attributes:
+        odf: the workspace's ``.odf`` folder, absolute, without symbolic links.
+    """
+
+    def __init__(self, workspace: Path) -> None:
+        """``workspace`` is the workspace's folder or the ``.odf`` in it."""
+        folder = workspace if workspace.name == ".odf" else workspace / ".odf"
+        self.odf = folder.resolve()
+        self.journal = self.odf / "jobs.sqlite"
+        self.log = self.odf / "worker.log"
+        self._pid = self.odf / "worker.pid"
+        self._socket = self.odf / "worker.sock"
+        self._pointer = self.odf / "worker.address"
+
+    @property
+    def workspace(self) -> Path:
+        """The workspace's folder."""
+        return self.odf.parent
+
+    def check(self) -> None:
+        """
+        Raises:
+            NotFound: the folder is not a workspace.
+            OdfError: it is another user's, or holds symbolic links.
+        """
+        if not self.odf.is_dir():
+            raise NotFound(f"'{self.workspace}' is not a workspace", hint="'odf init' makes one there")
+        check_odf_folder(self.odf)
+
+    # --- both sides ---
+
+    def worker_alive(self) -> bool:
+        """Whether a worker runs for this workspace; takes no lock that a starting worker could miss."""
+        try:
+            file = open_no_follow(self._pid, os.O_RDONLY)
+        except PermissionError:  # another user's; then it is not ours to judge what its jobs are
+            return True
+        except OSError:  # it is missing, or no file that a worker could have locked
+            return False
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(file)
+        return False
+
+    def worker_pid(self) -> int | None:
+        """The running worker's process id, if there is one and it has written it yet."""
+        if not self.worker_alive():
+            return None
+        text = self._pid.read_text(encoding="ascii", errors="replace").strip()
+        return int(text) if text.isascii() and text.isdigit() else None
+
+    def address(self) -> str:
+        """Where the worker listens, if it does."""
+        try:
+            return self._pointer.read_text(encoding="utf-8", errors="surrogateescape")
+        except FileNotFoundError:
+            return str(self._socket)
+
+    def check_owner(self) -> None:
+        """Looks whose worker this is: requests carry secrets, and nobody else may get them.
+
+        Raises:
+            OdfError: socket or lock belong to another user.
+        """
+        for path in (Path(self.address()), self._pid):
+            with contextlib.suppress(FileNotFoundError):
+                if (owner := path.stat().st_uid) != os.getuid():
+                    raise OdfError(
+                        f"the worker of this workspace belongs to another user ({user_name(owner)})",
+                        where=str(path),
+                        hint="use a workspace of your own, or run as that user",
+                    )
+
+    def log_tail(self, lines: int = 5) -> str:
+        """The last lines of the worker's log, for an error message."""
+        try:
+            with self.log.open("rb") as file:
+                file.seek(max(0, self.log.stat().st_size - 4096))
+                text = file.read().decode("utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+        return "\n".join(text.splitlines()[-lines:])
+
+    # --- the worker ---
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """Holds the workspace's worker lock; yields False when another worker has it."""
+        file = open_no_follow(self._pid, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            mine = _lock(file)
+            if mine:
+                os.ftruncate(file, 0)
+                write_all(file, f"{os.getpid()}\n".encode())
+            yield mine
+        finally:
+            os.close(file)  # and with it the lock; the file stays, so that nobody locks a removed one
+
+    def workspace_exists(self) -> bool:
+        """Whether the workspace still exists (its folder may be removed under a running worker)."""
+        return self._pid.exists()
+
+    @contextmanager
+    def listen(self) -> Iterator[socket.socket]:
+        """A listening socket that only this user can open; whoever calls it holds the lock."""
+        server, path = self._bind()
+        try:
+            yield server
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                path.unlink()
+            self._pointer.unlink(missing_ok=True)
+            server.close()
+
+    def _bind(self) -> tuple[socket.socket, Path]:
+        self._pointer.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # too long a path, or a file system without sockets
+            return _bind(self._socket), self._socket
+        name = hashlib.sha256(os.fsencode(self.odf)).hexdigest()[:20]
+        path = _runtime_folder() / f"{name}.sock"
+        server = _bind(path)
+        temporary = self._pointer.with_suffix(".new")
+        with open_file(temporary, "wb") as file:
+            file.write(os.fsencode(path))
+        temporary.replace(self._pointer)
+        return server, path
+
+
+def _lock(file: int) -> bool:
+    """Takes the worker's lock; False when another worker has it."""
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            pass
+        # Either a worker has it, or a client that looks for one, which takes microseconds: only beside
+        # the latter is there room for a shared lock.
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        fcntl.flock(file, fcntl.LOCK_UN)
+        time.sleep(random.uniform(0.001, 0.01))
+
+
+def _bind(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    mask = os.umask(0o177)
+    try:
+        server.bind(str(path))
+        server.listen(64)
+        server.setblocking(False)
+    except BaseException:
+        server.close()
+        raise
+    finally:
+        os.umask(mask)
+    return server
+
+
+def _runtime_folder() -> Path:
+    """A folder with a short path that nobody else can write to."""
+    given = os.environ.get("XDG_RUNTIME_DIR")
+    if given and len(os.fsencode(given)) < 60 and os.access(given, os.W_OK):
+        folder = Path(given) / "odf"
+    else:
+        base = Path(tempfile.gettempdir())
+        folder = (base if len(os.fsencode(base)) < 60 else Path("/tmp")) / f"odf-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        folder = Path(tempfile.mkdtemp(prefix="odf-", dir="/tmp"))
+    return folder
+
+
+_PATIENCE: Final = 0.2
+
+
+def notify_datasets_changed(workspace: Path) -> None:
+    """Lets a running worker tell all screens to read the datasets again; without one nobody is told.
+
+    Takes a millisecond or two, and never fails: whoever is not told sees it at the next reading.
+    """
+    files = WorkerEndpoint(workspace)
+    with contextlib.suppress(OSError, OdfError):
+        if not files.worker_alive():
+            return
+        files.check_owner()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(_PATIENCE)
+            connection.connect(files.address())
+            connection.sendall(encode_line(NotifyChanged()))

@@ -1,0 +1,1 @@
+"""What each kind of job does, one module a domain."""

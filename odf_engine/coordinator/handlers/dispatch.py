@@ -1,0 +1,222 @@
+"""Maps requests to handlers; pull, ingest, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from msgspec import to_builtins
+
+from odf_engine.coordinator.handlers import dataset_jobs, query_jobs
+from odf_engine.coordinator.protocol import (
+    BuildProjection,
+    CheckProof,
+    Compare,
+    ComputeStatistics,
+    Diff,
+    Export,
+    Ingest,
+    Pull,
+    Push,
+    Query,
+    Request,
+    Search,
+    Trace,
+    Update,
+    Validate,
+    Verify,
+)
+from odf_engine.progress import Reporter
+
+if TYPE_CHECKING:
+    from odf_engine.chain.state import ChainUpdate
+    from odf_engine.coordinator.job_queue import JobContext
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+
+
+def run_request(request: Request, context: JobContext, reporter: Reporter) -> dict[str, Any]:
+    """Does a job.
+
+    Returns: the dataset's entry in the ``--json`` output of the command of the same name.
+    Raises:
+        OdfError: the job failed, or was cancelled.
+    """
+    match request:
+        case Pull():
+            return _pull(request, context, reporter)
+        case Push() | Compare() | Search():
+            return _share(request, context, reporter)
+        case Ingest():
+            return _ingest(request, context, reporter)
+        case Verify():
+            return _verify(request, context, reporter)
+        case Validate():
+            return dataset_jobs.validate(request, context, reporter)
+        case Update():
+            return dataset_jobs.update(request, context, reporter)
+        case Query():
+            return query_jobs.query(request, context, reporter)
+        case CheckProof():
+            return query_jobs.check(request, context, reporter)
+        case Trace():
+            return dataset_jobs.trace(request, context, reporter)
+        case Diff():
+            return dataset_jobs.diff(request, context, reporter)
+        case ComputeStatistics():
+            return dataset_jobs.describe(request, context, reporter)
+        case BuildProjection():
+            return dataset_jobs.project(request, context, reporter)
+        case Export():
+            return dataset_jobs.export(request, context, reporter)
+
+
+def warm_up() -> None:
+    """Imports what the first pull needs. Only once Spark has started: its modules import each other in
+    circles, which two threads must not do at the same time."""
+    import odf_engine.ingest.push_source
+    import odf_engine.transform.engines.engine_router
+    import odf_engine.transform.run  # noqa: F401
+
+
+def _pull(request: Pull, context: JobContext, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.coordinator.handlers import sync_jobs
+    from odf_engine.metadata.model import DatasetKind
+    from odf_engine.metadata.timestamp import Timestamp
+    from odf_engine.workspace.trust import Trust
+
+    workspace = context.workspace
+    if request.url is not None and request.url == request.dataset:  # it may not be here yet
+        return sync_jobs.pull(workspace, None, request.url, request, reporter)
+    entry = workspace.resolve(request.dataset)
+    if (url := sync_jobs.pull_url(workspace, entry, request.url)) is not None:
+        return sync_jobs.pull(workspace, entry, url, request, reporter)
+    if request.set_watermark is None:
+        Trust(workspace).check(entry)  # pulling does it too: here it spares the wait for Spark
+    runtime = context.host.spark(reporter)
+    if entry.dataset.state().kind is DatasetKind.Derivative:
+        from odf_engine.transform.engines.engine_router import engines_for
+        from odf_engine.transform.run import transform, transform_or_reset
+
+        run = transform_or_reset if request.reset_on_divergence else transform
+        with engines_for(workspace, entry, runtime) as engine:
+            return _pulled(entry, run(workspace, entry, engine, reporter))
+
+    from odf_engine.ingest.polling_source import pull  # after Spark has started, see warm_up
+
+    result = pull(
+        workspace,
+        entry,
+        runtime,
+        reporter,
+        fetch_uncacheable=request.fetch_uncacheable,
+        set_watermark=None if request.set_watermark is None else Timestamp.parse(request.set_watermark),
+        force=request.force,
+        strict=request.strict,
+        environment=context.environment,
+    )
+    return _pulled(entry, result)
+
+
+def _share(request: Push | Compare | Search, context: JobContext, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.coordinator.handlers import sync_jobs
+
+    match request:
+        case Push():
+            return sync_jobs.push(request, context, reporter)
+        case Compare():
+            return sync_jobs.compare(request, context, reporter)
+        case Search():
+            return sync_jobs.search(request, context, reporter)
+
+
+def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.coordinator.handlers import sync_jobs
+    from odf_engine.metadata.timestamp import Timestamp
+    from odf_engine.storage.scratch import remove_dead_spool
+    from odf_engine.workspace.definition import select_push_source
+    from odf_engine.workspace.trust import Trust
+
+    workspace = context.workspace
+    entry = workspace.resolve(request.dataset)
+    select_push_source(entry, request.source)  # as above
+    Trust(workspace).check(entry)
+    sync_jobs.warn_about_upstream(workspace, entry, reporter)
+    files = [Path(file) for file in request.files]
+    try:
+        runtime = context.host.spark(reporter)
+
+        from odf_engine.ingest.push_source import push
+
+        result = push(
+            workspace,
+            entry,
+            runtime,
+            reporter,
+            files=files,
+            source=request.source,
+            format=request.format,
+            event_time=None if request.event_time is None else Timestamp.parse(request.event_time),
+            ignore_unknown=request.ignore_unknown,
+            strict=request.strict,
+        )
+        return _pulled(entry, result)
+    finally:
+        for file in files:
+            remove_dead_spool(workspace.odf, file)
+
+
+def _pulled(entry: DatasetEntry, result: ChainUpdate) -> dict[str, Any]:
+    return {
+        "name": str(entry.alias),
+        "status": result.status,
+        "old_head": _text(result.old_head),
+        "new_head": _text(result.new_head),
+        "blocks": result.blocks,
+        "records": result.records,
+        "error": None,
+    }
+
+
+def _verify(request: Verify, context: JobContext, reporter: Reporter) -> dict[str, Any]:
+    from odf_engine.chain.block_search import is_derivative
+    from odf_engine.verify.integrity import verify
+    from odf_engine.verify.report import dataset_origins
+
+    workspace = context.workspace
+    entry = workspace.resolve(request.dataset)
+    with ExitStack() as stack:
+        replay = None
+        if not request.integrity and is_derivative(entry.dataset):
+            runtime = context.host.spark(reporter)
+            from odf_engine.transform.engines.engine_router import engines_for
+            from odf_engine.verify.replay import Replay
+
+            engine = stack.enter_context(engines_for(workspace, entry, runtime))
+            replay = Replay(workspace, entry, engine, reporter)
+        known = None if request.rows else workspace.index
+        report = verify(entry.dataset, reporter, request.first, request.last, replay, known)
+    found = dataset_origins(workspace, entry, request.last)
+    head = None
+    if report.valid and request.first is None and request.last is None:
+        state = entry.dataset.state()
+        head = state.head if state.blocks == report.blocks else None  # else it was appended to meanwhile
+    named = {"name": str(entry.alias), "head": _text(head)}
+    return {**named, **to_builtins(report), "origins": to_builtins(found)}
+
+
+def remove_staged_files(folder: Path, datasets: Sequence[str]) -> None:
+    """Removes what a killed worker left half-written in these datasets (ids); nobody may work on them."""
+    if not datasets:
+        return
+    from odf_engine.workspace.workspace import Workspace
+
+    wanted = set(datasets)
+    for entry in Workspace(folder).datasets():
+        if str(entry.id) in wanted:
+            entry.dataset.remove_stale_files(untouched_for=0)
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

@@ -1,0 +1,421 @@
+"""Job log in SQLite: jobs, events, progress; reader and writer."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from odf_engine.coordinator.protocol import (
+    Committed,
+    Failure,
+    Job,
+    JobChanged,
+    JobState,
+    JournalEvent,
+    LogLine,
+    Progress,
+    Request,
+)
+from odf_engine.errors import NotFound, OdfError, escape_surrogates
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.databases import connect
+
+INTERRUPTED: Final = Failure(
+    message="the worker ended before this job did",
+    hint="run it again: what was committed stays, and the rest starts afresh",
+)
+VERSION: Final = 1
+_LAST: Final = 2**63 - 1
+T = TypeVar("T")
+_job = msgspec.json.Decoder(Job)
+_event = msgspec.json.Decoder(JournalEvent)
+_request = msgspec.json.Decoder(Request)
+
+
+class JobLogReader:
+    """Reads a journal while somebody else may write it; an absent one is empty.
+
+    ``worker_alive`` tells whether a worker runs: without one, jobs that the journal leaves open are
+    shown as interrupted, because nobody works on them any more.
+    """
+
+    def __init__(self, path: Path, worker_alive: Callable[[], bool] = lambda: True) -> None:
+        self._path = path
+        self._worker_alive = worker_alive
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection | None]:
+        try:
+            connection = _open_for_reading(self._path)
+        except sqlite3.Error as error:
+            raise _damaged(self._path, error) from None
+        try:
+            yield connection
+        except sqlite3.Error as error:
+            raise _damaged(self._path, error) from None
+        finally:
+            if connection is not None:
+                connection.close()
+
+    def _rows(self, query: str, *parameters: object) -> list[tuple]:
+        with self._connection() as connection:
+            return [] if connection is None else connection.execute(query, parameters).fetchall()
+
+    def jobs(self, limit: int | None = None) -> list[Job]:
+        """Jobs, newest first."""
+        query = "SELECT body FROM jobs ORDER BY number DESC LIMIT ?"
+        return self._decode(query, -1 if limit is None else limit)
+
+    def open_jobs(self) -> list[Job]:
+        """Jobs that are queued or running, oldest first."""
+        return [
+            job
+            for job in self._decode("SELECT body FROM jobs WHERE NOT final ORDER BY number")
+            if not job.state.final
+        ]
+
+    def job(self, job_id: str) -> Job:
+        """One job.
+
+        Raises:
+            NotFound: the journal has no such job (any more).
+        """
+        found = self._decode("SELECT body FROM jobs WHERE number = ?", _number(job_id))
+        if not found:
+            raise NotFound(f"there is no job '{job_id}'", hint="'odf jobs' lists them")
+        return found[0]
+
+    def events(
+        self, since: int = 0, *, job: str | None = None, limit: int | None = None
+    ) -> list[JournalEvent]:
+        """Events after the journal number ``since``, oldest first; of one job when it is named."""
+        query = "SELECT seq, body FROM events WHERE seq > ?"
+        parameters: list[object] = [since]
+        if job is not None:
+            query += " AND job = ?"
+            parameters.append(_number(job))
+        query += " ORDER BY seq LIMIT ?"
+        return self._events(self._rows(query, *parameters, -1 if limit is None else limit))
+
+    def tail(self, count: int, *, job: str | None = None, before: int | None = None) -> list[JournalEvent]:
+        """The newest ``count`` events (before a number), the oldest of them first; of one job when named."""
+        query = "SELECT seq, body FROM events WHERE seq < ?"
+        parameters: list[object] = [_LAST if before is None else before]
+        if job is not None:
+            query += " AND job = ?"
+            parameters.append(_number(job))
+        rows = self._rows(query + " ORDER BY seq DESC LIMIT ?", *parameters, count)
+        return self._events(rows[::-1])
+
+    def commits(self, job: str, limit: int = 1000) -> list[Committed]:
+        """The blocks that a job committed, newest first."""
+        query = "SELECT seq, body FROM events WHERE job = ? AND instr(body, ?) ORDER BY seq DESC LIMIT ?"
+        mark = b'"type":"committed"'
+        found = self._events(self._rows(query, _number(job), mark, limit))
+        return [event for event in found if isinstance(event, Committed)]
+
+    def request(self, job: str) -> Request | None:
+        """What a job was asked to do; None when that is not known (any more)."""
+        if not self._rows("SELECT 1 FROM sqlite_master WHERE name = 'requests'"):
+            return None
+        rows = self._rows("SELECT body FROM requests WHERE job = ?", _number(job))
+        try:
+            return _request.decode(rows[0][0]) if rows else None
+        except ValueError:  # of another version
+            return None
+
+    def last_seq(self) -> int:
+        """The newest journal number; 0 when nothing was ever written."""
+        rows = self._rows("SELECT seq FROM sqlite_sequence WHERE name = 'events'")
+        return rows[0][0] if rows else 0
+
+    def _decode(self, query: str, *parameters: object) -> list[Job]:
+        dead = not self._worker_alive()
+        jobs = [self._decoded(_job, body) for (body,) in self._rows(query, *parameters)]
+        if all(job.state.final for job in jobs) or not dead or self._worker_alive():
+            return jobs  # asked before and after: a worker that starts or ends meanwhile does not confuse
+        return [job if job.state.final else _interrupted(job) for job in jobs]
+
+    def _events(self, rows: list[tuple]) -> list[JournalEvent]:
+        return [msgspec.structs.replace(self._decoded(_event, body), seq=seq) for seq, body in rows]
+
+    def _decoded(self, decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+        try:
+            return decoder.decode(body)
+        except (msgspec.MsgspecError, TypeError, UnicodeDecodeError, RecursionError) as error:
+            raise _damaged(self._path, error) from None
+
+
+def _open_for_reading(path: Path) -> sqlite3.Connection | None:
+    """None when there is no journal yet."""
+    if not path.exists() or path.stat().st_size == 0:
+        return None
+    for mode in ("mode=rw", "mode=ro", "immutable=1"):  # the later ones where nothing may be written
+        try:
+            database = connect(path, mode, timeout=10, isolation_level=None)
+        except sqlite3.OperationalError:
+            continue
+        try:
+            database.execute("PRAGMA query_only = 1")
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.OperationalError:
+            database.close()
+            continue
+        except sqlite3.Error:
+            database.close()
+            raise
+        if version == VERSION:
+            return database
+        database.close()
+        return None  # being made, or of another version, which the next worker moves aside
+    raise sqlite3.OperationalError("it cannot be opened")
+
+
+def _damaged(path: Path, error: Exception) -> OdfError:
+    return OdfError(
+        f"the journal of jobs cannot be read: {error}",
+        where=str(path),
+        hint="no dataset depends on it; it is made anew when the worker starts next",
+    )
+
+
+def _interrupted(job: Job) -> Job:
+    return msgspec.structs.replace(job, state=JobState.interrupted, error=INTERRUPTED)
+
+
+def _number(job_id: str) -> int:
+    return int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 18 else -1
+
+
+KEEP_JOBS: Final = 1000
+KEEP_EVENTS: Final = 200_000
+MAX_LINE: Final = 4_000
+_MAX_LINES: Final = 400
+PROGRESS_SECONDS: Final = 1.0
+_PRUNE_EVERY: Final = 10_000
+Level = Literal["debug", "info", "warning", "error"]
+_TABLES: Final = """
+CREATE TABLE jobs(
+    number INTEGER PRIMARY KEY AUTOINCREMENT,
+    final INTEGER NOT NULL,
+    body BLOB NOT NULL
+);
+CREATE INDEX open_jobs ON jobs(number) WHERE NOT final;
+CREATE TABLE events(seq INTEGER PRIMARY KEY AUTOINCREMENT, job INTEGER NOT NULL, body BLOB NOT NULL);
+CREATE INDEX events_of_job ON events(job, seq);
+"""
+_REQUESTS: Final = "CREATE TABLE IF NOT EXISTS requests(job INTEGER PRIMARY KEY, body BLOB NOT NULL)"
+"""Younger than the other tables: journals that do not have it are given it."""
+_NEXT: Final = {
+    JobState.queued: {JobState.running, JobState.cancelled, JobState.interrupted, JobState.failed},
+    JobState.running: {JobState.done, JobState.failed, JobState.cancelled, JobState.interrupted},
+}
+_Entry = TypeVar("_Entry", bound=JournalEvent)
+_encode = msgspec.json.Encoder().encode
+
+
+class JobLog(JobLogReader):
+    """The worker's own journal. Safe from several threads; ``on_event`` is called after each entry.
+
+    What is not a journal, or is damaged, is moved aside (``.damaged``) and a new one begun: it holds
+    nothing that the datasets need. A folder in its place stays.
+    """
+
+    def __init__(self, path: Path, on_event: Callable[[JournalEvent], None] = lambda event: None) -> None:
+        super().__init__(path)
+        self._on_event = on_event
+        self._lock = threading.RLock()
+        self._open: dict[str, Job] = {}
+        self._persisted: dict[str, float] = {}
+        self._unpruned = 0
+        try:
+            self._begin()
+        except (sqlite3.DatabaseError, OdfError) as error:
+            if isinstance(error, sqlite3.OperationalError) and (path.is_file() or path.is_dir()):
+                raise  # locked, full or forbidden: the file itself may be sound; or a folder of somebody
+            for suffix in ("", "-wal", "-shm"):
+                with contextlib.suppress(FileNotFoundError):
+                    part = path.with_name(path.name + suffix)
+                    part.replace(part.with_name(part.name + ".damaged"))
+            self._begin()
+
+    def _begin(self) -> None:
+        self._database = _open_for_writing(self._path)
+        try:
+            self._open = {job.id: job for job in self.open_jobs()}
+        except BaseException:
+            self._database.close()
+            raise
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            yield self._database
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._lock:
+            self._database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._database
+            except BaseException:
+                self._database.rollback()
+                raise
+            self._database.commit()
+
+    def create(self, request: Request, target: str) -> Job:
+        """Enters a queued job; ``target`` is the dataset's alias."""
+        with self._transaction() as database:
+            number = database.execute("INSERT INTO jobs(final, body) VALUES (0, x'')").lastrowid
+            database.execute("INSERT INTO requests(job, body) VALUES (?, ?)", (number, _encode(request)))
+            job = Job(
+                id=str(number),
+                kind=str(request.__struct_config__.tag),
+                target=target,
+                dataset=request.dataset,
+                state=JobState.queued,
+                created=_now(),
+            )
+            event = self._store(database, job)
+        return self._remember(event)
+
+    def transition(
+        self, job_id: str, state: JobState, *, error: Failure | None = None, result: str | None = None
+    ) -> Job:
+        """Moves an open job to its next state, with the newest progress that was reported.
+
+        Raises:
+            NotFound: the job is not open.
+            ValueError: there is no way from its state to this one.
+        """
+        with self._lock:
+            job = self._open.get(job_id)
+            if job is None:
+                raise NotFound(f"job '{job_id}' is not queued or running")
+            if state not in _NEXT[job.state]:
+                raise ValueError(f"job {job_id} cannot go from {job.state.value} to {state.value}")
+            job = msgspec.structs.replace(job, state=state, error=error, result=result)
+            if state.final:
+                job = msgspec.structs.replace(job, ended=_now())
+            else:
+                job = msgspec.structs.replace(job, started=_now())
+            with self._transaction() as database:
+                event = self._store(database, job)
+            return self._remember(event)
+
+    def progress(self, job_id: str, progress: Progress) -> None:
+        """Notes a job's newest amounts; written at most once a second and with its next state."""
+        with self._lock:
+            job = self._open.get(job_id)
+            if job is None:
+                return
+            self._open[job_id] = job = msgspec.structs.replace(job, progress=progress)
+            now = time.monotonic()
+            if now - self._persisted.get(job_id, float("-inf")) >= PROGRESS_SECONDS:
+                self._persisted[job_id] = now
+                query = "UPDATE jobs SET body = ? WHERE number = ?"
+                self._database.execute(query, (_encode(job), int(job_id)))
+
+    def line(self, job_id: str, text: str, level: Level = "info") -> None:
+        """Appends to a job's log, a line for each line of the text; very long ones are cut."""
+        now = _now()
+        texts = escape_surrogates(text[: MAX_LINE * _MAX_LINES]).splitlines()[:_MAX_LINES] or [""]
+        cut = (each if len(each) <= MAX_LINE else each[:MAX_LINE] + " …" for each in texts)
+        self._append(*(LogLine(seq=0, job=job_id, time=now, level=level, text=each) for each in cut))
+
+    def committed(self, job_id: str, dataset: str, block: str, event: str, rows: int) -> None:
+        """Notes that a job gave a dataset a new head."""
+        self._append(Committed(seq=0, job=job_id, dataset=dataset, block=block, event=event, rows=rows))
+
+    def interrupt_open_jobs(self) -> list[Job]:
+        """Marks what an earlier worker left queued or running; returns those jobs."""
+        return [self.transition(job, JobState.interrupted, error=INTERRUPTED) for job in list(self._open)]
+
+    def prune(self, keep_jobs: int = KEEP_JOBS, keep_events: int = KEEP_EVENTS) -> None:
+        """Forgets the oldest finished jobs with their events, and the oldest events beyond that."""
+        with self._transaction() as database:
+            self._unpruned = 0
+            database.execute(
+                "DELETE FROM jobs WHERE final AND number <= "
+                "(SELECT number FROM jobs ORDER BY number DESC LIMIT 1 OFFSET ?)",
+                (keep_jobs,),
+            )
+            for table in ("events", "requests"):
+                database.execute(f"DELETE FROM {table} WHERE job NOT IN (SELECT number FROM jobs)")
+            database.execute(
+                "DELETE FROM events WHERE seq <= (SELECT seq FROM events ORDER BY seq DESC LIMIT 1 OFFSET ?)",
+                (keep_events,),
+            )
+
+    def close(self) -> None:
+        """Ends writing."""
+        with self._lock:
+            self._database.close()
+
+    def _store(self, database: sqlite3.Connection, job: Job) -> JobChanged:
+        """Writes a job's row and its event; within a transaction."""
+        query = "UPDATE jobs SET body = ?, final = ? WHERE number = ?"
+        database.execute(query, (_encode(job), job.state.final, int(job.id)))
+        return self._insert(database, JobChanged(seq=0, job=job))
+
+    def _remember(self, event: JobChanged) -> Job:
+        job = event.job
+        with self._lock:
+            if job.state.final:
+                self._open.pop(job.id, None)
+                self._persisted.pop(job.id, None)
+            else:
+                self._open[job.id] = job
+        self._tell(event)
+        return job
+
+    def _append(self, *events: LogLine | Committed) -> None:
+        if len(events) == 1:  # a transaction by itself
+            with self._lock:
+                stored = [self._insert(self._database, events[0])]
+        else:
+            with self._transaction() as database:
+                stored = [self._insert(database, event) for event in events]
+        for event in stored:
+            self._tell(event)
+
+    def _insert(self, database: sqlite3.Connection, event: _Entry) -> _Entry:
+        number = int(event.job.id if isinstance(event, JobChanged) else event.job)
+        query = "INSERT INTO events(job, body) VALUES (?, ?)"
+        seq = database.execute(query, (number, _encode(event))).lastrowid
+        self._unpruned += 1
+        return msgspec.structs.replace(event, seq=seq)
+
+    def _tell(self, event: JournalEvent) -> None:
+        if self._unpruned >= _PRUNE_EVERY:
+            self.prune()
+        self._on_event(event)
+
+
+def _open_for_writing(path: Path) -> sqlite3.Connection:
+    database = connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    try:
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, VERSION):
+            raise sqlite3.DatabaseError(f"the journal has version {version}")
+        database.execute("PRAGMA journal_mode = WAL")
+        database.execute("PRAGMA synchronous = NORMAL")
+        if version == 0:
+            database.executescript(f"BEGIN; {_TABLES} PRAGMA user_version = {VERSION}; COMMIT;")
+        database.execute(_REQUESTS)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def _now() -> str:
+    return str(Timestamp.now())

@@ -1,0 +1,205 @@
+"""Arrow compute helpers: kernels, decoding of encoded arrays, value hashes, text, CSV and JSON forms."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from typing import Any, Final
+from zlib import crc32
+
+import pyarrow as pa
+import pyarrow.compute
+from pyarrow import types
+
+pc: Final[Any] = pyarrow.compute
+
+
+def decoded_type(kind: pa.DataType) -> pa.DataType:
+    """The type without its in-memory encoding: of a dictionary, run-end encoding or extension."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return decoded_type(kind.storage_type)
+    if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
+        return decoded_type(kind.value_type)
+    return kind
+
+
+def is_list_like(kind: pa.DataType) -> bool:
+    """Whether it is a list, in any encoding."""
+    return (
+        types.is_list(kind)
+        or types.is_large_list(kind)
+        or types.is_fixed_size_list(kind)
+        or types.is_list_view(kind)
+        or types.is_large_list_view(kind)
+    )
+
+
+def decode_array(array: pa.Array) -> pa.Array:
+    """``array`` without dictionary, run-end encoding or extension type."""
+    if isinstance(array, pa.ExtensionArray):
+        return decode_array(array.storage)
+    if types.is_dictionary(array.type):
+        return decode_array(array.dictionary_decode())
+    if types.is_run_end_encoded(array.type):
+        return decode_array(pc.run_end_decode(array))
+    return array
+
+
+_NULL: Final = 0x9E3779B97F4A7C15
+_STEPS: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+def hash_values(array: pa.Array) -> pa.Array:
+    """A hash of each value as ``uint64``, evenly spread; equal values of a type have equal ones.
+
+    Good for estimates and for sharing out work. Different texts may have the same one.
+
+    Raises:
+        pa.ArrowNotImplementedError: values that have no text.
+    """
+    array = decode_array(array)
+    kind = array.type
+    if types.is_floating(kind):
+        array = pc.add(array.cast(pa.float64()), 0.0).view(pa.uint64())  # minus zero is zero
+    elif types.is_boolean(kind) or types.is_integer(kind):
+        array = array.cast(pa.int64() if not types.is_unsigned_integer(kind) else pa.uint64())
+        array = array.view(pa.uint64())
+    elif types.is_primitive(kind) and kind.bit_width in (32, 64):
+        array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32()).cast(pa.int64())
+        array = array.view(pa.uint64())
+    else:
+        values = array if _is_bytes(kind) else array.cast(pa.string())
+        raw = values.cast(pa.large_binary()).to_pylist()
+        array = pa.array([None if value is None else crc32(value) for value in raw], pa.uint64())
+    return _mixed(pc.fill_null(array, pa.scalar(_NULL, pa.uint64())))
+
+
+def _mixed(array: pa.Array) -> pa.Array:
+    """Every bit of the value in every bit of the result; different numbers stay different."""
+    array = pc.add(array, pa.scalar(_NULL, pa.uint64()))
+    for shift, factor in _STEPS:
+        array = _shifted(array, shift)
+        array = pc.multiply(array, pa.scalar(factor, pa.uint64()))
+    return _shifted(array, 31)
+
+
+def _shifted(array: pa.Array, by: int) -> pa.Array:
+    return pc.bit_wise_xor(array, pc.shift_right(array, pa.scalar(by, pa.uint64())))
+
+
+_CSV_SPECIAL: Final = '[",\r\n]|^$|^ | $'
+_JSON_SPECIAL: Final = r'["\\\x00-\x1f\x7f]'
+_TEXT: Final = pa.string()
+
+
+def to_text(array: pa.Array) -> pa.Array:
+    """Each value as text; null stays null."""
+    array = decode_array(array)
+    kind = array.type
+    if types.is_timestamp(kind):
+        return _moments(array)
+    if is_list_like(kind) or types.is_struct(kind) or types.is_map(kind):
+        return pa.array([None if each is None else _json(each) for each in array.to_pylist()], _TEXT)
+    if _is_bytes(kind):
+        return pa.array([None if each is None else each.hex() for each in array.to_pylist()], _TEXT)
+    if types.is_time(kind):
+        return _trimmed(array.cast(_TEXT))
+    try:
+        return array.cast(_TEXT)
+    except pa.ArrowNotImplementedError:  # a slice has no such types, but what a query gave may have
+        return pa.array([None if each is None else str(each) for each in array.to_pylist()], _TEXT)
+
+
+def to_csv_fields(array: pa.Array) -> pa.Array:
+    """Each value as a field of RFC 4180: a null is empty, an empty text a pair of quotes."""
+    found = to_text(array)
+    if _never_special(decode_array(array).type):
+        return pc.fill_null(found, "")
+    special = pc.match_substring_regex(found, _CSV_SPECIAL)
+    if pc.any(special).as_py():
+        doubled = pc.replace_substring(found, '"', '""')
+        quoted = pc.binary_join_element_wise('"', doubled, '"', "")
+        found = pc.if_else(special, quoted, found)
+    return pc.fill_null(found, "")
+
+
+def to_json_values(array: pa.Array) -> pa.Array:
+    """Each value as JSON; what JSON has no number for is null."""
+    array = decode_array(array)
+    kind = array.type
+    if types.is_floating(kind):
+        array = pc.if_else(pc.is_finite(array), array, None)
+    found = to_text(array)
+    if not (_is_plain_json(kind) or is_list_like(kind) or types.is_struct(kind) or types.is_map(kind)):
+        found = _quoted(found, kind)
+    return pc.fill_null(found, "null")
+
+
+def _quoted(found: pa.Array, kind: pa.DataType) -> pa.Array:
+    if not _never_special(kind):
+        special = pc.fill_null(pc.match_substring_regex(found, _JSON_SPECIAL), False)
+        if pc.any(special).as_py():
+            escaped = [
+                json.dumps(text, ensure_ascii=False)[1:-1] for text in found.filter(special).to_pylist()
+            ]
+            found = pc.replace_with_mask(found, special, pa.array(escaped, _TEXT))
+    return pc.binary_join_element_wise('"', found, '"', "")
+
+
+def _is_plain_json(kind: pa.DataType) -> bool:
+    return types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+
+
+def _never_special(kind: pa.DataType) -> bool:
+    """Whether texts of values of this type need no quotes."""
+    return (
+        _is_plain_json(kind)
+        or types.is_decimal(kind)
+        or types.is_temporal(kind)
+        or (_is_bytes(kind) and types.is_fixed_size_binary(kind))
+    )
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return types.is_binary(kind) or types.is_large_binary(kind) or types.is_fixed_size_binary(kind)
+
+
+def _moments(array: pa.Array) -> pa.Array:
+    # By Arrow, because Python has no years beyond 9999 and no nanoseconds.
+    found = array.cast(pa.timestamp(array.type.unit)).cast(_TEXT)
+    found = _trimmed(pc.replace_substring(found, " ", "T"))
+    return pc.binary_join_element_wise(found, "Z" if array.type.tz else "", "")
+
+
+def _trimmed(found: pa.Array) -> pa.Array:
+    """Times with no more of a fraction than milli-, micro- or nanoseconds need."""
+    found = pc.replace_substring_regex(found, r"\.0+$", "")
+    return pc.replace_substring_regex(found, r"(\.[0-9]{3}|\.[0-9]{6})(000)+$", r"\1")
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case datetime() if value.tzinfo is not None:
+            return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        case date() | time():
+            return value.isoformat()
+        case Decimal():
+            return str(value)
+        case bytes():
+            return value.hex()
+        case float():
+            return value if value - value == 0 else None
+        case list() | tuple():
+            return [_plain(item) for item in value]
+        case dict():
+            return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def _escaped(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)[1:-1]

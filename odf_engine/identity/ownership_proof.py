@@ -1,0 +1,245 @@
+"""Ownership proofs: ed25519 signatures of a dataset's key over a head."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Self
+
+import msgspec
+
+from odf_engine.errors import BadData, InvalidIdentity, NotFound
+from odf_engine.files import fsync_folder
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash, multibase_decode, multibase_encode
+
+if TYPE_CHECKING:
+    from Crypto.PublicKey.ECC import EccKey
+
+PROOFS_FOLDER: Final = "proofs"
+"""The folder beside ``blocks/`` that holds them."""
+MAX_PROOF_BYTES: Final = 4096
+"""A longer text is no proof; the ones written here have about 400 bytes."""
+_KIND: Final = "DatasetProof"
+_VERSION: Final = 1
+_STAGING: Final = ".pending-"
+
+
+class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """A signature of ``head`` with the key of ``dataset_id``. :func:`verify_proof` checks it.
+
+    Attributes:
+        signature: 64 bytes, over ``bytes(head)``.
+    """
+
+    dataset_id: DatasetId
+    head: Multihash
+    signature: bytes
+
+    def __bytes__(self) -> bytes:
+        """As it is stored and sent: JSON, in UTF-8."""
+        return msgspec.json.format(msgspec.json.encode(self.document), indent=2) + b"\n"
+
+    @property
+    def document(self) -> dict[str, object]:
+        """The JSON document."""
+        return {
+            "kind": _KIND,
+            "version": _VERSION,
+            "datasetId": str(self.dataset_id),
+            "head": str(self.head),
+            "signature": multibase_encode(self.signature),
+        }
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Reads what ``bytes(proof)`` gives; the signature is not checked here.
+
+        Raises:
+            BadData: it is something else; the message says what.
+        """
+        if len(data) > MAX_PROOF_BYTES:
+            raise BadData(f"a proof has at most {MAX_PROOF_BYTES:,} bytes, this one {len(data):,}")
+        try:
+            read = msgspec.json.decode(data, type=_Document)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise BadData(f"this is not a proof: {error}") from None
+        if read.kind != _KIND or read.version != _VERSION:
+            raise BadData(
+                f"this is not a proof: it says kind '{read.kind[:40]}', version {read.version}",
+                hint=f"known is {_KIND}, version {_VERSION}",
+            )
+        try:
+            proof = cls(
+                DatasetId.parse(read.dataset_id), Multihash.parse(read.head), multibase_decode(read.signature)
+            )
+        except InvalidIdentity as error:
+            raise BadData(f"this is not a proof: {error.message}") from None
+        if len(proof.signature) != 64:
+            raise BadData(f"a signature has 64 bytes, the one of this proof {len(proof.signature)}")
+        return proof
+
+
+class _Document(msgspec.Struct, rename="camel"):
+    kind: str
+    version: int
+    dataset_id: str
+    head: str
+    signature: str
+
+
+def create_proof(private_key_pem: str, head: Multihash) -> OwnershipProof:
+    """The proof for ``head`` by the holder of a private key, as :meth:`KeyStore.private_key_pem` gives it.
+
+    Raises:
+        BadData: the text is not an ed25519 private key.
+    """
+    key = load_private_key(private_key_pem)
+    return OwnershipProof(dataset_id_of_key(key), head, sign(key, bytes(head)))
+
+
+def verify_proof(proof: OwnershipProof, dataset_id: DatasetId, head: Multihash) -> None:
+    """Sees that ``proof`` is one of the holder of ``dataset_id``'s key, and for ``head``.
+
+    Raises:
+        BadData: it is not; the message says why.
+    """
+    if proof.head != head:
+        raise BadData(f"the proof is for another block, {proof.head.abbreviated}, not for {head.abbreviated}")
+    if proof.dataset_id != dataset_id:
+        raise BadData(f"the proof is by the key of another dataset, {proof.dataset_id}")
+    if not verify_signature(dataset_id, bytes(head), proof.signature):
+        raise BadData(f"the signature of the proof is not one of the key of {dataset_id}")
+
+
+def store_proof(folder: Path, proof: OwnershipProof) -> Path:
+    """Puts a checked proof beside a dataset's chain, durably and in one step; one that is there is replaced.
+
+    Args:
+        folder: the dataset's folder, which has to be there.
+        proof: right for this dataset, see :func:`verify_proof`.
+
+    Returns:
+        Its file.
+
+    Raises:
+        OSError: it cannot be written, and what was there still is; or it is written and not synced.
+    """
+    home = folder / PROOFS_FOLDER
+    home.mkdir(exist_ok=True)
+    target, staged = home / str(proof.head), home / f"{_STAGING}{secrets.token_hex(8)}"
+    try:
+        with staged.open("xb") as file:
+            file.write(bytes(proof))
+            file.flush()
+            os.fsync(file.fileno())
+        staged.replace(target)
+    finally:
+        staged.unlink(missing_ok=True)
+    for each in (home, folder):
+        fsync_folder(each)
+    return target
+
+
+def read_proof(folder: Path, head: Multihash) -> OwnershipProof | None:
+    """The proof for ``head`` beside a dataset's chain; None when there is none. Not checked.
+
+    Raises:
+        BadData: the file is no proof, or cannot be read.
+    """
+    path = folder / PROOFS_FOLDER / str(head)
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_PROOF_BYTES + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise BadData(f"the proof cannot be read: {error.strerror}", where=str(path)) from None
+    try:
+        return OwnershipProof.from_bytes(data)
+    except BadData as error:
+        raise BadData(error.message, hint=error.hint, where=str(path)) from None
+
+
+def list_proof_files(folder: Path) -> Iterator[str]:
+    """The names of the files in ``proofs/`` of a dataset's folder, sorted; those in the making left out.
+
+    Raises:
+        BadData: the folder cannot be read.
+    """
+    home = folder / PROOFS_FOLDER
+    try:
+        names = os.listdir(home)  # noqa: PTH208 (names are all that is asked for)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise BadData(f"the proofs cannot be read: {error.strerror or error}", where=str(home)) from None
+    yield from sorted(name for name in names if not name.startswith("."))
+
+
+def load_private_key(pem: str | bytes, passphrase: str | None = None) -> EccKey:
+    """An ed25519 private key from its PKCS#8 PEM text.
+
+    Raises:
+        BadData: it is none, or is locked with another passphrase.
+    """
+    from Crypto.PublicKey import ECC  # costs 50 ms, and few things need it
+
+    try:
+        key = ECC.import_key(pem, passphrase=passphrase)
+    except (ValueError, IndexError, TypeError, UnicodeError):
+        raise BadData(
+            "this is not a private key in PEM text, or it is locked with another passphrase",
+            hint="what `odf keys export` writes is one; a passphrase is given with --passphrase-file",
+        ) from None
+    if not key.has_private() or key.curve.lower() != "ed25519":
+        what = "public key" if not key.has_private() else f"key of the kind {key.curve}"
+        raise BadData(
+            f"this is a {what}", hint="the id of a dataset is an ed25519 key: its private half is needed"
+        )
+    return key
+
+
+def dataset_id_of_key(key: EccKey) -> DatasetId:
+    """The dataset id that an ed25519 key stands for."""
+    return DatasetId(key.public_key().export_key(format="raw"))
+
+
+def sign(key: EccKey, data: bytes) -> bytes:
+    """The ed25519 signature of ``data``, 64 bytes."""
+    from Crypto.Signature import eddsa
+
+    return eddsa.new(key, "rfc8032").sign(data)
+
+
+def verify_signature(dataset_id: DatasetId, data: bytes, signature: bytes) -> bool:
+    """Whether ``signature`` is one of the holder of ``dataset_id``'s key over ``data``."""
+    from Crypto.Signature import eddsa
+
+    try:
+        key = eddsa.import_public_key(dataset_id.public_key)
+        if (key.pointQ * 8).is_point_at_infinity():
+            return False  # a point of small order: anybody can sign for it
+        eddsa.new(key, "rfc8032").verify(data, signature)
+    except ValueError:
+        return False
+    return True
+
+
+def create_and_store_proof(
+    folder: Path, dataset_id: DatasetId, private_key_pem: str, head: Multihash
+) -> OwnershipProof:
+    """Makes the proof for ``head``, and stores it.
+
+    Raises:
+        NotFound: the key is not the one of the dataset.
+        BadData: the text is not an ed25519 private key.
+        OSError: it cannot be written.
+    """
+    proof = create_proof(private_key_pem, head)
+    if proof.dataset_id != dataset_id:
+        raise NotFound(f"the private key of {dataset_id} is not here: its file holds another key")
+    store_proof(folder, proof)
+    return proof

@@ -1,0 +1,1 @@
+"""Fetch phase: HTTP, FTP, S3, local files and globs, containers."""

@@ -1,0 +1,293 @@
+"""Fetches batches that an OCI container prints."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable, Unsupported
+from odf_engine.ingest.prep_step import CommandResult, run_command
+from odf_engine.metadata.model import Container, SourceState
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.settings import FetchConfig
+from odf_engine.workspace.environment import variable_value
+
+if TYPE_CHECKING:
+    from odf_engine.ingest.fetch.model import FetchContext, Payload
+
+BATCH_SIZE: Final = 10_000
+"""Rows a batch, as a wish: an image may heed it, and a definition may set another."""
+_OUT: Final = "/opt/odf/out"
+_ETAG, _LAST_MODIFIED, _HAS_MORE = "new-etag", "new-last-modified", "new-has-more-data"
+_MAX_STATE: Final = 4096
+_MAX_PROCESSES: Final = 512
+_KILL_SECONDS: Final = 10
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+_PART: Final = r"[a-z0-9]+(?:(?:[._]|__|-+)[a-z0-9]+)*"
+_IMAGE: Final = re.compile(
+    rf"(?:[A-Za-z0-9][A-Za-z0-9.-]*(?::\d+)?/)?{_PART}(?:/{_PART})*"
+    r"(?::\w[\w.-]{0,127})?(?:@[\w+.-]+:[0-9a-f]{32,})?",
+    re.ASCII,
+)
+_NO_SERVICE: Final = re.compile(r"cannot connect to|daemon running|\.sock\b|unable to connect", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Batch:
+    path: Path
+    state: SourceState | None
+    has_more: bool
+
+
+def fetch_container(step: Container, context: FetchContext) -> Iterator[Payload]:
+    """What the container has that is new since ``context.state``, a payload a batch.
+
+    Raises:
+        Unsupported: there is nothing here that runs containers.
+        SourceUnavailable: it does not work, has no such image, or the container failed.
+        BadData: the container's files do not make sense.
+        InvalidManifest: the name of the image or of a variable is none.
+        Cancelled: the container was killed.
+    """
+    from odf_engine.ingest.fetch.model import Payload
+
+    runtime = _Runtime.find(context.config, context.reporter, context.job)
+    command = _command(step)
+    variables = _variables(step, context)
+    runtime.have(step.image)
+    state, number = context.state, 1
+    while True:
+        name = step.image if number == 1 else f"{step.image}, batch {number}"
+        with tempfile.TemporaryDirectory(
+            dir=context.job, prefix="container-", ignore_cleanup_errors=True
+        ) as folder:
+            batch = _run(runtime, Path(folder), name, command, {**variables, **_given(state)})
+            if not _is_news(batch, state, name):
+                context.reporter.log(f"{name}: nothing new")
+                return
+            yield Payload(batch.path, name, batch.state, event_time=None)
+        if not batch.has_more:
+            return
+        state, number = batch.state, number + 1
+
+
+def _is_news(batch: _Batch, before: SourceState | None, name: str) -> bool:
+    moved = batch.state is not None and batch.state != before
+    if batch.has_more and not moved:
+        raise BadData(
+            "the container says that there is more, but left no new state to go on from",
+            where=name,
+            hint="it has to write $ODF_NEW_ETAG_PATH or $ODF_NEW_LAST_MODIFIED_PATH",
+        )
+    return moved or batch.path.stat().st_size > 0
+
+
+def _run(
+    runtime: _Runtime, folder: Path, name: str, command: list[str], variables: Mapping[str, str]
+) -> _Batch:
+    out = folder / "out"
+    out.mkdir()
+    out.chmod(0o777)  # whoever the container runs as; the folder around it is closed to others
+    data = folder / "data"
+    runtime.run(name, command, variables, out, data)
+    return _Batch(data, _state(out, name), _has_more(out, name))
+
+
+# --- What the container gets ---------------------------------------------------------------------
+
+
+def _command(step: Container) -> list[str]:
+    """Everything of the command line that the definition says: entry point, image, arguments."""
+    if not _IMAGE.fullmatch(step.image):
+        raise InvalidManifest(f"'{step.image}' is not the name of a container image", where="fetch.image")
+    first, *rest = step.command or [""]
+    entry = [f"--entrypoint={first}"] if first else []
+    return [*entry, "--", step.image, *rest, *(step.args or ())]
+
+
+def _variables(step: Container, context: FetchContext) -> dict[str, str]:
+    found = {"ODF_BATCH_SIZE": str(BATCH_SIZE)}
+    for each in step.env or ():
+        if not _VARIABLE.fullmatch(each.name):
+            raise InvalidManifest(f"'{each.name}' is not the name of a variable", where="fetch.env")
+        if each.value is None:
+            value = variable_value(each.name, context.environment, context.allowed, context.name)
+        else:
+            value = context.substitute_variables(each.value)
+        if any(char in value for char in "\n\r\0"):
+            raise InvalidManifest(
+                f"the variable {each.name} has a line break, which a container cannot be given",
+                where="fetch.env",
+            )
+        found[each.name] = value
+    return {
+        **found,
+        "ODF_NEW_ETAG_PATH": f"{_OUT}/{_ETAG}",
+        "ODF_NEW_LAST_MODIFIED_PATH": f"{_OUT}/{_LAST_MODIFIED}",
+        "ODF_NEW_HAS_MORE_DATA_PATH": f"{_OUT}/{_HAS_MORE}",
+    }
+
+
+def _given(state: SourceState | None) -> dict[str, str]:
+    from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED
+
+    names = {ETAG: "ODF_ETAG", LAST_MODIFIED: "ODF_LAST_MODIFIED"}
+    return {names[state.kind]: state.value} if state is not None and state.kind in names else {}
+
+
+# --- What it leaves ------------------------------------------------------------------------------
+
+
+def _state(out: Path, name: str) -> SourceState | None:
+    from odf_engine.ingest.fetch.model import ETAG, LAST_MODIFIED, SOURCE_NAME
+
+    if etag := _read(out / _ETAG, name):
+        return SourceState(SOURCE_NAME, ETAG, etag)
+    if modified := _read(out / _LAST_MODIFIED, name):
+        try:
+            return SourceState(SOURCE_NAME, LAST_MODIFIED, str(Timestamp.parse(modified)))
+        except ValueError:
+            raise BadData(
+                f"the container wrote '{modified}' as time of last modification",
+                where=name,
+                hint="it has to be as RFC 3339 says, such as 2026-01-31T12:00:00Z",
+            ) from None
+    return None
+
+
+def _has_more(out: Path, name: str) -> bool:
+    text = _read(out / _HAS_MORE, name)
+    return text is not None and text.lower() not in ("0", "no", "false")
+
+
+def _read(path: Path, name: str) -> str | None:
+    """The text of a file that a container wrote; never of one that it linked to."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise BadData(f"{path.name} cannot be read: {error.strerror}", where=name) from None
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadData(f"{path.name} is not a file", where=name)
+        data = os.read(descriptor, _MAX_STATE + 1)
+    finally:
+        os.close(descriptor)
+    if len(data) > _MAX_STATE:
+        raise BadData(f"{path.name} has more than {_MAX_STATE:,} bytes", where=name)
+    try:
+        return data.decode().strip()
+    except UnicodeDecodeError:
+        raise BadData(f"{path.name} is not UTF-8 text", where=name) from None
+
+
+# --- What runs it --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Runtime:
+    """The program that runs containers."""
+
+    program: str
+    config: FetchConfig
+    reporter: Reporter
+    job: Path
+
+    @classmethod
+    def find(cls, config: FetchConfig, reporter: Reporter, job: Path) -> _Runtime:
+        wanted = config.container_runtime
+        for name in ("podman", "docker") if wanted == "auto" else (wanted,):
+            if program := shutil.which(name):
+                return cls(program, config, reporter, job)
+        raise Unsupported(
+            "the source is a container, and there is neither podman nor docker to run it"
+            if wanted == "auto"
+            else f"the source is a container, and '{wanted}', which should run it, is not there",
+            hint="install podman (such as: apt install podman, brew install podman), or name another program:"
+            " odf config set fetch.containerRuntime PATH",
+        )
+
+    def have(self, image: str) -> None:
+        """Pulls the image unless it is here."""
+        target = self.job / "image"
+        shown = self._do(["image", "inspect", "--format", "{{.Id}}", "--", image], target, "debug")
+        if shown.code == 0:
+            self.reporter.log(f"image {image}, {target.read_text(errors='replace').strip()}")
+            return
+        self._check_service(shown.remarks)
+        self.reporter.log(f"pulling the image {image}")
+        pulled = self._do(["pull", "--", image], None, "info")
+        if pulled.code != 0:
+            raise SourceUnavailable(
+                f"the image could not be pulled: {pulled.remarks}",
+                where=image,
+                hint="check its name, and whether the registry can be reached",
+            )
+
+    def run(self, name: str, command: list[str], variables: Mapping[str, str], out: Path, data: Path) -> None:
+        """Runs the container; what it prints goes to ``data``, and it may write to ``out``."""
+        if ":" in str(out):
+            raise Unsupported(
+                "containers cannot be given a folder whose path has a colon",
+                where=str(out),
+                hint="use a workspace elsewhere",
+            )
+        listed = out.parent / "variables"  # not on the command line, which every process may read
+        listed.touch(mode=0o600)
+        listed.write_text("".join(f"{key}={value}\n" for key, value in variables.items()))
+        container = f"odf-{os.getpid()}-{secrets.token_hex(6)}"
+        options = [
+            *("run", "--rm", f"--name={container}", "--pull=never", "--log-driver=none"),
+            *("--security-opt=no-new-privileges", f"--pids-limit={_MAX_PROCESSES}"),
+            *([f"--memory={self.config.container_memory}"] if self.config.container_memory else ()),
+            *(f"--env-file={listed}", f"--volume={out}:{_OUT}:Z"),
+        ]
+        try:
+            ended = self._do([*options, *command], data, "info")
+        except BaseException:
+            self._kill(container)
+            raise
+        if ended.code != 0:
+            self._check_service(ended.remarks)
+            raise SourceUnavailable(f"the container {ended}", where=name)
+
+    def _do(self, arguments: list[str], target: Path | None, level: str) -> CommandResult:
+        return run_command(
+            [self.program, *arguments],
+            folder=self.job,
+            environment=os.environ,
+            reporter=self.reporter,
+            target=target,
+            level=level,
+        )
+
+    def _kill(self, container: str) -> None:
+        # `rm` alone would give the container time to end.
+        for arguments in (["kill", container], ["rm", "-f", container]):
+            with suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(
+                    [self.program, *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
+                    timeout=_KILL_SECONDS,
+                )
+
+    def _check_service(self, remarks: str) -> None:
+        if _NO_SERVICE.search(remarks):
+            raise SourceUnavailable(
+                f"{Path(self.program).name} cannot run containers: {remarks}",
+                hint="start its service, or install podman, which needs none",
+            )

@@ -1,0 +1,123 @@
+"""Chooses the fetcher for a FetchStep; fetches local files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from odf_engine.errors import InvalidManifest, Unsupported
+from odf_engine.ingest.fetch.model import LAST_MODIFIED, SOURCE_NAME, Payload, file_stamp, require_readable
+from odf_engine.metadata.model import (
+    Container,
+    FetchStep,
+    FilesGlob,
+    FromMetadata,
+    FromPath,
+    SourceState,
+    Url,
+    kind_of,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.workspace.environment import (
+    RedactingReporter,
+    redacted_errors,
+    secret_values,
+    template_variables,
+)
+
+if TYPE_CHECKING:
+    from odf_engine.ingest.fetch.model import FetchContext
+
+
+def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
+    """Payloads that are new since ``context.state``, oldest first; none at all means up to date.
+
+    Variables are filled in where they are used; log lines, errors and payloads show the text as the
+    manifest has it.
+
+    Raises:
+        SourceUnavailable: a missing file, an HTTP status, a broken connection, a variable that is not set.
+        BadData: an event time that cannot be read from a file's name.
+        Unsupported: a kind of source that this version cannot fetch.
+        InvalidManifest: the step contradicts itself.
+    """
+    secrets = secret_values(context.environment, context.allowed)
+    if secrets:
+        context = replace(context, reporter=RedactingReporter(context.reporter, secrets))
+    with redacted_errors(secrets):
+        yield from _payloads(step, context)
+
+
+def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
+    if isinstance(step, FilesGlob):
+        from odf_engine.ingest.fetch.files_glob import fetch_files
+
+        if template_variables(step.path):
+            raise InvalidManifest(
+                f"'{step.path}': variables are filled into URLs and headers, not into paths",
+                hint="write the path itself",
+            )
+        yield from fetch_files(step, context)
+    elif isinstance(step, Url):
+        payload = _fetch_url(step, context)
+        if payload is not None:
+            yield payload
+    elif isinstance(step, Container):
+        from odf_engine.ingest.fetch.container import fetch_container
+
+        yield from fetch_container(step, context)
+    else:
+        kind = kind_of(step)  # type: ignore[arg-type]
+        raise Unsupported(
+            f"sources of kind {kind} cannot be fetched",
+            hint="what can be fetched: Url (file, http, https, ftp, ftps, s3), FilesGlob, Container",
+        )
+
+
+def _fetch_url(step: Url, context: FetchContext) -> Payload | None:
+    if isinstance(step.event_time, FromPath):
+        raise InvalidManifest(
+            "eventTime FromPath goes with FilesGlob, not with Url",
+            hint="use fetch.kind FilesGlob, or take the time from a column in preprocess",
+        )
+    try:
+        scheme = urlsplit(context.substitute_variables(step.url)).scheme.lower()
+    except ValueError:
+        raise InvalidManifest(f"'{step.url}' is no URL", hint="check fetch.url") from None
+    if step.headers and scheme not in ("http", "https"):
+        context.reporter.log("headers go with http and https only: they are not sent", "warning")
+    if scheme in ("http", "https"):
+        from odf_engine.ingest.fetch.http import fetch_http
+
+        return fetch_http(step, context)
+    if scheme in ("ftp", "ftps"):
+        from odf_engine.ingest.fetch.ftp import fetch_ftp
+
+        return fetch_ftp(step, context)
+    if scheme == "s3":
+        from odf_engine.ingest.fetch.s3 import fetch_s3
+
+        return fetch_s3(step, context)
+    if scheme in ("", "file"):
+        return _fetch_file(step, context)
+    raise Unsupported(
+        f"'{step.url}': URLs of {scheme} cannot be fetched", hint="use file, http, https, ftp, ftps or s3"
+    )
+
+
+def _fetch_file(step: Url, context: FetchContext) -> Payload | None:
+    """A local file, read in place; new when its modification time differs from the one remembered."""
+    path = context.resolve(context.substitute_variables(step.url))
+    require_readable(path)
+    stamp = file_stamp(path)
+    modified = Timestamp.from_ms(stamp[0] // 1_000_000)
+    state = SourceState(SOURCE_NAME, LAST_MODIFIED, str(modified))
+    if state == context.state:
+        context.reporter.log(f"{path} has not changed since {modified}")
+        return None
+    context.reporter.log(f"file {path}, {stamp[1]:,} bytes, of {modified}")
+    context.reporter.set_amounts(bytes=stamp[1], total_bytes=stamp[1])
+    from_file = step.event_time is None or isinstance(step.event_time, FromMetadata)
+    return Payload(path, path.name, state, modified if from_file else None, stamp)

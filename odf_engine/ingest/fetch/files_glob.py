@@ -1,0 +1,521 @@
+"""Fetches the local files that match a pattern, each once; event time from paths."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, date, datetime, timedelta, timezone
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import Final
+
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import glob_root
+from odf_engine.errors import BadData, InvalidManifest, SourceUnavailable
+from odf_engine.identity.multiformats import SHA2_256, Multihash
+from odf_engine.ingest.fetch.model import (
+    ETAG,
+    SOURCE_NAME,
+    FetchContext,
+    Payload,
+    file_stamp,
+    require_readable,
+)
+from odf_engine.metadata.model import (
+    AddData,
+    FilesGlob,
+    FromMetadata,
+    FromPath,
+    SetPollingSource,
+    SourceOrdering,
+    SourceState,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.storage.databases import connect
+
+DEFAULT_FORMAT: Final = "yyyy-MM-dd"
+_MONTHS: Final = (
+    "january", "february", "march", "april", "may", "june",
+    "july", "august", "september", "october", "november", "december",
+)  # fmt: skip
+_ZONE: Final = r"Z|UTC|GMT|[+-]\d\d(?::?\d\d)?"
+_TOKEN: Final = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
+
+
+def event_time_from_path(step: FromPath, name: str) -> Timestamp:
+    """The event time that the first group of the step's pattern finds in a file's name.
+
+    Raises:
+        BadData: the name does not match, or what was found is not a time in the step's format.
+        InvalidManifest: the pattern or the format make no sense.
+    """
+    try:
+        pattern = re.compile(step.pattern)
+    except re.error as error:
+        raise InvalidManifest(
+            f"eventTime.pattern '{step.pattern}' is no regular expression: {error}"
+        ) from None
+    if pattern.groups < 1:
+        raise InvalidManifest(
+            f"eventTime.pattern '{step.pattern}' has no group",
+            hint=r"put parentheses around the time, such as (\d+-\d+-\d+)\.csv",
+        )
+    match = pattern.search(name.rsplit("/", 1)[-1]) or pattern.search(name)
+    if match is None or match[1] is None:
+        raise BadData(
+            f"the name does not match eventTime.pattern '{step.pattern}'",
+            where=name,
+            hint="make fetch.path match only the files meant, or widen the pattern",
+        )
+    form = step.timestamp_format or DEFAULT_FORMAT
+    try:
+        return parse_time(match[1], form)
+    except ValueError as error:
+        if step.timestamp_format is None:
+            try:
+                return Timestamp.parse(match[1])
+            except ValueError:
+                pass
+        raise BadData(f"{error} (eventTime of the file's name)", where=name) from None
+
+
+def parse_time(text: str, form: str) -> Timestamp:
+    """Reads a time in a SimpleDateFormat or strftime format.
+
+    Raises:
+        ValueError: the text does not fit the format, or names an impossible time.
+        InvalidManifest: the format has a letter that is not known.
+    """
+    try:
+        if "%" in form:
+            return Timestamp.from_datetime(_strptime(text, form))
+        return _parse_java(text, form)
+    except (ValueError, OverflowError):
+        raise ValueError(f"'{text}' is not a time of the form '{form}'") from None
+
+
+def _strptime(text: str, form: str) -> datetime:
+    try:
+        return datetime.strptime(text, form)
+    except ValueError as error:
+        if "directive" in str(error) or "stray" in str(error):
+            raise InvalidManifest(f"time format '{form}': {error}") from None
+        raise
+
+
+@lru_cache(maxsize=64)
+def _java_regex(form: str) -> re.Pattern[str]:
+    out: list[str] = []
+    for token in _TOKEN.finditer(form):
+        letter, width = token[2], len(token[0])
+        if token[1] is not None:
+            out.append(re.escape(token[1].replace("''", "'") or "'"))
+        elif letter is None:
+            out.append(re.escape(token[0]))
+        else:
+            out.append(_java_letter(letter, width, form))
+    try:
+        return re.compile("".join(out), re.IGNORECASE | re.ASCII)
+    except re.error:
+        raise InvalidManifest(f"time format '{form}' names a part twice") from None
+
+
+def _java_letter(letter: str, width: int, form: str) -> str:
+    if letter in "yu":
+        return (
+            r"(?P<year2>\d\d)" if width == 2 else rf"(?P<year>\d{{{max(width, 4) if width > 1 else '1,4'}}})"
+        )
+    if letter in "ML":
+        return r"(?P<month_name>[a-z]{3,9})" if width >= 3 else rf"(?P<month>{_digits(width)})"
+    if letter == "E":
+        return r"[a-z]{2,9}"
+    if letter == "a":
+        return r"(?P<half>am|pm)"
+    if letter == "S":
+        return rf"(?P<fraction>\d{{{width}}})"
+    if letter in "zZXxV":
+        return rf"(?P<zone>{_ZONE})"
+    if letter == "D":
+        return r"(?P<day_of_year>\d{3})" if width == 3 else r"(?P<day_of_year>\d{1,3})"
+    names = {
+        "d": "day",
+        "H": "hour",
+        "k": "hour24",
+        "h": "hour12",
+        "K": "hour11",
+        "m": "minute",
+        "s": "second",
+    }
+    if letter in names:
+        return rf"(?P<{names[letter]}>{_digits(width)})"
+    raise InvalidManifest(
+        f"time format '{form}': the letter '{letter}' is not known",
+        hint="use y M d D H h m s S a E z X, quoted text, or a strftime format such as %Y-%m-%d",
+    )
+
+
+def _digits(width: int) -> str:
+    return r"\d{1,2}" if width == 1 else rf"\d{{{width}}}"
+
+
+def _parse_java(text: str, form: str) -> Timestamp:
+    match = _java_regex(form).fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    part: dict[str, str] = {name: value for name, value in match.groupdict().items() if value is not None}
+    number: Callable[[str, int], int] = lambda name, other: int(part.get(name, other))  # noqa: E731
+    year = number("year", 1970)
+    if "year2" in part:
+        year = 2000 + int(part["year2"]) if int(part["year2"]) < 69 else 1900 + int(part["year2"])
+    if "day_of_year" in part:
+        day = date(year, 1, 1) + timedelta(days=int(part["day_of_year"]) - 1)
+        if day.year != year or part["day_of_year"].strip("0") == "":
+            raise ValueError(text)
+    else:
+        day = date(year, _month(part), number("day", 1))
+    moment = datetime(
+        day.year, day.month, day.day, _hour(part, number), number("minute", 0), number("second", 0),
+        tzinfo=_zone(part.get("zone")),
+    )  # fmt: skip
+    return Timestamp(Timestamp.from_datetime(moment).ns + int(part.get("fraction", "0")[:9].ljust(9, "0")))
+
+
+def _month(part: dict[str, str]) -> int:
+    if name := part.get("month_name", "").lower():
+        for number, month in enumerate(_MONTHS, 1):
+            if name in (month, month[:3]):
+                return number
+        raise ValueError(name)
+    return int(part.get("month", 1))
+
+
+def _hour(part: dict[str, str], number: Callable[[str, int], int]) -> int:
+    if "hour12" in part or "hour11" in part:
+        hour = number("hour12", 0) % 12 + number("hour11", 0)
+        return hour + (12 if part.get("half", "am").lower() == "pm" else 0)
+    return number("hour", 0) + number("hour24", 0) % 24
+
+
+def _zone(text: str | None) -> timezone:
+    if text is None or text.upper() in ("Z", "UTC", "GMT"):
+        return UTC
+    digits = text[1:].replace(":", "").ljust(4, "0")
+    offset = timedelta(hours=int(digits[:2]), minutes=int(digits[2:]))
+    return timezone(-offset if text[0] == "-" else offset)
+
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS taken (
+  name TEXT, folder TEXT, digest TEXT NOT NULL, PRIMARY KEY (name, folder)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS floors (folder TEXT PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS hashes (
+  name TEXT PRIMARY KEY, mtime INTEGER, size INTEGER, digest TEXT) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
+"""
+_FLOOR: Final = """
+INSERT INTO floors VALUES (?, ?) ON CONFLICT DO UPDATE SET name = max(name, excluded.name)
+"""
+
+
+class IngestedFiles:
+    """The files taken according to the newest blocks; :meth:`close` it.
+
+    ``parse`` reads the value of a source state: a name and its hash, or a name and None, which means
+    that every name up to it was taken.
+    """
+
+    def __init__(self, dataset: Dataset, parse: Callable[[str], tuple[str, str | None]]) -> None:
+        self._parse = parse
+        path = dataset.folder / "info" / "taken.sqlite"
+        path.parent.mkdir(exist_ok=True)
+        try:
+            self._open(path)
+            self._catch_up(dataset)
+        except sqlite3.DatabaseError:
+            with suppress(AttributeError):
+                self._db.close()
+            path.unlink(missing_ok=True)
+            self._open(path)
+            self._catch_up(dataset)
+
+    def close(self) -> None:
+        """Lets the file go."""
+        self._db.close()
+
+    def any(self) -> bool:
+        """Whether anything was ever taken."""
+        return bool(self._taken) or self._floor is not None
+
+    def has(self, name: str) -> bool:
+        """Whether this file was taken."""
+        return name in self._taken or (self._floor is not None and name <= self._floor)
+
+    def digest(self, name: str) -> str | None:
+        """The hash a file had when it was taken, if that is known."""
+        return self._taken.get(name)
+
+    def known_in_other_folder(self, name: str) -> bool:
+        """Whether a file of this name was taken from another folder."""
+        return name in self._elsewhere
+
+    def was_moved(self, name: str, digest: str) -> bool:
+        """Whether this file was taken from another folder, with this content."""
+        return digest in self._elsewhere.get(name, ())
+
+    def greatest(self) -> str | None:
+        """The greatest name that was taken."""
+        return self._greatest
+
+    def add(self, name: str, digest: str) -> None:
+        """A file was taken just now; its block is read from the chain at the next opening."""
+        self._taken[name] = digest
+        self._greatest = max(name, self._greatest or name)
+
+    def known_hash(self, name: str, stamp: tuple[int, int]) -> str | None:
+        """The hash of a file that still has this modification time and size."""
+        known = self._hashes.get(name)
+        return known[2] if known is not None and known[:2] == stamp else None
+
+    def note_hash(self, name: str, stamp: tuple[int, int], digest: str) -> None:
+        """Remembers the hash of a file with this modification time and size."""
+        self._hashes[name] = (*stamp, digest)
+        with self._db:
+            self._db.execute("REPLACE INTO hashes VALUES (?, ?, ?, ?)", (name, *stamp, digest))
+
+    def _open(self, path: Path) -> None:
+        self._db = connect(path, timeout=30)
+        self._db.execute("PRAGMA synchronous = OFF")  # a cache: rebuilt when damaged
+        self._db.executescript(_TABLES)
+        facts = dict(self._db.execute("SELECT name, value FROM facts"))
+        self._head: str | None = facts.get("head")
+        self._folder: str | None = facts.get("folder")
+        hashes = self._db.execute("SELECT name, mtime, size, digest FROM hashes")
+        self._hashes: dict[str, tuple[int, int, str]] = {name: (*rest,) for name, *rest in hashes}
+
+    def _catch_up(self, dataset: Dataset) -> None:
+        """Reads the blocks since the head that was seen last."""
+        head = dataset.head()
+        if head is not None and str(head) != self._head:
+            self._walk(dataset, str(head))
+        self._taken: dict[str, str] = {}
+        self._elsewhere: dict[str, set[str]] = {}
+        for name, folder, digest in self._db.execute("SELECT name, folder, digest FROM taken"):
+            if folder == self._folder:
+                self._taken[name] = digest
+            else:
+                self._elsewhere.setdefault(name, set()).add(digest)
+        floors = dict(self._db.execute("SELECT folder, name FROM floors"))
+        self._floor: str | None = floors.get(self._folder)
+        names = [*self._taken, *([self._floor] if self._floor is not None else [])]
+        self._greatest = max(names, default=None)
+
+    def _walk(self, dataset: Dataset, head: str) -> None:
+        found: list[tuple[str, str]] = []  # folders, and values of states, newest first
+        pending: list[str] = []  # values, until the source they came from is met
+        folder: str | None = None
+        source_met = reached = False
+        for stored in dataset.blocks(newest_first=True):
+            if str(stored.hash) == self._head:
+                reached = True
+                break
+            event = stored.block.event
+            if isinstance(event, AddData):
+                state = event.new_source_state
+                if state is not None and (state.source_name, state.kind) == (SOURCE_NAME, ETAG):
+                    pending.append(state.value)
+            elif isinstance(event, SetPollingSource):
+                its = glob_root(event.fetch.path) if isinstance(event.fetch, FilesGlob) else None
+                folder, source_met = (folder if source_met else its), True
+                found += [] if its is None else [(its, value) for value in pending]
+                pending = []
+        if reached and self._folder is not None:
+            found += [(self._folder, value) for value in pending]
+        self._store(found, head, folder if source_met or not reached else self._folder, keep=reached)
+
+    def _store(self, found: list[tuple[str, str]], head: str, folder: str | None, *, keep: bool) -> None:
+        with self._db:
+            if not keep:
+                self._db.execute("DELETE FROM taken")
+                self._db.execute("DELETE FROM floors")
+            for its, value in reversed(found):
+                name, digest = self._parse(value)
+                if digest is not None:
+                    self._db.execute("REPLACE INTO taken VALUES (?, ?, ?)", (name, its, digest))
+                    continue
+                self._db.execute(_FLOOR, (its, name))
+            facts = {"head": head, "folder": folder}
+            self._db.executemany("REPLACE INTO facts VALUES (?, ?)", facts.items())
+        self._head, self._folder = head, folder
+
+
+_CHUNK: Final = 1 << 20
+_VALUE: Final = re.compile(r"(.*?)\t(f1220[0-9a-f]{64})(?:\t(.*))?", re.DOTALL)
+
+
+def fetch_files(step: FilesGlob, context: FetchContext) -> Iterator[Payload]:
+    """The files that were not taken yet, in the step's order.
+
+    Raises:
+        SourceUnavailable: nothing matches, and nothing was ever taken.
+        BadData: a name from which the event time cannot be read.
+        InvalidManifest: order by event time without a source of event times.
+    """
+    reporter = context.reporter
+    root, files = _matching(step.path, context.root)
+    taken = IngestedFiles(context.dataset, read_state)
+    try:
+        if not files and not taken.any():
+            raise SourceUnavailable(
+                f"no file matches '{step.path}'",
+                where=str(root),
+                hint="relative paths start at the workspace's folder; check fetch.path in the manifest",
+            )
+        new = [name for name in files if not taken.has(name)]
+        new = [name for name in new if context.force or not _moved(root, name, taken, reporter)]
+        reporter.log(f"{step.path}: {len(files):,} files, {len(new):,} of them new")
+        if step.cache is None:
+            changed = _changed(root, [name for name in files if taken.has(name)], taken, reporter)
+            if context.force:
+                new = sorted([*new, *changed])
+            for name in () if context.force else changed:
+                reporter.log(
+                    f"{name} was taken before and has another content now: it is not taken again"
+                    " (pull with --force to take it again)",
+                    "warning",
+                )
+        for number, name in enumerate(_ordered(step, root, new), 1):
+            reporter.raise_if_cancelled()
+            path = root / name
+            with _vanishing(path):
+                require_readable(path)
+                stamp = file_stamp(path)
+                reporter.set_amounts(files=number, total_files=len(new))
+                digest = _hash(path, reporter, total=stamp[1])
+            greatest = max(name, taken.greatest() or name)
+            state = SourceState(SOURCE_NAME, ETAG, _value(greatest, name, digest))
+            reporter.log(f"file {path}, {stamp[1]:,} bytes")
+            yield Payload(path, name, state, _event_time(step, root, name), stamp)
+            # The caller came back, so the file's block is in the chain.
+            taken.add(name, digest)
+            taken.note_hash(name, stamp, digest)
+    finally:
+        taken.close()
+
+
+def read_state(value: str) -> tuple[str, str | None]:
+    """What a state's value says was taken: a name and its hash, or, without hash, all names up to it."""
+    match = _VALUE.fullmatch(value)
+    if match is None:
+        return value, None
+    return match[3] if match[3] is not None else match[1], match[2]
+
+
+def _value(greatest: str, name: str, digest: str) -> str:
+    return f"{greatest}\t{digest}" + ("" if name == greatest else f"\t{name}")
+
+
+def _matching(pattern: str, base: Path) -> tuple[Path, list[str]]:
+    """The folder before the first wildcard, and the matching files' names relative to it, sorted."""
+    path = Path(pattern).expanduser()
+    parts = PurePath(base / path).parts
+    # The workspace's own folder may have any characters in its name.
+    own = 0 if path.is_absolute() else len(base.parts)
+    magic = (at for at, part in enumerate(parts) if at >= own and glob.has_magic(part))
+    fixed = next(magic, len(parts) - 1)
+    root = Path(*parts[:fixed])
+    names = glob.glob(str(Path(*parts[fixed:])), root_dir=root, recursive=True)  # noqa: PTH207
+    names = sorted(name for name in names if (root / name).is_file())
+    for name in names:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            raise BadData("the file's name is not UTF-8", where=repr(name), hint="rename it") from None
+    return root, names
+
+
+def _ordered(step: FilesGlob, root: Path, names: list[str]) -> list[str]:
+    if step.order is not SourceOrdering.ByEventTime:
+        return names
+    if not isinstance(step.event_time, FromPath | FromMetadata):
+        raise InvalidManifest(
+            "order ByEventTime needs the event time of each file",
+            hint="set fetch.eventTime to FromPath or FromMetadata, or use order ByName",
+        )
+    return sorted(names, key=lambda name: (_event_time(step, root, name), name))
+
+
+def _event_time(step: FilesGlob, root: Path, name: str) -> Timestamp | None:
+    if isinstance(step.event_time, FromPath):
+        return event_time_from_path(step.event_time, name)
+    if isinstance(step.event_time, FromMetadata):
+        with _vanishing(root / name):
+            return Timestamp.from_ms((root / name).stat().st_mtime_ns // 1_000_000)
+    return None
+
+
+def _moved(root: Path, name: str, taken: IngestedFiles, reporter: Reporter) -> bool:
+    """Whether a file was taken from the folder where the source looked before."""
+    if not taken.known_in_other_folder(name):
+        return False
+    with _vanishing(root / name):
+        moved = taken.was_moved(name, _known_hash(root, name, taken, reporter))
+    if moved:
+        reporter.log(f"{name} was taken from another folder before, as it is: it is not taken again")
+    return moved
+
+
+def _known_hash(root: Path, name: str, taken: IngestedFiles, reporter: Reporter) -> str:
+    """The hash of a file; one that looks as it did before is not read again."""
+    stamp = file_stamp(root / name)
+    digest = taken.known_hash(name, stamp)
+    if digest is None:
+        digest = _hash(root / name, reporter)
+        taken.note_hash(name, stamp, digest)
+    return digest
+
+
+def _changed(root: Path, names: list[str], taken: IngestedFiles, reporter: Reporter) -> list[str]:
+    """Those of the taken files that have another content than when they were taken."""
+    changed: list[str] = []
+    for name in names:
+        reporter.raise_if_cancelled()
+        before = taken.digest(name)
+        if before is None:
+            continue
+        try:
+            digest = _known_hash(root, name, taken, reporter)
+        except FileNotFoundError:
+            continue  # somebody has cleaned up: it was taken, so nothing is missing
+        if digest != before:
+            changed.append(name)
+    return changed
+
+
+@contextmanager
+def _vanishing(path: Path) -> Iterator[None]:
+    """Errors for a file that is no more there although the folder listed it."""
+    try:
+        yield
+    except (FileNotFoundError, SourceUnavailable) as error:
+        if path.exists():
+            raise
+        raise SourceUnavailable(
+            "is gone since the folder was listed", where=str(path), hint="pull again"
+        ) from error
+
+
+def _hash(path: Path, reporter: Reporter, total: int | None = None) -> str:
+    hasher, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            reporter.raise_if_cancelled()
+            hasher.update(chunk)
+            size += len(chunk)
+            if total is not None:
+                reporter.set_amounts(bytes=size, total_bytes=total)
+    return str(Multihash(SHA2_256, hasher.digest()))

@@ -1,0 +1,195 @@
+"""Pulls a root dataset from its polling source, payload by payload."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from odf_engine.chain.state import ChainUpdate
+from odf_engine.errors import Unsupported
+from odf_engine.ingest.fetch.fetch_step import fetch
+from odf_engine.ingest.fetch.model import FetchContext, Payload
+from odf_engine.ingest.payload import PayloadJob
+from odf_engine.metadata.model import AddData, DatasetKind, FilesGlob, SetPollingSource
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.storage.atomic_files import translate_os_errors
+from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.trust import Trust
+from odf_engine.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.chain.dataset import Dataset
+    from odf_engine.chain.state import ChainState
+    from odf_engine.spark.runtime.session import SparkRuntime
+
+
+def pull(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    *,
+    fetch_uncacheable: bool = False,
+    set_watermark: Timestamp | None = None,
+    force: bool = False,
+    strict: bool = False,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> ChainUpdate:
+    """Brings a root dataset up to date with its source.
+
+    Args:
+        workspace: where relative paths start.
+        entry: the dataset.
+        runtime: a started Spark.
+        reporter: hears of phases, amounts and commits, and is asked whether to stop.
+        fetch_uncacheable: fetch a source again that cannot say whether it changed.
+        set_watermark: instead of polling, say up to when event time is complete.
+        force: fetch although the source says that nothing changed.
+        strict: rows that a ledger has with other values are an error, not a warning.
+        environment: values for ``${{ env.NAME }}`` that were given along with the request.
+
+    Raises:
+        NotTrusted: somebody else wrote the source, and it was not allowed to run.
+        Cancelled: what was committed until then stays.
+        OdfError: the pull failed; what was committed until then stays, and the next pull goes on there.
+    """
+    dataset = entry.dataset
+    before = dataset.state()
+    if before.kind is not DatasetKind.Root:
+        raise Unsupported(
+            f"{entry.alias} is a derivative dataset, and only root datasets can be pulled",
+            hint="pull the datasets that it reads",
+        )
+    if set_watermark is not None:
+        _set_watermark(workspace, entry, before, set_watermark, reporter)
+    else:
+        Trust(workspace).check(entry)
+        if _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
+            _poll(workspace, entry, runtime, reporter, environment, force=force, strict=strict)
+    return ChainUpdate.from_states(before, dataset.state())
+
+
+def _has_news(
+    dataset: Dataset, state: ChainState, reporter: Reporter, *, fetch_uncacheable: bool, force: bool
+) -> bool:
+    """Whether it makes sense to ask the source."""
+    source = state.polling_source
+    if "SetPollingSource" in state.not_understood:
+        raise Unsupported(
+            "the polling source is of a kind that only a newer version understands",
+            where=f"block {state.not_understood['SetPollingSource']}",
+        )
+    if source is None:
+        reporter.log(_no_source(dataset, state))
+        return False
+    if force or isinstance(source.fetch, FilesGlob) or not state.was_polled:
+        return True
+    if getattr(source.fetch, "cache", None) is not None:
+        reporter.log("the source is cached forever, and was ingested already")
+        return False
+    if state.source_state is None and not fetch_uncacheable:
+        reporter.log(
+            "the source does not say whether it changed, and was ingested already: it is not fetched again"
+            " (pull with --fetch-uncacheable to fetch it)",
+            "warning",
+        )
+        return False
+    return True
+
+
+def _no_source(dataset: Dataset, state: ChainState) -> str:
+    if disabled := dataset.list_blocks(1, kinds={"DisablePollingSource"}):
+        why = f"the polling source was disabled by block {disabled[0].sequence_number}"
+    else:
+        why = "the dataset has no polling source"
+    return why + (": rows are pushed into it" if state.push_sources else ": there is nothing to pull")
+
+
+def _set_watermark(
+    workspace: Workspace, entry: DatasetEntry, state: ChainState, watermark: Timestamp, reporter: Reporter
+) -> None:
+    if state.watermark is not None and watermark <= state.watermark:
+        reporter.log(f"the watermark is {state.watermark} already")
+        return
+    reporter.phase("commit")
+    checkpoint = state.last_checkpoint
+    event = AddData(
+        prev_checkpoint=checkpoint.physical_hash if checkpoint else None,
+        prev_offset=state.last_offset,
+        new_checkpoint=checkpoint,
+        new_watermark=watermark,
+        new_source_state=state.source_state,
+    )
+    head = entry.dataset.commit(
+        [event],
+        system_time=max(Timestamp.now(), state.system_time),
+        expected_head=state.head,
+        block_version=workspace.config.block_version,
+    )
+    reporter.log(f"watermark {watermark}")
+    reporter.committed(str(entry.id), str(head), "AddData", 0)
+
+
+def _poll(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    runtime: SparkRuntime,
+    reporter: Reporter,
+    environment: Mapping[str, str],
+    *,
+    force: bool,
+    strict: bool,
+) -> None:
+    state = entry.dataset.state()
+    source = state.polling_source
+    assert isinstance(source, SetPollingSource)
+    with translate_os_errors(workspace.odf), job_scratch_folder(workspace.odf / "cache") as job:
+        context = FetchContext(
+            resolve=workspace.resolve_path,
+            root=workspace.folder,
+            dataset=entry.dataset,
+            state=None if force else state.source_state,
+            job=job,
+            config=workspace.config.fetch,
+            reporter=reporter,
+            force=force,
+            environment=environment,
+            allowed=workspace.config.allowed_for(str(entry.alias), str(entry.id)),
+            name=str(entry.alias),
+            untrusted=not Trust(workspace).allows_private_network(entry),
+            downloads=workspace.odf / "cache" / "downloads",
+        )
+        session = runtime.session()
+        with closing(_told(fetch(source.fetch, context), reporter)) as payloads:
+            head = state.head
+            for payload in payloads:
+                with payload_scratch_folder(job) as folder:
+                    # What was fetched, and how it is read, goes with the state at the beginning: nobody
+                    # else may commit in between, such as another source, or the same file.
+                    head = PayloadJob(
+                        entry,
+                        source,
+                        payload,
+                        session,
+                        folder,
+                        workspace.config,
+                        reporter,
+                        after=head,
+                        strict=strict,
+                    ).run()
+
+
+def _told(payloads: Iterator[Payload], reporter: Reporter) -> Generator[Payload, None, None]:
+    """The payloads, with the phase in which each is fetched."""
+    while True:
+        reporter.phase("fetch")
+        try:
+            payload = next(payloads)
+        except StopIteration:
+            return
+        yield payload
+        reporter.raise_if_cancelled()

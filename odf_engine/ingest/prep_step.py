@@ -1,0 +1,432 @@
+"""Prepare phase: decompression and pipes, subprocesses with bounded output."""
+
+from __future__ import annotations
+
+import errno
+import fnmatch
+import lzma
+import os
+import selectors
+import shlex
+import signal
+import struct
+import subprocess
+import tempfile
+import zipfile
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PureWindowsPath
+from time import monotonic
+from typing import BinaryIO, Final
+
+from odf_engine.errors import BadData, InvalidManifest, Unsupported
+from odf_engine.metadata.model import CompressionFormat, Pipe, PrepStep
+from odf_engine.progress import Reporter
+from odf_engine.settings import PrepareConfig
+
+
+def run_pipe(step: Pipe, path: Path, name: str, target: Path, reporter: Reporter, most_bytes: int) -> None:
+    """Writes what the command makes of ``path`` to ``target``; ``name`` is what people call the file.
+
+    Raises:
+        BadData: the command failed, or wrote more than ``most_bytes``.
+        InvalidManifest: there is no command.
+        Unsupported: the program is not installed.
+        Cancelled: the command was killed, with everything that it had started.
+    """
+    if not step.command or not step.command[0]:
+        raise InvalidManifest("a Pipe step has no command", where="prepare")
+    reporter.log(f"{name} | {shlex.join(step.command)}")
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="pipe-") as folder:
+        ended = run_command(
+            step.command,
+            folder=Path(folder),
+            environment=clean_environment(Path(folder)),
+            reporter=reporter,
+            stdin=path,
+            target=target,
+            most_bytes=most_bytes,
+        )
+    if ended.code != 0:
+        raise BadData(f"the command {shlex.join(step.command)} {ended}", where=name)
+
+
+_GZIP: Final = 31  # zlib's window bits for a gzip stream
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds on what a step writes: bytes in all, and how many times its packed size a file may become.
+
+    The ratio is looked at beyond ``ratio_from`` bytes only: small files may well be all zeros.
+    """
+
+    most_bytes: int = PrepareConfig().most_bytes
+    most_ratio: int = PrepareConfig().most_ratio
+    ratio_from: int = 256 << 20
+
+    @classmethod
+    def of(cls, config: PrepareConfig) -> Limits:
+        """The bounds that the workspace's configuration sets."""
+        return cls(config.most_bytes, config.most_ratio)
+
+
+@dataclass(frozen=True)
+class PreparedFile:
+    """A file to be read, and what people call it."""
+
+    path: Path
+    name: str
+
+
+def prepare(
+    steps: Sequence[PrepStep] | None,
+    path: Path,
+    name: str,
+    job: Path,
+    reporter: Reporter,
+    limits: Limits | None = None,
+) -> PreparedFile:
+    """Runs the steps over a fetched file; without steps the file is taken as it is.
+
+    Raises:
+        BadData: not such an archive, cut short, damaged, unsafe, beyond the limits, or without the entry
+            asked for; a command that failed.
+        Unsupported: a command that is not installed.
+        Cancelled: asked to stop.
+    """
+    limits = limits or Limits()
+    packed = path.stat().st_size  # archives within archives are measured by the outermost one
+    for number, step in enumerate(steps or ()):
+        target, begun = job / f"prepared-{number}", monotonic()
+        if isinstance(step, Pipe):
+            run_pipe(step, path, name, target, reporter, limits.most_bytes)
+            name = f"{name} | {Path(step.command[0]).name}"
+            packed = target.stat().st_size
+        elif step.format is CompressionFormat.Zip:
+            name = f"{name}/{_unzip(path, name, target, step.sub_path, packed, reporter, limits)}"
+        else:
+            _gunzip(path, name, target, packed, reporter, limits)
+            name = name.removesuffix(".gz")
+        reporter.log(f"prepared {name}, {target.stat().st_size:,} bytes in {monotonic() - begun:.1f} s")
+        if number:
+            path.unlink()  # what the step before wrote
+        path = target
+    return PreparedFile(path, name)
+
+
+def _gunzip(path: Path, name: str, target: Path, packed: int, reporter: Reporter, limits: Limits) -> None:
+    with path.open("rb") as source:
+        if source.read(2) != b"\x1f\x8b":
+            raise BadData("is not gzip", where=name, hint="remove the prepare step, or check what is fetched")
+        source.seek(0)
+        try:
+            _write(_gunzipped(source, name), target, packed, name, reporter, limits)
+        except zlib.error as error:
+            text = str(error).rpartition(": ")[2]
+            raise BadData(f"is damaged gzip: {text}", where=name, hint="fetch the file again") from None
+
+
+def _gunzipped(source: BinaryIO, name: str) -> Iterator[bytes]:
+    """The contents of one gzip member after the other; zero bytes after a member are padding."""
+    stream = None
+    data = source.read(_CHUNK)
+    while data:
+        if stream is None:
+            data = data.lstrip(b"\0")
+            stream = zlib.decompressobj(_GZIP) if data else None
+        if stream is not None:
+            yield stream.decompress(data, _CHUNK * 4)
+            data = stream.unconsumed_tail
+            if stream.eof:
+                data, stream = stream.unused_data, None
+        data = data or source.read(_CHUNK)
+    if stream is not None:
+        yield stream.flush()
+        if not stream.eof:
+            raise BadData("is gzip that was cut short", where=name, hint="fetch the whole file again")
+
+
+def _unzip(
+    path: Path,
+    name: str,
+    target: Path,
+    sub_path: str | None,
+    packed: int,
+    reporter: Reporter,
+    limits: Limits,
+) -> str:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            entry = _choose(archive, sub_path, name)
+            if entry.flag_bits & 1:
+                raise BadData(
+                    f"the entry '{entry.filename}' is encrypted",
+                    where=name,
+                    hint="no password can be given: unpack it before the pull, or with a Pipe step",
+                )
+            with archive.open(entry) as source:
+                chunks = iter(lambda: source.read(_CHUNK), b"")
+                _write(chunks, target, min(packed, entry.compress_size), name, reporter, limits)
+            return entry.filename
+    except zipfile.BadZipFile as error:
+        raise BadData(
+            f"is not a sound zip archive: {error}", where=name, hint="fetch the file again"
+        ) from None
+    except (NotImplementedError, RuntimeError) as error:
+        raise BadData(f"is a zip archive that cannot be unpacked: {error}", where=name) from None
+    except ZIP_ERRORS as error:
+        if is_disk_error(error):
+            raise
+        raise BadData(f"is a damaged zip archive: {error}", where=name, hint="fetch the file again") from None
+
+
+ZIP_ERRORS: Final = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    IndexError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    ValueError,
+    struct.error,
+)
+"""What ``zipfile`` raises for damaged archives. An OSError may also be one of the disk."""
+
+
+def is_disk_error(error: Exception) -> bool:
+    """Whether reading an archive failed for another reason than what is in it."""
+    return isinstance(error, OSError) and error.errno not in (None, errno.EINVAL)
+
+
+def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> zipfile.ZipInfo:
+    entries = archive.infolist()
+    for entry in entries:
+        if _leaves(entry.orig_filename):
+            raise BadData(
+                f"the archive has an entry outside of itself: '{_plain(entry.orig_filename)}'",
+                where=name,
+                hint="archives like this are made to overwrite files: nothing of it is unpacked",
+            )
+    files = [entry for entry in entries if not entry.is_dir() and not entry.filename.startswith("__MACOSX/")]
+    names = ", ".join(_plain(entry.filename) for entry in files[:10]) + (", …" if len(files) > 10 else "")
+    if not files:
+        raise BadData("the archive has no files", where=name)
+    if sub_path is None:
+        if len(files) > 1:
+            raise BadData(
+                f"the archive has {len(files)} files, and no subPath says which to read: {names}",
+                where=name,
+                hint=f"add one to the Decompress step, such as subPath: {_plain(files[0].filename)}",
+            )
+        return files[0]
+    found = [entry for entry in files if entry.filename == sub_path] or [
+        entry for entry in files if fnmatch.fnmatchcase(entry.filename, sub_path)
+    ]
+    if len(found) != 1:
+        problem = "no file" if not found else f"{len(found)} files"
+        raise BadData(
+            f"{problem} of the archive match subPath '{sub_path}'", where=name, hint=f"it has: {names}"
+        )
+    return found[0]
+
+
+def _leaves(name: str) -> bool:
+    """Whether an entry would be unpacked elsewhere than below the folder it is unpacked to."""
+    path = PureWindowsPath(name)  # which knows both kinds of slashes, and drives
+    return bool(path.anchor) or ".." in path.parts
+
+
+def _plain(name: str) -> str:
+    return "".join(char if char.isprintable() else "�" for char in name)
+
+
+def _write(
+    chunks: Iterable[bytes], target: Path, packed: int, name: str, reporter: Reporter, limits: Limits
+) -> None:
+    size = 0
+    with target.open("wb") as file:
+        for chunk in chunks:
+            reporter.raise_if_cancelled()
+            size += len(chunk)
+            if size > limits.most_bytes or (
+                size > limits.ratio_from and size > limits.most_ratio * max(packed, 1)
+            ):
+                raise BadData(
+                    f"unpacks to more than {size:,} bytes from {packed:,}: this looks like an archive bomb",
+                    where=name,
+                    hint="if it is not, raise the bound: odf config set prepare.mostRatio N",
+                )
+            file.write(chunk)
+            reporter.set_amounts(bytes=size)
+
+
+_CHUNK: Final = 1 << 18
+_PATIENCE: Final = 0.2
+"""Seconds until a cancelled command is killed, at most."""
+_MAX_LINES: Final = 2000
+_MAX_LINE: Final = 2000
+_LAST_LINES: Final = 5
+
+
+@dataclass(frozen=True)
+class CommandResult:
+    """How a command ended: its exit code, minus the signal that killed it, and its last remarks."""
+
+    code: int
+    remarks: str
+
+    def __str__(self) -> str:
+        how = f"was killed by signal {-self.code}" if self.code < 0 else f"ended with exit code {self.code}"
+        return f"{how}: {self.remarks}" if self.remarks else how
+
+
+def run_command(
+    argv: Sequence[str],
+    *,
+    folder: Path,
+    environment: Mapping[str, str],
+    reporter: Reporter,
+    stdin: Path | None = None,
+    target: Path | None = None,
+    most_bytes: int | None = None,
+    level: str = "info",
+) -> CommandResult:
+    """Runs a command without a shell, in a process group of its own, until it has ended.
+
+    Args:
+        argv: the program and its arguments.
+        folder: where it runs.
+        environment: all that it gets of variables.
+        reporter: gets its remarks as they come, and how much it has written; cancels it.
+        stdin: what it reads; None: nothing.
+        target: the file that takes its output; None: that is remarks too.
+        most_bytes: how much it may write to ``target``.
+        level: of its remarks in the log.
+
+    Raises:
+        Unsupported: there is no such program, or it may not run.
+        BadData: it wrote too much.
+        Cancelled: its whole process group was killed.
+    """
+    with Path(os.devnull if stdin is None else stdin).open("rb") as source:
+        process = _start(argv, folder, environment, source)
+    with process:
+        try:
+            remarks = _attend(process, argv[0], reporter, target, most_bytes, level)
+            while True:
+                with suppress(subprocess.TimeoutExpired):
+                    return CommandResult(process.wait(_PATIENCE), remarks)
+                reporter.raise_if_cancelled()
+        except BaseException:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def clean_environment(folder: Path) -> dict[str, str]:
+    """What a command gets of variables: where programs are, and nothing that may be secret."""
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+    return {"PATH": os.defpath, "LANG": "C.UTF-8", **kept, "TMPDIR": str(folder)}
+
+
+def _start(
+    argv: Sequence[str], folder: Path, environment: Mapping[str, str], stdin: BinaryIO
+) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            argv,
+            cwd=folder,
+            env=environment,
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (OSError, ValueError) as error:
+        problem = "is not installed" if isinstance(error, FileNotFoundError) else "cannot be started"
+        because = (
+            "" if isinstance(error, FileNotFoundError) else f": {getattr(error, 'strerror', None) or error}"
+        )
+        raise Unsupported(
+            f"the command '{argv[0]}' {problem}{because}",
+            hint=f"it is looked for in {environment.get('PATH', 'no folder')}",
+        ) from None
+
+
+def _attend(
+    process: subprocess.Popen[bytes],
+    program: str,
+    reporter: Reporter,
+    target: Path | None,
+    most_bytes: int | None,
+    level: str,
+) -> str:
+    """Takes what a process writes until it closes both ends; its last remarks."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    remarks = _StderrLog(Path(program).name, reporter, level)
+    size = 0
+    with selectors.DefaultSelector() as ready, Path(target or os.devnull).open("wb") as file:
+        ready.register(process.stdout, selectors.EVENT_READ)
+        ready.register(process.stderr, selectors.EVENT_READ)
+        while ready.get_map():
+            for key, _ in ready.select(_PATIENCE):
+                chunk = os.read(key.fd, _CHUNK)
+                if not chunk:
+                    ready.unregister(key.fileobj)
+                elif key.fileobj is process.stderr or target is None:
+                    remarks.take(chunk)
+                else:
+                    size += len(chunk)
+                    if most_bytes is not None and size > most_bytes:
+                        raise BadData(
+                            f"the command '{program}' wrote more than {most_bytes:,} bytes",
+                            hint="raise the bound if that is right: odf config set prepare.mostBytes BYTES",
+                        )
+                    file.write(chunk)
+                    reporter.set_amounts(bytes=size)
+            reporter.raise_if_cancelled()
+    return remarks.end()
+
+
+class _StderrLog:
+    """Lines of a command's error output: into the log as they come, the last of them kept."""
+
+    def __init__(self, program: str, reporter: Reporter, level: str) -> None:
+        self._program = program
+        self._reporter = reporter
+        self._level = level
+        self._rest = b""
+        self._lines = 0
+        self._last: deque[str] = deque(maxlen=_LAST_LINES)
+
+    def take(self, chunk: bytes) -> None:
+        # A carriage return alone draws a line again, as progress bars do.
+        *lines, self._rest = (self._rest + chunk).replace(b"\r", b"\n").split(b"\n")
+        if len(self._rest) > _MAX_LINE:
+            lines, self._rest = [*lines, self._rest], b""
+        for line in lines:
+            self._say(line)
+
+    def end(self) -> str:
+        self._say(self._rest)
+        if self._lines > _MAX_LINES:
+            self._reporter.log(f"{self._program}: … {self._lines - _MAX_LINES:,} more lines", "warning")
+        return " / ".join(self._last)
+
+    def _say(self, line: bytes) -> None:
+        text = "".join(char if char.isprintable() else " " for char in line.decode(errors="replace")).strip()
+        if not text:
+            return
+        if len(text) > _MAX_LINE:
+            text = text[:_MAX_LINE] + " …"
+        self._last.append(text)
+        self._lines += 1
+        if self._lines <= _MAX_LINES:
+            self._reporter.log(f"{self._program}: {text}", self._level)

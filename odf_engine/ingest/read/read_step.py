@@ -1,0 +1,359 @@
+"""Reads a prepared file as a DataFrame, as its ReadStep says."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from odf_engine.data.ddl import parse_ddl
+from odf_engine.errors import BadData, InvalidSchema, Unsupported
+from odf_engine.ingest.prep_step import Limits, PreparedFile
+from odf_engine.ingest.read.error_location import (
+    TextFile,
+    explain_json,
+    explain_parquet,
+    header_of,
+    is_conflict_marker,
+    locate_csv_error,
+    merge_conflict_error,
+    shorten,
+)
+from odf_engine.ingest.read.json_lines import (
+    JsonSource,
+    array_to_lines,
+    feature_lines_to_lines,
+    features_to_lines,
+)
+from odf_engine.ingest.read.shapefile import shapefile_to_lines
+from odf_engine.metadata.model import Csv, EsriShapefile, GeoJson, Json, NdGeoJson, NdJson, Parquet, ReadStep
+from odf_engine.progress import Reporter
+from odf_engine.spark.errors import RejectedRow
+from odf_engine.spark.readers import read_csv, read_json, read_parquet
+from odf_engine.spark.text_files import encoding_of
+
+if TYPE_CHECKING:
+    from odf_engine.spark import DataFrame, SparkSession
+
+
+_HEAD: Final = 512
+_BINARY: Final = (
+    (b"\x1f\x8b", "gzip", "add a prepare step: {kind: Decompress, format: Gzip}"),
+    (b"PK\x03\x04", "a zip archive", "add a prepare step: {kind: Decompress, format: Zip}"),
+    (b"PAR1", "Parquet", "use read.kind Parquet"),
+    (b"%PDF", "a PDF document", None),
+    (b"BZh", "bzip2", "unpack it before the pull"),
+    (b"\xfd7zXZ\x00", "xz", "unpack it before the pull"),
+    (b"(\xb5/\xfd", "zstandard", "unpack it before the pull"),
+)
+_NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x80-\xff]")
+
+
+def reject_binary(path: Path, name: str, encoding: str | None = None) -> None:
+    """Looks whether a text file may be the data that is expected.
+
+    Raises:
+        BadData: it is a web page, XML, or packed; the hint says what to do.
+    """
+    with path.open("rb") as file:
+        head = file.read(_HEAD)
+    for magic, kind, hint in _BINARY:
+        if head.startswith(magic) and _NO_TEXT.search(head):
+            raise BadData(f"is {kind}, not text", where=name, hint=hint)
+    text = head.decode(encoding or "utf-8", "ignore").lstrip("\ufeff \t\r\n").lower()
+    if text.startswith(("<!doctype html", "<html", "<head")):
+        raise BadData(
+            "is a web page (HTML), not data",
+            where=name,
+            hint="open the URL in a browser: it may be an error page",
+        )
+    if text.startswith(("<?xml", "<error", "<!doctype")):
+        raise BadData("is XML, not data", where=name, hint="see what the source says in it")
+
+
+CompareKeys = Callable[[TextFile, Reporter, Mapping[str, int]], None]
+"""Is told the keys of all objects of a file, each with the line where it comes first."""
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """A file as Spark will read it.
+
+    Attributes:
+        frame: its rows, in order; nothing has run yet.
+        columns: as the manifest declares them; None where they were inferred.
+        explain: adds the place in the file to an error that came up while the rows were read.
+    """
+
+    frame: DataFrame
+    columns: pa.Schema | None
+    explain: Callable[[BadData], BadData]
+
+
+def read(
+    session: SparkSession,
+    step: ReadStep,
+    prepared: PreparedFile,
+    job: Path,
+    reporter: Reporter,
+    known: pa.Schema | None = None,
+    compare_keys: CompareKeys | None = None,
+    limits: Limits | None = None,
+) -> ReadPlan | None:
+    """Begins to read a prepared file; None when there is nothing in it at all.
+
+    ``known`` are the columns to use when the step declares none; ``compare_keys`` compares the keys of
+    JSON objects with the columns in another way than a poll; ``limits`` bound the unpacking of a format
+    that is an archive.
+
+    Raises:
+        BadData: it can be seen already that the file is not what the manifest says.
+        InvalidSchema: the declared columns are malformed, or do not go with the file's header.
+        Unsupported: columns that are declared in the specification's newer terms.
+    """
+    declared = declared_columns(step)
+    columns = declared or known
+    if prepared.path.stat().st_size == 0:
+        reporter.log(f"{prepared.name} is empty", "warning")
+        return None
+    if isinstance(step, Parquet):
+        path, name = prepared.path, prepared.name
+        frame = read_parquet(session, path, columns, scratch=job, name=name, reporter=reporter)
+        return ReadPlan(frame, columns, lambda error: explain_parquet(error, path, name, reporter))
+    if isinstance(step, Csv):
+        return _read_csv(session, step, columns, prepared, job, reporter)
+    if isinstance(step, EsriShapefile):
+        lines = _shape_lines(step, prepared, job, reporter, limits)
+    else:
+        lines = _json_lines(step, prepared, job, reporter)
+    # Where nothing is declared, columns that a file lacks are those that are null throughout.
+    compare = compare_keys or (None if declared is None else _compare_keys)
+    return _read_lines(session, lines, columns, job, reporter, compare)
+
+
+def declared_columns(step: ReadStep) -> pa.Schema | None:
+    """The columns that a step declares; None when it declares none.
+
+    Raises:
+        InvalidSchema: the declaration is malformed.
+        Unsupported: it is in the specification's newer terms.
+    """
+    if step.schema is None and step.odf_schema is not None:
+        raise Unsupported(
+            "a read schema in the specification's own terms is not understood yet",
+            hint='declare the columns as DDL: schema: ["id BIGINT", …]',
+        )
+    return parse_ddl(step.schema) if step.schema else None
+
+
+# --- CSV ---------------------------------------------------------------------------------------
+
+
+def _read_csv(
+    session: SparkSession,
+    step: Csv,
+    columns: pa.Schema | None,
+    prepared: PreparedFile,
+    job: Path,
+    reporter: Reporter,
+) -> ReadPlan:
+    file = csv_file(step, prepared)
+    first = first_row(file)
+    if step.header and first:
+        _check_header(first, columns, file.name, reporter)
+    schema = columns
+    if columns is None and step.header and not step.infer_schema and first:
+        schema = pa.schema([pa.field(name, pa.string()) for name in first])
+    if schema is not None:
+        file = dataclasses.replace(file, columns=tuple(schema.names))
+    elif first:
+        names = first if step.header else [f"_c{at}" for at in range(len(first))]  # as Spark calls them
+        file = dataclasses.replace(file, columns=tuple(names))
+    frame = read_csv(
+        session,
+        prepared.path,
+        replace(step, encoding=file.encoding),
+        schema,
+        scratch=job,
+        name=prepared.name,
+        reporter=reporter,
+    )
+    return ReadPlan(frame, columns, lambda error: locate_csv_error(error, file, reporter))
+
+
+def csv_file(step: Csv, prepared: PreparedFile) -> TextFile:
+    """The file with what the step says of its text.
+
+    Raises:
+        BadData: it is no text.
+    """
+    encoding = encoding_of(prepared.path, step.encoding)
+    reject_binary(prepared.path, prepared.name, encoding)
+    quote = '"' if step.quote is None else step.quote
+    return TextFile(
+        prepared.path,
+        prepared.name,
+        encoding=encoding or "utf-8",
+        header=bool(step.header),
+        separator="," if step.separator is None else step.separator.replace("\\t", "\t"),
+        quote=quote,
+        escape=step.escape or quote,
+    )
+
+
+def first_row(file: TextFile) -> list[str]:
+    """The first row, which may be a header; empty where only Spark can tell."""
+    if not file.separator:
+        return []
+    try:
+        line, row = header_of(file)
+    except (UnicodeError, csv.Error, TypeError):
+        return []  # the reader has a better error for it
+    if row and is_conflict_marker(row[0]):
+        raise merge_conflict_error(f"{file.name}: line {line}", row[0])
+    return row
+
+
+def _check_header(header: list[str], columns: pa.Schema | None, name: str, reporter: Reporter) -> None:
+    """A header is only skipped when columns are declared, so it has to be in their order."""
+    where = f"{name}: line 1"
+    folded = [text.strip().casefold() for text in header]
+    if columns is None:
+        double = next((text for at, text in enumerate(header) if folded[at] in folded[:at]), None)
+        if double is not None or "" in folded:
+            problem = f"the header has '{double}' twice" if double is not None else "the header lacks a name"
+            raise InvalidSchema(
+                problem, where=where, hint="declare the columns in read.schema: they go by position then"
+            )
+        return
+    declared = [text.casefold() for text in columns.names]
+    both = f"the header has {shorten(', '.join(header))}; the manifest {shorten(', '.join(columns.names))}"
+    if len(header) != len(columns):
+        new = [text for text, name in zip(header, folded, strict=True) if name not in declared]
+        grown = f"{shorten(', '.join(new))}: declare that in read.schema too, and run odf add --update"
+        raise InvalidSchema(
+            f"the file has {len(header)} columns and read.schema declares {len(columns)}",
+            where=where,
+            hint=f"new in the file: {grown}" if len(new) == len(header) - len(columns) else both,
+        )
+    moved = [text for at, text in enumerate(header) if folded[at] in declared and folded[at] != declared[at]]
+    if moved:
+        raise InvalidSchema(
+            f"column '{moved[0]}' has another place in the file than in read.schema, which goes by position",
+            where=where,
+            hint=both,
+        )
+    if folded != declared:
+        other = [f"{text} as {column}" for text, column in zip(header, columns.names, strict=True)
+                 if text.strip().casefold() != column.casefold()]  # fmt: skip
+        reporter.log(f"{name}: columns are renamed by read.schema: {shorten(', '.join(other))}")
+
+
+# --- formats that become lines of JSON ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """A file with one JSON object a line, made from the prepared file or the file itself.
+
+    Attributes:
+        file: where it is, and what people call it.
+        step: the formats of its values.
+        place: what people call the object of a line.
+        columns: as the file itself declares them; None where it does not.
+    """
+
+    file: TextFile
+    step: NdJson
+    place: Callable[[int], str]
+    columns: pa.Schema | None = None
+
+
+def _json_lines(
+    step: NdJson | Json | GeoJson | NdGeoJson, prepared: PreparedFile, job: Path, reporter: Reporter
+) -> _Lines:
+    encoding = encoding_of(prepared.path, getattr(step, "encoding", None)) or "utf-8"
+    reject_binary(prepared.path, prepared.name, encoding)
+    if isinstance(step, NdJson):
+        file = TextFile(prepared.path, prepared.name, encoding=encoding)
+        return _Lines(file, replace(step, encoding=encoding), lambda line: f"line {line}")
+    reporter.phase("prepare")
+    source, path = JsonSource(prepared.path, prepared.name, encoding), job / "lines"
+    file = TextFile(path, prepared.name, encoding="utf-8")
+    if isinstance(step, Json):
+        array_to_lines(source, step.sub_path, path, reporter)
+        plain = NdJson(date_format=step.date_format, timestamp_format=step.timestamp_format)
+        return _Lines(file, plain, lambda line: f"object {line}")
+    (features_to_lines if isinstance(step, GeoJson) else feature_lines_to_lines)(source, path, reporter)
+    return _Lines(file, NdJson(), lambda line: f"feature {line}")
+
+
+def _shape_lines(
+    step: EsriShapefile, prepared: PreparedFile, job: Path, reporter: Reporter, limits: Limits | None
+) -> _Lines:
+    reporter.phase("prepare")
+    found = shapefile_to_lines(prepared.path, prepared.name, step.sub_path, job, reporter, limits)
+    file = TextFile(found.path, found.name, encoding="utf-8")
+    return _Lines(file, NdJson(), lambda line: f"record {found.record(line)}", found.columns)
+
+
+def _read_lines(
+    session: SparkSession,
+    lines: _Lines,
+    columns: pa.Schema | None,
+    job: Path,
+    reporter: Reporter,
+    compare_keys: CompareKeys | None,
+) -> ReadPlan | None:
+    file, schema = lines.file, columns or lines.columns
+    compare = None
+    if columns is not None:
+        file = dataclasses.replace(file, columns=tuple(columns.names))
+        compare = partial(compare_keys, file, reporter) if compare_keys is not None else None
+    try:
+        frame = read_json(
+            session,
+            file.path,
+            lines.step,
+            schema,
+            scratch=job,
+            name=file.name,
+            reporter=reporter,
+            on_keys=compare,
+        )
+    except RejectedRow as error:
+        raise explain_json(error, file, reporter, lines.place) from None
+    if schema is None and not frame.columns:
+        reporter.log(f"{file.name} has no objects, and no columns are declared", "warning")
+        return None
+    return ReadPlan(frame, columns, lambda error: explain_json(error, file, reporter, lines.place))
+
+
+def _compare_keys(file: TextFile, reporter: Reporter, keys: Mapping[str, int]) -> None:
+    """A column that no object has is said, and so is a key that is left out."""
+    folded = {name.casefold(): name for name in file.columns}
+    there = {key.casefold() for key in keys}
+    if keys and not there & folded.keys():
+        raise InvalidSchema(
+            f"none of the declared columns is in the data: {shorten(', '.join(file.columns))}",
+            where=file.name,
+            hint=f"the data has {shorten(', '.join(keys))}",
+        )
+    if keys and (absent := [name for name in file.columns if name.casefold() not in there]):
+        reporter.log(f"{file.name}: no object has {shorten(', '.join(absent))}: null in all rows", "warning")
+    if left_out := [key for key in keys if _column_of(key, folded, keys) is None]:
+        reporter.log(f"{file.name}: not in read.schema, left out: {shorten(', '.join(left_out))}")
+
+
+def _column_of(key: str, folded: Mapping[str, str], keys: Mapping[str, int]) -> str | None:
+    """The column that a key is read as: in any case, unless another key has the column's exact name."""
+    name = folded.get(key.casefold())
+    return None if name is not None and name != key and name in keys else name

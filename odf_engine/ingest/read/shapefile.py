@@ -1,0 +1,327 @@
+"""Converts zipped ESRI shapefiles into JSON lines with GeoJSON geometry."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import struct
+import tempfile
+import warnings
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow as pa
+
+from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.ingest.prep_step import ZIP_ERRORS, Limits, is_disk_error
+from odf_engine.ingest.read.dbf import Table
+from odf_engine.progress import Reporter
+
+if TYPE_CHECKING:
+    import shapefile
+
+GEOMETRY: Final = "geometry"
+_CHUNK: Final = 1 << 18
+_SHAPE_HEADER: Final = struct.Struct(">ii")
+_FILE_HEADER: Final = 100
+_WORD: Final = 2
+_HEIGHTS: Final = (11, 13, 15, 18)
+_MEASURES: Final = (21, 23, 25, 28)
+_SHOWN: Final = 10
+_DEGREES: Final = re.compile(r'^\s*GEOGCS\s*\[\s*"[^"]*(WGS[_ ]?(19)?84|CRS84)[^"]*"', re.IGNORECASE)
+_NAME: Final = re.compile(r'^\s*\w+\s*\[\s*"([^"]*)"')
+
+
+@dataclass(frozen=True)
+class ShapeLines:
+    """A shapefile that became lines.
+
+    Attributes:
+        path: one JSON object a line, every value as text.
+        name: what people call the .shp file.
+        columns: as the header of the .dbf file has them, and the geometry.
+        deleted: numbers of records, from 1, that are marked as deleted and became no line.
+    """
+
+    path: Path
+    name: str
+    columns: pa.Schema
+    deleted: tuple[int, ...]
+
+    def record(self, line: int) -> int:
+        """The number of the record that became a line, both from 1."""
+        for gone in self.deleted:
+            line += gone <= line
+        return line
+
+
+def shapefile_to_lines(
+    path: Path,
+    name: str,
+    sub_path: str | None,
+    job: Path,
+    reporter: Reporter,
+    limits: Limits | None = None,
+) -> ShapeLines:
+    """Writes the records of the one shapefile in a zip archive as lines.
+
+    Args:
+        path: the archive.
+        name: how errors name it.
+        sub_path: the .shp file's name in it, or a glob.
+        job: a folder for temporary files.
+        reporter: is told of what is odd, and asked whether to stop.
+        limits: bounds on unpacking.
+
+    Raises:
+        BadData: not such an archive, no or several shapefiles, a file that is missing, damaged, cut
+            short, or does not go with the others.
+        InvalidSchema: two columns of one name.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="shapefile-", dir=job))
+    with _opened(path, name) as archive:
+        chosen = _choose(archive, sub_path, name)
+        parts = {
+            kind: _unpack(archive, entry, folder / f"part{kind}", name, reporter, limits or Limits())
+            for kind, entry in _siblings(archive, chosen).items()
+        }
+    shown = f"{name}/{chosen}"
+    if ".dbf" not in parts:
+        raise BadData(
+            "the archive lacks the .dbf file that goes with it",
+            where=shown,
+            hint="a shapefile is at least a .shp and a .dbf file of one name: fetch the whole archive",
+        )
+    _look_at_projection(parts.get(".prj"), shown, reporter)
+    code_page = parts[".cpg"].read_text("latin-1") if ".cpg" in parts else None
+    table = Table.open(parts[".dbf"], re.sub(r"(?i)\.shp$", ".dbf", shown), code_page)
+    if table.guessed:
+        reporter.log(
+            f"{table.name}: nothing says the encoding of its text: {table.encoding} is taken", "warning"
+        )
+    columns = _columns(table, reporter)
+    lines = folder / "lines"
+    deleted = _write(table, columns, parts[".shp"], shown, lines, reporter)
+    for part in parts.values():
+        part.unlink()
+    return ShapeLines(lines, shown, columns, deleted)
+
+
+# --- the archive -------------------------------------------------------------------------------
+
+
+def _opened(path: Path, name: str) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except zipfile.BadZipFile:
+        with path.open("rb") as file:
+            begun = file.read(4) == b"PK\x03\x04"
+        raise BadData(
+            "is a zip archive that was cut short"
+            if begun
+            else "is not a zip archive, in which a shapefile has to be",
+            where=name,
+            hint="a shapefile is several files: do not unpack it in `prepare`; check what is fetched",
+        ) from None
+    except ZIP_ERRORS as error:
+        if is_disk_error(error):
+            raise
+        raise BadData(
+            f"is a damaged zip archive: {error}", where=name, hint="fetch the archive again"
+        ) from None
+
+
+def _choose(archive: zipfile.ZipFile, sub_path: str | None, name: str) -> str:
+    """The .shp file to read."""
+    names = [each for each in archive.namelist() if _suffix(each) == ".shp" and "__MACOSX/" not in each]
+    found = names
+    if sub_path is not None:
+        exact = [each for each in names if each == sub_path]
+        found = exact or [each for each in names if fnmatch.fnmatchcase(each, sub_path)]
+    if len(found) == 1:
+        return found[0]
+    there = names if names else [each for each in archive.namelist() if not each.endswith("/")]
+    listed = ", ".join(there[:_SHOWN]) + (", …" if len(there) > _SHOWN else "")
+    wanted = f" that matches subPath '{sub_path}'" if sub_path is not None else ""
+    if not found:
+        raise BadData(
+            f"the archive has no .shp file{wanted}", where=name, hint=f"it has: {listed or 'nothing'}"
+        )
+    raise BadData(
+        f"the archive has {len(found)} .shp files{wanted}",
+        where=name,
+        hint=f"say which in read.subPath: {', '.join(found[:_SHOWN])}",
+    )
+
+
+def _siblings(archive: zipfile.ZipFile, chosen: str) -> dict[str, zipfile.ZipInfo]:
+    """The files of one shapefile by suffix; names are compared without regard to case."""
+    stem = str(PurePosixPath(chosen).with_suffix("")).casefold()
+    found: dict[str, zipfile.ZipInfo] = {}
+    for entry in archive.infolist():
+        path = PurePosixPath(entry.filename)
+        suffix = _suffix(entry.filename)
+        if suffix in (".shp", ".dbf", ".prj", ".cpg") and str(path.with_suffix("")).casefold() == stem:
+            found[suffix] = entry
+    return {**found, ".shp": archive.getinfo(chosen)}
+
+
+def _suffix(name: str) -> str:
+    return PurePosixPath(name).suffix.lower()
+
+
+def _unpack(
+    archive: zipfile.ZipFile,
+    entry: zipfile.ZipInfo,
+    target: Path,
+    name: str,
+    reporter: Reporter,
+    limits: Limits,
+) -> Path:
+    most = min(limits.most_bytes, max(limits.ratio_from, limits.most_ratio * entry.compress_size))
+    size = 0
+    try:
+        with archive.open(entry) as source, target.open("wb") as file:
+            while chunk := source.read(_CHUNK):
+                reporter.raise_if_cancelled()
+                size += len(chunk)
+                if size > most:
+                    raise BadData(
+                        f"{entry.filename} unpacks to more than {most:,} bytes: this looks like a bomb",
+                        where=name,
+                        hint="if it is not, raise prepare.mostBytes or prepare.mostRatio",
+                    )
+                file.write(chunk)
+    except ZIP_ERRORS as error:
+        if is_disk_error(error):
+            raise
+        raise BadData(
+            f"{entry.filename} cannot be unpacked: {error}", where=name, hint="fetch the archive again"
+        ) from None
+    return target
+
+
+def _look_at_projection(path: Path | None, name: str, reporter: Reporter) -> None:
+    """Coordinates stay as they are, so people have to hear when these are no degrees of WGS 84."""
+    if path is None:
+        reporter.log(f"{name}: no .prj file says what its coordinates mean", "warning")
+        return
+    text = path.read_text("utf-8", errors="replace")
+    if _DEGREES.match(text) is None:
+        match = _NAME.match(text)
+        system = match[1] if match is not None else text.strip()[:60]
+        reporter.log(
+            f"{name}: coordinates are not WGS 84 but '{system}' (.prj), and stay as they are", "warning"
+        )
+
+
+# --- its records -------------------------------------------------------------------------------
+
+
+def _columns(table: Table, reporter: Reporter) -> pa.Schema:
+    fields: dict[str, pa.Field] = {}
+    for column in (*table.columns, None):
+        name = GEOMETRY if column is None else column.name
+        kind = pa.string() if column is None else column.type
+        if kind is None:
+            reporter.log(f"{table.name}: column '{name}' has a type that is not read, left out", "warning")
+        elif name.casefold() in fields:
+            raise InvalidSchema(f"column '{name}' is there twice", where=table.name)
+        else:
+            fields[name.casefold()] = pa.field(name, kind)
+    return pa.schema(list(fields.values()))
+
+
+def _write(
+    table: Table, columns: pa.Schema, shp: Path, name: str, target: Path, reporter: Reporter
+) -> tuple[int, ...]:
+    """Writes the lines; returns the numbers of records that are marked as deleted."""
+    kept = set(columns.names)
+    names = [column.name for column in table.columns]
+    shapes = _shapes(shp, name, table.count, reporter)
+    deleted: list[int] = []
+    size = 0
+    with target.open("w", encoding="utf-8") as file:
+        for number, (values, geometry) in enumerate(zip(table.rows(), shapes, strict=True), 1):
+            if values is None:
+                deleted.append(number)
+                continue
+            row = {key: value for key, value in zip(names, values, strict=True) if key in kept}
+            size += file.write(json.dumps({**row, GEOMETRY: geometry}, ensure_ascii=False) + "\n")
+            reporter.set_amounts(bytes=size)
+    if deleted:
+        reporter.log(f"{table.name}: {len(deleted):,} records are marked as deleted, left out", "warning")
+    return tuple(deleted)
+
+
+def _shapes(path: Path, name: str, count: int, reporter: Reporter) -> Iterator[str | None]:
+    """The geometry of each of ``count`` records as GeoJSON text; more or fewer are an error."""
+    import shapefile
+
+    begun, size = 0, path.stat().st_size
+    with path.open("rb") as headers, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the size in the header, which is looked at here
+        head = headers.read(_FILE_HEADER)
+        if len(head) < _FILE_HEADER or head[:4] != b"\0\0\x27\x0a":
+            raise BadData("is not a .shp file", where=name, hint="fetch the archive again")
+        said = int.from_bytes(head[24:28], "big") * _WORD
+        with shapefile.ShpReader(path) as opened:
+            reader = cast("shapefile.ShpReader", opened)
+            if reader.shapeType in _MEASURES:
+                reporter.log(f"{name}: its measures (M) have no place in GeoJSON, left out")
+            at = _FILE_HEADER
+            while at < min(size, said):
+                reporter.raise_if_cancelled()
+                begun += 1
+                headers.seek(at)
+                head = headers.read(_SHAPE_HEADER.size)
+                length = _SHAPE_HEADER.unpack(head)[1] * _WORD if len(head) == _SHAPE_HEADER.size else 0
+                if length < 4 or at + _SHAPE_HEADER.size + length > size:
+                    raise _cut(name, begun, count)
+                if begun > count:
+                    raise _other_count(name, f"more than {count:,}", count)
+                yield _geometry(reader, begun, at, length, f"{name}: record {begun}")
+                at += _SHAPE_HEADER.size + length
+    if said > size:
+        raise _cut(name, begun + 1, count)
+    if begun < count:
+        raise _other_count(name, f"{begun:,}", count)
+
+
+def _cut(name: str, record: int, count: int) -> BadData:
+    return BadData(
+        f"was cut short or is damaged: record {record:,} of {count:,} is not whole",
+        where=name,
+        hint="fetch the whole archive again",
+    )
+
+
+def _other_count(name: str, shapes: str, count: int) -> BadData:
+    return BadData(
+        f"has {shapes} shapes, and its .dbf file {count:,} records: they do not go together",
+        where=name,
+        hint="fetch the archive again, or tell whoever publishes it",
+    )
+
+
+def _geometry(reader: shapefile.ShpReader, number: int, at: int, length: int, where: str) -> str | None:
+    import shapefile
+
+    try:
+        shape = reader.shape(number - 1, at, length)
+        return None if shape is None or shape.shapeType == shapefile.NULL else _geojson(shape)
+    except shapefile.GeoJSON_Error as error:
+        raise BadData(f"the shape cannot be GeoJSON: {error}", where=where) from None
+    except (shapefile.ShapefileException, struct.error, KeyError, IndexError, ValueError) as error:
+        raise BadData(f"the shape is damaged: {error}", where=where, hint="fetch the archive again") from None
+
+
+def _geojson(shape: Any) -> str:
+    if shape.shapeType in _HEIGHTS:
+        shape.points = shape.points_3D
+    geometry = shape.__geo_interface__
+    return json.dumps(geometry, sort_keys=True, separators=(",", ":"), allow_nan=False)

@@ -1,0 +1,329 @@
+"""Maps the bytes of an encoded block to the fields that they belong to, for the hex view."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, Final
+
+import msgspec
+
+from odf_engine.errors import InvalidIdentity
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import ED25519_PUB, HASH_NAMES, ODF_METADATA_BLOCK, varint_decode
+from odf_engine.metadata import model
+from odf_engine.metadata.descriptors import (
+    MAX_DEPTH,
+    BoolType,
+    BytesType,
+    EnumType,
+    FieldDescriptor,
+    FieldType,
+    InstantType,
+    IntegerType,
+    JsonType,
+    StringType,
+    TableType,
+    UnionType,
+    VectorType,
+    describe_table,
+)
+
+_MAX_SLOTS: Final = 128
+_SHOWN: Final = 80
+_ROOT: Final = "manifest"
+_MOMENT_PARTS: Final = (
+    ("year", 0, "i"),
+    ("dayOfYear", 4, "H"),
+    ("secondOfDay", 8, "I"),
+    ("nanosecond", 12, "I"),
+)
+_MOMENT_SIZE: Final = 16
+_ALIGNMENT: Final = 8
+
+
+class ByteSpan(msgspec.Struct, frozen=True):
+    """Bytes ``start`` up to ``end``: the path of the field that they belong to, and what they say.
+
+    ``value``: they hold a value, and not where or how long one is. Without a path they belong to nothing.
+    """
+
+    start: int
+    end: int
+    path: str
+    text: str
+    value: bool = False
+
+
+class LayoutError(msgspec.Struct, frozen=True):
+    """What is wrong with the bytes, and where."""
+
+    at: int
+    path: str
+    message: str
+
+
+class BlockLayout(msgspec.Struct, frozen=True):
+    """All bytes of a block in spans, in order and without gaps; and where they break, if they do."""
+
+    spans: tuple[ByteSpan, ...]
+    fault: LayoutError | None
+
+
+class _Broken(Exception):
+    def __init__(self, at: int, path: str, message: str) -> None:
+        super().__init__(message)
+        self.fault = LayoutError(at, path, message)
+
+
+def parse_block_layout(data: bytes) -> BlockLayout:
+    """Names the bytes of a block, whoever wrote them; never raises."""
+    spans = _Spans(len(data))
+    fault = None
+    try:
+        _Walker(data, 0, len(data), spans, "").root(model.Manifest)
+    except _Broken as broken:
+        fault = broken.fault
+    return BlockLayout(spans.tiled(data, fault), fault)
+
+
+class _Spans:
+    """Spans of which no two share a byte: what several places lead to is named once."""
+
+    def __init__(self, size: int) -> None:
+        self._taken = bytearray(size)
+        self._budget = 4 * size + 1024
+        self._spans: list[ByteSpan] = []
+
+    def charge(self, cost: int) -> bool:
+        """Whether the buffer may ask for that much more work, in bytes."""
+        self._budget -= cost
+        return self._budget >= 0
+
+    def add(self, start: int, end: int, path: str, text: str, value: bool = False) -> None:
+        """Names some bytes, unless one of them has a name already."""
+        if start < end and self._taken.find(1, start, end) < 0:
+            self._taken[start:end] = b"\1" * (end - start)
+            self._spans.append(ByteSpan(start, end, path, text, value))
+
+    def tiled(self, data: bytes, fault: LayoutError | None) -> tuple[ByteSpan, ...]:
+        """The spans, and between them those of bytes that are no part of any field."""
+        tiles: list[ByteSpan] = []
+        at = 0
+        for span in sorted(self._spans, key=lambda span: span.start):
+            if span.start > at:
+                tiles.append(_gap(data, at, span.start, fault))
+            tiles.append(span)
+            at = span.end
+        if at < len(data):
+            tiles.append(_gap(data, at, len(data), fault))
+        return tuple(tiles)
+
+
+def _gap(data: bytes, start: int, end: int, fault: LayoutError | None) -> ByteSpan:
+    read = fault is None or (end - start < _ALIGNMENT and not any(data[start:end]))
+    return ByteSpan(start, end, "", "padding" if read else "was not read")
+
+
+class _Walker:
+    """Walks one buffer, which lies at ``base`` to ``end`` of the bytes."""
+
+    def __init__(self, data: bytes, base: int, end: int, spans: _Spans, prefix: str) -> None:
+        self._data, self._base, self._end = data, base, end
+        self._spans = spans
+        self._prefix = prefix
+        self._seen: set[tuple[int, type]] = set()
+        self._depth = 0
+
+    def root(self, kind: type[model.Model]) -> None:
+        """The table that the buffer begins with."""
+        at = self._follow(self._base, self._prefix)
+        self._spans.add(self._base, self._base + 4, self._prefix or _ROOT, f"begins at {at:#x}")
+        self._table(at, kind, self._prefix)
+
+    # --- Reading within the bounds ----------------------------------------------------------------
+
+    def _unpack(self, format: str, at: int, path: str) -> Any:
+        if at < self._base or at + struct.calcsize("<" + format) > self._end:
+            raise _Broken(max(min(at, self._end - 1), 0), path, "it leads past the end of the bytes")
+        return struct.unpack_from("<" + format, self._data, at)[0]
+
+    def _follow(self, at: int, path: str) -> int:
+        offset = self._unpack("I", at, path)
+        if offset < 4 or at + offset > self._end:
+            raise _Broken(at, path, "it leads to a place that cannot be")
+        return at + offset
+
+    def _charge(self, at: int, path: str, cost: int) -> None:
+        # Several offsets may lead to one place: that must not be work without end.
+        if not self._spans.charge(cost + 8):
+            raise _Broken(at, path, "it holds more than its size allows")
+
+    def _bytes(self, at: int, path: str) -> tuple[int, int]:
+        """Names where a text or some bytes are and how many; from where to where they lie."""
+        start = self._follow(at, path)
+        self._spans.add(at, at + 4, path, f"lies at {start:#x}")
+        length = self._unpack("I", start, path)
+        if start + 4 + length > self._end:
+            raise _Broken(start, path, "it is longer than the bytes that are left")
+        self._charge(start, path, length)
+        self._spans.add(start, start + 4, path, f"{length} bytes")
+        return start + 4, start + 4 + length
+
+    # --- Tables -----------------------------------------------------------------------------------
+
+    def _table(self, at: int, kind: type[model.Model], path: str) -> None:
+        self._charge(at, path, 0)
+        if (at, kind) in self._seen:
+            return
+        self._seen.add((at, kind))
+        layout = describe_table(kind)
+        size, offsets = self._vtable(at, path, [field.key for field in layout.fields])
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise _Broken(at, path, "it nests too deeply")
+        for field in layout.fields:
+            offset = offsets[field.slot] if field.slot < len(offsets) else 0
+            if not offset:
+                continue
+            here = f"{path}.{field.key}".removeprefix(".")
+            if not 4 <= offset < size:
+                raise _Broken(at, here, "it lies outside of its table")
+            if isinstance(field.shape, UnionType):
+                self._union(at, offsets, field, field.shape, here)
+            else:
+                self._field(at + offset, field.shape, here)
+        self._depth -= 1
+
+    def _vtable(self, at: int, path: str, keys: list[str]) -> tuple[int, tuple[int, ...]]:
+        """Names the list of a table's fields; the table's size, and where its fields are in it."""
+        vtable = at - self._unpack("i", at, path)
+        if not self._base <= vtable <= self._end - 4:
+            raise _Broken(at, path, "its list of fields lies outside of the bytes")
+        self._spans.add(at, at + 4, path or _ROOT, f"its list of fields lies at {vtable:#x}")
+        length, size = self._unpack("H", vtable, path), self._unpack("H", vtable + 2, path)
+        slots = (length - 4) >> 1
+        if length & 1 or not 0 <= slots <= _MAX_SLOTS or vtable + length > self._end:
+            raise _Broken(vtable, path, "its list of fields has an impossible size")
+        if size < 4 or at + size > self._end:
+            raise _Broken(vtable, path, "it has an impossible size")
+        offsets = struct.unpack_from(f"<{slots}H", self._data, vtable + 4)
+        known = dict(enumerate(keys))
+        there = [
+            f"{known.get(slot, f'slot {slot}')} +{offset}" for slot, offset in enumerate(offsets) if offset
+        ]
+        self._spans.add(vtable, vtable + length, path or _ROOT, "fields: " + (", ".join(there) or "none"))
+        return size, offsets
+
+    def _union(
+        self, at: int, offsets: tuple[int, ...], field: FieldDescriptor, shape: UnionType, path: str
+    ) -> None:
+        place = at + offsets[field.slot]
+        number = self._unpack("B", place, path)
+        known = 0 < number <= len(shape.members)
+        name = (
+            shape.members[number - 1].__name__ if known else "nothing" if not number else "of a newer version"
+        )
+        self._spans.add(place, place + 1, path, f"{name}, number {number}", True)
+        offset = offsets[field.slot + 1] if field.slot + 1 < len(offsets) else 0
+        if not number:
+            return
+        if not offset:
+            raise _Broken(place, path, "it has a kind and no value")
+        start = self._follow(at + offset, path)
+        self._spans.add(at + offset, at + offset + 4, path, f"lies at {start:#x}")
+        if known:
+            self._table(start, shape.members[number - 1], path)
+
+    # --- Fields -----------------------------------------------------------------------------------
+
+    def _field(self, at: int, shape: FieldType, path: str) -> None:
+        match shape:
+            case IntegerType(format):
+                self._scalar(at, format, path)
+            case BoolType():
+                self._spans.add(at, at + 1, path, "yes" if self._unpack("B", at, path) else "no", True)
+            case EnumType(enum, format):
+                number, members = self._unpack(format, at, path), tuple(enum)
+                if not 0 <= number < len(members):
+                    raise _Broken(at, path, f"{number} is no {enum.__name__}")
+                end = at + struct.calcsize("<" + format)
+                self._spans.add(at, end, path, f"{members[number].value}, number {number}", True)
+            case InstantType():
+                self._moment(at, path)
+            case StringType() | JsonType():
+                self._text(at, path)
+            case BytesType(kind):
+                self._blob(at, kind, path)
+            case TableType(kind):
+                start = self._follow(at, path)
+                self._spans.add(at, at + 4, path, f"lies at {start:#x}")
+                self._table(start, kind, path)
+            case VectorType(item):
+                self._vector(at, item, path)
+            case UnionType():  # within a list: in a table of its own
+                self._wrapped(at, shape, path)
+
+    def _scalar(self, at: int, format: str, path: str) -> None:
+        number = self._unpack(format, at, path)
+        text = (
+            f"{number}, a metadata block" if number == ODF_METADATA_BLOCK and path == "kind" else str(number)
+        )
+        self._spans.add(at, at + struct.calcsize("<" + format), path, text, True)
+
+    def _moment(self, at: int, path: str) -> None:
+        self._unpack(f"{_MOMENT_SIZE}B", at, path)
+        for name, offset, format in _MOMENT_PARTS:
+            self._scalar(at + offset, format, f"{path}.{name}")
+
+    def _text(self, at: int, path: str) -> None:
+        start, end = self._bytes(at, path)
+        try:
+            text = str(self._data[start:end], "utf-8")
+        except UnicodeDecodeError as error:
+            raise _Broken(start + error.start, path, "it is not UTF-8 text") from None
+        self._spans.add(start, end, path, text[:_SHOWN], True)
+
+    def _blob(self, at: int, kind: type, path: str) -> None:
+        start, end = self._bytes(at, path)
+        if kind is not bytes:
+            self._multi(start, end, kind, path)
+        elif path == "content" and not self._prefix:
+            _Walker(self._data, start, end, self._spans, path).root(model.MetadataBlock)
+        else:
+            self._spans.add(start, end, path, "an Arrow schema" if path.endswith("chema") else "bytes", True)
+
+    def _multi(self, start: int, end: int, kind: type, path: str) -> None:
+        """The parts of a hash, or of an id: which kind it is, how long, and the rest."""
+        data = self._data[start:end]
+        try:
+            code, at = varint_decode(data)
+            name = HASH_NAMES.get(code, "") if kind is not DatasetId else "ed25519" * (code == ED25519_PUB)
+            self._spans.add(start, start + at, path, f"{name or 'unknown'}, code {code:#x}", True)
+            if kind is not DatasetId:
+                length, after = varint_decode(data, at)
+                self._spans.add(start + at, start + after, path, f"{length} bytes of digest", True)
+                at = after
+            kind.from_bytes(data)
+        except InvalidIdentity as error:
+            raise _Broken(start, path, error.message) from None
+        self._spans.add(start + at, end, path, "public key" if kind is DatasetId else "digest", True)
+
+    def _vector(self, at: int, item: FieldType, path: str) -> None:
+        start = self._follow(at, path)
+        self._spans.add(at, at + 4, path, f"lies at {start:#x}")
+        length = self._unpack("I", start, path)
+        if start + 4 + 4 * length > self._end:
+            raise _Broken(start, path, "it is longer than the bytes that are left")
+        self._charge(start, path, 4 * length)
+        self._spans.add(start, start + 4, path, f"{length} items")
+        for index in range(length):
+            self._field(start + 4 + 4 * index, item, f"{path}[{index}]")
+
+    def _wrapped(self, at: int, shape: UnionType, path: str) -> None:
+        start = self._follow(at, path)
+        self._spans.add(at, at + 4, path, f"lies at {start:#x}")
+        _, offsets = self._vtable(start, path, ["kind", "value"])
+        if offsets and offsets[0]:
+            self._union(
+                start, offsets, FieldDescriptor(path, path, path, 0, shape, False, False), shape, path
+            )

@@ -1,0 +1,98 @@
+"""Logins for each origin, readable by their owner alone, and what a remote is accessed with."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from odf_engine.errors import BadData, UsageError
+from odf_engine.net.urls import origin_of
+from odf_engine.progress import Reporter
+from odf_engine.settings import Config
+from odf_engine.storage.atomic_files import file_lock, replace_text_file
+
+
+class Login(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A bearer token, or user and password; for S3 the access key and its secret (and a session's token)."""
+
+    user: str = ""
+    secret: str = ""
+    token: str = ""
+
+    @property
+    def header(self) -> str:
+        """What goes into ``Authorization``."""
+        if self.token and not self.user:
+            return f"Bearer {self.token}"
+        return "Basic " + b64encode(f"{self.user}:{self.secret}".encode()).decode()
+
+    def __repr__(self) -> str:
+        return "Login(…)"
+
+
+class Credentials:
+    """The logins of a workspace; ``odf`` is its ``.odf`` folder."""
+
+    def __init__(self, odf: Path) -> None:
+        self._path = odf / "keys" / "logins.json"
+
+    def of(self, url: str) -> Login | None:
+        """What is kept for the origin of a URL."""
+        return self._read().get(origin_of(url))
+
+    def origins(self) -> list[str]:
+        """For which origins there is something."""
+        return sorted(self._read())
+
+    def set(self, url: str, login: Login) -> str:
+        """Keeps a login; returns the origin that it is for.
+
+        Raises:
+            UsageError: it holds what no header can, such as a line break.
+        """
+        if not all(text.isprintable() for text in (login.user, login.secret, login.token)):
+            raise UsageError("a login has no line breaks or control characters in it")
+        if ":" in login.user:
+            raise UsageError("the name of a user has no colon in it")
+        origin = origin_of(url)
+        with self._held():
+            self._write({**self._read(), origin: login})
+        return origin
+
+    def forget(self, url: str) -> bool:
+        """Forgets the login of an origin; whether there was one."""
+        with self._held():
+            known = self._read()
+            was = known.pop(origin_of(url), None)
+            if was is not None:
+                self._write(known)
+        return was is not None
+
+    def _held(self) -> AbstractContextManager[None]:
+        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return file_lock(self._path.with_name("logins.lock"))
+
+    def _read(self) -> dict[str, Login]:
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, Login])
+        except FileNotFoundError:
+            return {}
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            # Their own messages might quote what the file holds.
+            hint = "remove the file, and log in again: odf repo login URL"
+            raise BadData("the logins cannot be read", where=str(self._path), hint=hint) from None
+
+    def _write(self, logins: dict[str, Login]) -> None:
+        replace_text_file(self._path, msgspec.json.encode(logins).decode())
+
+
+class RemoteAccess(NamedTuple):
+    """What is needed to speak with other places; ``reporter`` says when to stop."""
+
+    config: Config
+    credentials: Credentials
+    reporter: Reporter

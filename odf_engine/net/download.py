@@ -1,0 +1,320 @@
+"""Retries with back-off, and downloads that resume where they broke off."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import random
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from time import monotonic
+from time import time as unix_time
+from typing import Any, BinaryIO, Final, TypeVar
+
+from odf_engine.errors import Cancelled, OdfError, SourceUnavailable
+from odf_engine.files import open_file, open_no_follow
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.settings import FetchConfig
+
+_PAUSE: Final = 0.5
+_WORTH: Final = 1 << 20
+"""Bytes after which a transfer that broke off counts as one that gets on."""
+
+
+class AttemptFailed(Exception):
+    """An attempt that failed; ``again`` says whether another one makes sense, after ``pause`` seconds."""
+
+    def __init__(self, error: OdfError, *, again: bool, pause: float | None = None) -> None:
+        super().__init__(str(error))
+        self.error, self.again, self.pause = error, again, pause
+
+
+class RetryPolicy:
+    """The failures of one transfer so far."""
+
+    def __init__(self, config: FetchConfig, reporter: Reporter) -> None:
+        self._config, self._reporter = config, reporter
+        self._failures = 0
+
+    def wait(self, failure: AttemptFailed, got: int = 0) -> None:
+        """Waits until it is time for another attempt.
+
+        Args:
+            failure: why there has to be another one.
+            got: how many bytes the attempt brought before it failed.
+
+        Raises:
+            OdfError: that of the failure, when there should be no other attempt.
+            Cancelled: at once.
+        """
+        self._failures = 1 if got >= _WORTH else self._failures + 1
+        if not failure.again or self._failures > self._config.retries:
+            raise failure.error from None
+        _wait(failure, self._failures, self._config, self._reporter)
+
+
+def connection_failure(
+    reason: object, where: str, hint: str = "check the URL and the network, then pull again"
+) -> AttemptFailed:
+    """What a connection that failed amounts to: a sentence, and whether it may go better next time."""
+    again = True
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        text, again = f"its certificate is not valid: {reason.verify_message}", False
+    elif isinstance(reason, socket.gaierror):
+        text, again = "its host name is not known", reason.errno == socket.EAI_AGAIN
+    elif isinstance(reason, TimeoutError):
+        text = "it did not answer in time"
+    elif isinstance(reason, OSError):
+        text = f"the connection failed: {reason.strerror or reason}"
+    else:
+        text = f"the connection broke: {reason}"
+    return AttemptFailed(SourceUnavailable(text, where=where, hint=hint), again=again)
+
+
+def parse_retry_after(text: str | None) -> float | None:
+    """Seconds that a ``Retry-After`` header asks to wait; None where there is none that can be read."""
+    if not text:
+        return None
+    if text.strip().isascii() and text.strip().isdigit():
+        return float(text)
+    then = parse_http_date(text)
+    return max(0.0, then.ns / 1e9 - unix_time()) if then else None
+
+
+def parse_http_date(text: str | None) -> Timestamp | None:
+    """The moment in a header such as ``Last-Modified``; None where there is none that can be read."""
+    if not text:
+        return None
+    try:
+        moment = parsedate_to_datetime(text)
+        return Timestamp.from_datetime(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _wait(failure: AttemptFailed, failures: int, config: FetchConfig, reporter: Reporter) -> None:
+    longest = config.longest_pause_seconds
+    pause = failure.pause
+    if pause is not None and pause > longest:
+        error = failure.error
+        raise SourceUnavailable(
+            f"{error.message}, and asks to wait {pause:,.0f} s",
+            where=error.where,
+            hint="pull again after that time, or raise fetch.longestPauseSeconds",
+        )
+    if pause is None:
+        pause = min(longest, _PAUSE * 2 ** (failures - 1) * random.uniform(1, 1.25))
+    reporter.log(f"{failure.error}; trying again in {pause:.1f} s", "warning")
+    woken = threading.Event()
+    end = monotonic() + pause
+    with reporter.on_cancel(woken.set):
+        woken.wait(max(0.0, end - monotonic()))
+    reporter.raise_if_cancelled()
+
+
+_SYNC: Final = 16 << 20  # bytes after which a partial download is made safe against a power failure
+_KEPT_SECONDS: Final = 7 * 24 * 3600
+_KEPT: Final = 20
+_Result = TypeVar("_Result")
+
+
+class PartialDownload:
+    """The first bytes of something, and facts that tell which version of it they are.
+
+    ``facts`` are what the protocol needs to know to go on; ``size`` is how many bytes there are.
+    Only one process at a time has a partial download; another one gets an empty one of its own.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        """Opens what there is for a key: everything that says which bytes are meant."""
+        folder.mkdir(parents=True, exist_ok=True)
+        _drop_old(folder)
+        name = hashlib.sha256(key.encode()).hexdigest()[:32]
+        self._path = folder / f"{name}.part"
+        self._lock = threading.Lock()
+        file = _claim(self._path)
+        self._shared = file is not None
+        if file is None:
+            self._path = folder / f"{name}-{os.getpid()}-{threading.get_ident()}.part"
+            file = _claim(self._path)
+            assert file is not None
+        self._file: BinaryIO = file
+        self._facts_path = self._path.with_suffix(".json")
+        self.facts: dict[str, Any] = {}
+        self.size = self._synced = 0
+        with suppress(OSError, ValueError, TypeError, KeyError, RecursionError, OverflowError):
+            known = json.loads(self._facts_path.read_text())
+            # Beyond what is known to be on the disk there may be anything after a power failure.
+            size = min(int(known["size"]), self._path.stat().st_size)
+            self.facts, self.size, self._synced = known["facts"], size, size
+        self._file.truncate(self.size)
+        self._file.seek(self.size)
+
+    def restart(self, **facts: Any) -> None:
+        """Starts anew; nothing as ``facts`` means that these bytes cannot be gone on with."""
+        with self._lock:
+            self._file.seek(0)
+            self._file.truncate()
+            self._facts_path.unlink(missing_ok=True)
+            self.facts, self.size, self._synced = facts, 0, 0
+
+    def write(self, data: bytes) -> None:
+        """Appends bytes. An error of the disk carries the file's name."""
+        with self._lock:
+            if self._file.closed:
+                raise Cancelled
+            with self._named():
+                self._file.write(data)
+                self.size += len(data)
+                if self.facts and self.size - self._synced >= _SYNC:
+                    self._save()
+
+    def finish(self, target: Path) -> None:
+        """All bytes are here: moves them to ``target``, out of the cache."""
+        with self._lock, self._named():
+            self._file.flush()
+            self._path.replace(target)
+            self._facts_path.unlink(missing_ok=True)
+            self._file.close()
+
+    def close(self, *, keep: bool = True) -> None:
+        """Ends this download unless it is finished; keeps its bytes if they can be gone on with."""
+        with self._lock:
+            if self._file.closed:
+                return
+            try:
+                keep = keep and self._shared and bool(self.facts) and self.size > 0
+                if keep:
+                    self._save()
+            except OSError:
+                keep = False
+            if not keep:
+                self._facts_path.unlink(missing_ok=True)
+                self._path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self._file.close()
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """Errors of the disk get the file's name, by which they differ from those of the network."""
+        try:
+            yield
+        except OSError as error:
+            error.filename = str(self._path)
+            raise
+
+    def _save(self) -> None:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        temporary = self._facts_path.with_suffix(".new")
+        with open_file(temporary, "wb") as file:
+            file.write(json.dumps({"size": self.size, "facts": self.facts}).encode())
+        temporary.replace(self._facts_path)
+        self._synced = self.size
+
+
+def run_with_retries(
+    once: Callable[[], _Result],
+    *,
+    partial: PartialDownload,
+    abort: Callable[[], None],
+    config: FetchConfig,
+    reporter: Reporter,
+) -> _Result:
+    """Calls ``once`` until it succeeds, in a thread of its own, and with pauses between failures.
+
+    What was downloaded is kept for the next pull whatever ends this one, unless the disk failed.
+
+    Args:
+        once: raises :class:`AttemptFailed`.
+        abort: makes a running ``once`` end soon.
+
+    Raises:
+        Cancelled: within a moment, even while a connection hangs.
+        OdfError: of the last failure.
+    """
+    retries = RetryPolicy(config, reporter)
+    try:
+        while True:
+            before = partial.size
+            try:
+                return run_cancellable(once, abort, reporter)
+            except AttemptFailed as failure:
+                retries.wait(failure, partial.size - before)
+    except OSError:
+        partial.close(keep=False)  # the disk is full or broken, and these bytes only make it worse
+        raise
+    finally:
+        partial.close()
+
+
+def run_cancellable(work: Callable[[], _Result], abort: Callable[[], None], reporter: Reporter) -> _Result:
+    """Runs ``work`` in a thread, so that a cancel is heeded at once even while a connection hangs."""
+    outcome: list[_Result] = []
+    failure: list[BaseException] = []
+    done, ended = threading.Event(), threading.Event()
+
+    def body() -> None:
+        try:
+            outcome.append(work())
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            ended.set()
+            done.set()
+
+    with reporter.on_cancel(done.set):
+        threading.Thread(target=body, name="download", daemon=True).start()
+        done.wait()
+    if reporter.cancelled:
+        abort()
+        ended.wait(0.3)
+        raise Cancelled
+    if failure:
+        raise failure[0]
+    return outcome[0]
+
+
+def is_disk_error(error: BaseException) -> bool:
+    """Whether an error is one of a :class:`PartialDownload`, and not of the network."""
+    return isinstance(error, OSError) and error.filename is not None
+
+
+def _claim(path: Path) -> BinaryIO | None:
+    """Opens a file for this process alone; None when another one has it."""
+    while True:
+        file = os.fdopen(open_no_follow(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever had it may have moved it away between the two calls.
+            if os.fstat(file.fileno()).st_ino == path.stat().st_ino:
+                return file
+        except BlockingIOError:
+            file.close()
+            return None
+        except FileNotFoundError:
+            pass
+        file.close()
+
+
+def _drop_old(folder: Path) -> None:
+    """Old downloads go, and of many all but the newest."""
+    with suppress(OSError):  # another process tidies up too
+        parts = sorted(folder.glob("*.part"), key=lambda path: path.stat().st_mtime, reverse=True)
+        for number, path in enumerate(parts):
+            if number >= _KEPT or time.time() - path.stat().st_mtime > _KEPT_SECONDS:
+                file = _claim(path)
+                if file is not None:
+                    path.unlink(missing_ok=True)
+                    path.with_suffix(".json").unlink(missing_ok=True)
+                    file.close()

@@ -1,0 +1,209 @@
+"""S3 client: file systems for buckets, cancellable requests, error classification."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+from odf_engine.errors import NotFound, OdfError, SourceUnavailable
+from odf_engine.net.download import run_cancellable
+from odf_engine.progress import Reporter
+from odf_engine.settings import FetchConfig
+
+if TYPE_CHECKING:
+    from pyarrow.fs import S3FileSystem
+
+
+BUCKET: Final = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._-]{1,253}[a-zA-Z0-9]")
+"""What a bucket may be called."""
+ACCESS_DENIED_CODES: Final = frozenset(
+    {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN", "INVALID_TOKEN"}
+)
+"""Codes of errors that better credentials would mend."""
+_REASON: Final = re.compile(r"AWS Error ([A-Z_0-9]+)(?: \(HTTP status (\d+)\))?[^:]*: *(.*)", re.DOTALL)
+_ANYWHERE: Final = "us-east-1"
+
+
+class S3Credentials(NamedTuple):
+    """Credentials that were given for one bucket; ``session`` is the token of temporary ones."""
+
+    access: str
+    secret: str
+    session: str | None
+
+    def __repr__(self) -> str:
+        return "Keys(…)"
+
+
+class S3Error(NamedTuple):
+    """What an error of Arrow says of one of the service: its code in capitals, and the HTTP status."""
+
+    code: str
+    status: int | None
+    text: str
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether the same request would fail again."""
+        return self.status is not None and self.status < 500
+
+
+def endpoint_of(config: FetchConfig) -> str:
+    """The service that settings or environment name; empty: Amazon's."""
+    return (
+        config.s3_endpoint
+        or os.environ.get("AWS_ENDPOINT_URL_S3")
+        or os.environ.get("AWS_ENDPOINT_URL")
+        or ""
+    )
+
+
+def file_system(
+    bucket: str,
+    config: FetchConfig,
+    *,
+    endpoint: str,
+    anonymous: bool = False,
+    keys: S3Credentials | None = None,
+    attempts: int = 1,
+) -> S3FileSystem:
+    """A connection to the service that has a bucket.
+
+    Args:
+        bucket: its region is asked for where neither settings nor environment say it.
+        config: region and patience.
+        endpoint: URL or ``HOST:PORT`` of the service; empty: Amazon's.
+        anonymous: show no credentials.
+        keys: the credentials; by default those that every program of Amazon's finds.
+        attempts: how often a request that may succeed the next time is made, in all.
+
+    Raises:
+        OSError: Amazon's service has no such bucket, or nothing answers.
+    """
+    from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem, resolve_s3_region
+
+    region = config.s3_region or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    region = region or (_ANYWHERE if endpoint else resolve_s3_region(bucket))
+    parts = urlsplit(endpoint) if "://" in endpoint else None
+    return S3FileSystem(
+        access_key=keys.access if keys else None,
+        secret_key=keys.secret if keys else None,
+        session_token=keys.session if keys else None,
+        anonymous=anonymous and keys is None,
+        region=region,
+        endpoint_override=(parts.netloc if parts else endpoint) or None,
+        scheme=parts.scheme if parts else "https",
+        connect_timeout=config.connect_timeout_seconds,
+        request_timeout=config.read_timeout_seconds,
+        background_writes=False,  # else all of a large object would wait in memory
+        allow_delayed_open=True,  # what is small goes in one request
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=attempts),
+    )
+
+
+def parse_s3_error(error: OSError) -> S3Error:
+    """What was wrong; without a code when the service had nothing to do with it."""
+    found = _REASON.search(str(error))
+    if found is None:
+        return S3Error("", None, str(error))
+    code, status, text = found.groups()
+    if code == "NETWORK_CONNECTION":
+        text = f"the connection failed: {text.rpartition('Details: ')[2].strip()}"
+    return S3Error(code, int(status) if status else None, text)
+
+
+_LOGIN: Final = "log in with odf repo login URL, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+_HINTS: Final = {
+    "NETWORK_CONNECTION": "check the address and the network, then try again",
+    "SLOW_DOWN": "try again later, or with a smaller sync.parallel",
+    "NO_SUCH_BUCKET": "check the address; a bucket is made by whoever owns it",
+}
+_Result = TypeVar("_Result")
+
+
+class S3Bucket(NamedTuple):
+    """Which service, and what opens it; ``endpoint`` is empty for Amazon's."""
+
+    bucket: str
+    endpoint: str
+    keys: S3Credentials | None
+    config: FetchConfig
+
+
+class S3Client:
+    """What is asked of one bucket; may be used from several threads."""
+
+    def __init__(self, url: str, service: S3Bucket, reporter: Reporter) -> None:
+        self._url = url
+        self._service = service
+        self._reporter = reporter
+        self._lock = threading.Lock()
+        self._opened: S3FileSystem | None = None
+
+    def run(self, what: str, work: Callable[[S3FileSystem], _Result]) -> _Result:
+        """Calls ``work`` in a thread of its own, which is left to itself when somebody cancels.
+
+        Args:
+            what: what it is about, for errors.
+
+        Raises:
+            NotFound: it is not there, or its bucket is not.
+            SourceUnavailable: the service does not answer, or refuses; retries are over.
+        """
+        try:
+            return run_cancellable(lambda: work(self._connection()), lambda: None, self._reporter)
+        except FileNotFoundError:
+            raise NotFound(f"there is no {what}", where=self._url) from None
+        except OSError as error:
+            raise self._failure(what, parse_s3_error(error)) from None
+
+    def close(self) -> None:
+        """Lets go of the connections."""
+        self._opened = None
+
+    def _connection(self) -> S3FileSystem:
+        with self._lock:
+            if self._opened is None:
+                service = self._service
+                self._opened = file_system(
+                    service.bucket,
+                    service.config,
+                    endpoint=service.endpoint,
+                    anonymous=service.config.s3_anonymous,
+                    keys=service.keys,
+                    attempts=service.config.retries + 1,
+                )
+            return self._opened
+
+    def _failure(self, what: str, found: S3Error) -> OdfError:
+        hint = _HINTS.get(found.code, "try again later")
+        login = _LOGIN if self._service.keys is None else "check what is kept for it: odf repo login URL"
+        if found.code == "EXPIRED_TOKEN" or "ExpiredToken" in found.text:
+            text, hint = "the credentials have expired", login
+        elif found.code in ACCESS_DENIED_CODES or found.status in (401, 403):
+            text, hint = f"the service refuses access to {what}", login
+        elif found.code == "NO_SUCH_BUCKET" or found.text.startswith("Bucket "):
+            problem = f"there is no bucket {self._service.bucket}"
+            return NotFound(problem, where=self._url, hint=_HINTS["NO_SUCH_BUCKET"])
+        elif found.code == "SLOW_DOWN" or found.status == 503:
+            text, hint = "the service is asked too much at once", _HINTS["SLOW_DOWN"]
+        elif found.status == 301:
+            text = "the bucket is in another region"
+            hint = "say in which: odf config set fetch.s3Region REGION"
+        elif found.status == 400:  # without more words, where only the size was asked for
+            text, hint = f"the service answered 400 for {what}", f"the credentials may have expired: {login}"
+        elif found.status is not None or found.code == "INTERNAL_FAILURE":
+            words = self._without_keys(found.text).replace("No response body.", "")
+            text = f"the service failed with {what}" + (f": {words}" if words.strip() else "")
+        else:
+            text = self._without_keys(found.text)
+        return SourceUnavailable(text, where=self._url, hint=hint)
+
+    def _without_keys(self, text: str) -> str:
+        for secret in self._service.keys or ():
+            text = text.replace(secret, "…") if secret else text
+        return text

@@ -1,0 +1,154 @@
+"""URL normalization: one spelling for each address, origins, redaction of logins."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import SplitResult, quote, unquote, unquote_to_bytes, urlsplit, urlunsplit
+
+from odf_engine.errors import UsageError, has_surrogates
+from odf_engine.identity.names import is_valid_name
+
+
+def without_login(url: str) -> str:
+    """The URL without user and password, which are sent as a header and shown nowhere."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+
+
+SCHEMES: Final = (
+    "file",
+    "http",
+    "https",
+    "odf+http",
+    "odf+https",
+    "s3",
+    "s3+http",
+    "s3+https",
+    "ipfs",
+    "ipns",
+)
+_PORTS: Final = {"http": 80, "https": 443}
+_KEPT: Final = ":@!$&'()*+,;=~"
+"""What stays as it is in a part of a path, beside letters, digits and ``-._``; all else becomes ``%..``."""
+_UNSEEN: Final = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def normalize_url(text: str) -> str:
+    """An address in its one spelling: scheme and host in small letters, no usual port, a slash at its end.
+
+    A folder without ``file:`` before it, such as ``/mnt/stick/cities``, is an address too.
+
+    Raises:
+        UsageError: a scheme that is not known, no host, ``..`` in the path, a login in the address.
+    """
+    text = text.strip()
+    if has_surrogates(text):
+        raise UsageError(f"an address is UTF-8 text, and {text!r} is not")
+    if _UNSEEN.search(text):
+        raise UsageError("an address has no line breaks or control characters in it")
+    if text.startswith(("/", "./", "../", "~/")) or text in (".", "..", "~"):
+        return _folder(str(Path(text).expanduser()))
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError as error:
+        raise UsageError(f"that is no address: {str(error)[:100].lower()}") from None
+    scheme = parts.scheme.lower()
+    if scheme not in SCHEMES:
+        known = ", ".join(f"{each}:" for each in SCHEMES)
+        shown = f"{scheme}:" if scheme else f"'{redact_url(text)}'"
+        raise UsageError(f"{shown} is no address that is known", hint=f"it begins with one of {known}")
+    if "@" in parts.netloc:
+        hint = "leave them out, and say: odf repo login URL"
+        raise UsageError("user and password do not belong into an address", hint=hint)
+    if parts.query or parts.fragment:
+        hint = "a dataset is a folder, and its address a path"
+        raise UsageError("an address has no part behind ? or #", hint=hint)
+    if scheme == "file":  # in file://data/x, as people write it, `data` reads as a host
+        return _folder(unquote(parts.path if parts.netloc == "localhost" else parts.netloc + parts.path))
+    if not parts.hostname:
+        raise UsageError(f"the {scheme}: address has no host")
+    if {".", ".."} & {unquote(part) for part in parts.path.split("/")}:
+        raise UsageError("an address has no . or .. in its path")
+    steps = [quote(unquote_to_bytes(part), safe=_KEPT) for part in parts.path.rstrip("/").split("/")]
+    return urlunsplit((scheme, _place(scheme, parts, port), "/".join(steps) + "/", "", ""))
+
+
+def _place(scheme: str, parts: SplitResult, port: int | None) -> str:
+    """Host and port; what is no name of a host, such as a content identifier, keeps its letters."""
+    if not scheme.endswith(("http", "https")):
+        return parts.netloc
+    return _host(parts) + ("" if port in (None, _PORTS[scheme.rpartition("+")[2]]) else f":{port}")
+
+
+def _host(parts: SplitResult) -> str:
+    host = (parts.hostname or "").lower()
+    return f"[{host}]" if ":" in host else host
+
+
+def _folder(path: str) -> str:
+    # Not resolved: a link may be mended to lead elsewhere.
+    absolute = str(Path(path).absolute())
+    parts: list[str] = []
+    for part in absolute.split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part not in ("", "."):
+            parts.append(part)
+    return "file:///" + "".join(f"{quote(part)}/" for part in parts)
+
+
+def folder_of(url: str) -> Path | None:
+    """The folder that a ``file:`` address means; None: it is not one of these."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def redact_url(url: str) -> str:
+    """An address as it may be shown."""
+    try:
+        parts = urlsplit(url)
+        return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
+    except ValueError:
+        return f"{url.partition(':')[0]}:…"
+
+
+def origin_of(url: str) -> str:
+    """What a login belongs to: scheme, host and port, in one spelling; of S3 also the bucket.
+
+    The simple and the smart protocol of a server have the same one.
+    """
+    parts = urlsplit(url)
+    scheme = parts.scheme.lower().removeprefix("odf+")
+    default = _PORTS.get(scheme.rpartition("+")[2])
+    port = "" if parts.port in (None, default) else f":{parts.port}"
+    bucket = f"/{parts.path.lstrip('/').partition('/')[0]}" if scheme.startswith("s3+") else ""
+    return f"{scheme}://{_host(parts)}{port}{bucket}"
+
+
+def supports_login(url: str) -> bool:
+    """Whether there can be a login for an address: folders and content identifiers have none."""
+    return urlsplit(url).scheme.lower() not in ("file", "ipfs", "ipns")
+
+
+def is_s3(url: str) -> bool:
+    """Whether it is an address of S3, whose logins are an access key and its secret."""
+    return urlsplit(url).scheme.lower().partition("+")[0] == "s3"
+
+
+def dataset_name_from_url(url: str) -> str:
+    """A name for the dataset of an address: its last part that can be one, else its host.
+
+    Raises:
+        UsageError: nothing in it can be a name.
+    """
+    parts = urlsplit(url)
+    for part in reversed(parts.path.split("/")):
+        if is_valid_name(name := unquote(part)):
+            return name
+    host = parts.hostname or ""
+    if is_valid_name(host):
+        return host
+    raise UsageError(f"{url} says no name for the dataset", hint="give it one: --as NAME")

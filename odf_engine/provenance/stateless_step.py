@@ -1,0 +1,153 @@
+"""Row provenance of stateless transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.changelog import Op
+from odf_engine.data.schema_enforcement import match_columns
+from odf_engine.metadata.model import DatasetVocabulary, TransformRequest
+from odf_engine.progress import Reporter
+from odf_engine.provenance.model import OffsetRange, OffsetSet
+from odf_engine.spark.arrow_batches import arrow_batches
+from odf_engine.spark.plan_rewrite import INPUT_BITS, OPERATION, POSITION, TrackedResult, track_origins
+from odf_engine.spark.readers import slices_frame
+from odf_engine.spark.streaming.row_match import FOUND, THERE, TargetRows, match_rows
+from odf_engine.spark.user_query import run_query
+from odf_engine.transform.engines.spark_engine import define_system_time
+
+if TYPE_CHECKING:
+    from odf_engine.spark import DataFrame, SparkSession
+    from odf_engine.spark.runtime.session import SparkRuntime
+
+LOST: Final = (
+    "some of these rows were not found when the query was followed: rows that came late can be so, and those "
+    "of another version of the engine"
+)
+AMBIGUOUS_ROWS: Final = (
+    "several rows are the same in all columns, and it cannot be said which came from which"
+)
+SCATTERED: Final = "the rows are too many and too scattered to be named one by one"
+
+
+@dataclass
+class StepResult:
+    """What was found of the rows of a transaction.
+
+    Attributes:
+        feeds: rows of each input, in the order of the query's inputs.
+        how: what was done, in words.
+        reason: why the rows are more than those that made the result; None when they are exact.
+        lost: there are rows of which nothing was found: so ``feeds`` do not tell all.
+    """
+
+    feeds: list[OffsetSet]
+    how: list[str] = field(default_factory=list[str])
+    reason: str | None = None
+    lost: bool = False
+
+
+@dataclass(frozen=True)
+class SoughtRows:
+    """Rows of a slice whose origin is looked for.
+
+    Attributes:
+        path: of the slice.
+        runs: their offsets.
+        vocab: the column names of the slice.
+    """
+
+    path: Path
+    runs: Sequence[OffsetRange]
+    vocab: DatasetVocabulary
+
+    def wanted(self, session: SparkSession, *, signed: bool, close: bool = False, ranked: bool) -> TargetRows:
+        """The same for comparing."""
+        rows = slices_frame(session, [self.path], pq.read_schema(self.path), self.vocab)
+        return TargetRows(rows, self.runs, self.vocab, signed=signed, close=close, ranked=ranked)
+
+
+def session_at(spark: SparkRuntime, request: TransformRequest) -> SparkSession:
+    """A session of its own, in which ``system_time()`` is that of the transaction."""
+    session = spark.session()
+    define_system_time(session, request.system_time.to_datetime().isoformat())
+    return session
+
+
+def trace_rows(
+    session: SparkSession, request: TransformRequest, sought: SoughtRows, reporter: Reporter
+) -> StepResult:
+    """Where rows of a transaction come from.
+
+    Args:
+        session: as :func:`session_at` makes it.
+        request: the transaction.
+        sought: the rows.
+        reporter: hears of amounts, and is asked whether to stop.
+
+    Raises:
+        NeedsState: the query does not go row by row.
+        OdfError: it cannot be run any more.
+    """
+    inputs = request.query_inputs
+    views = {
+        each.query_alias: slices_frame(
+            session, list(map(Path, each.data_paths)), pq.read_schema(each.schema_file), each.vocab
+        )
+        for each in inputs
+    }
+    frame = run_query(session, views, request.transform.queries or [])
+    followed = track_origins(session, frame, {each.query_alias: each.vocab for each in inputs})
+    traced = StepResult([OffsetSet() for _ in inputs])
+    for batch in arrow_batches(_matches(session, followed, sought), reporter)[1]:
+        reporter.raise_if_cancelled()
+        note(batch, traced, ranked=not followed.ordered)
+        _take(batch.filter(batch.column(POSITION).is_valid()), traced)
+    traced.how.append(_words(followed, request))
+    return traced
+
+
+def _matches(session: SparkSession, followed: TrackedResult, sought: SoughtRows) -> DataFrame:
+    own = [name for name in followed.frame.columns if name not in (POSITION, OPERATION)]
+    says = match_columns(own, [sought.vocab.operation_type_column])[0] is not None
+    wanted = sought.wanted(session, signed=not says, ranked=not followed.ordered)
+    return match_rows(followed.frame, own, OPERATION, [POSITION], wanted)
+
+
+def note(batch: pa.RecordBatch, traced: StepResult, *, ranked: bool = True) -> None:
+    """Notes what keeps the answer from being exact; ``ranked`` as for :class:`TargetRows`."""
+    found, there = batch.column(FOUND), batch.column(THERE)
+    if found.null_count:
+        traced.lost, traced.reason = True, LOST
+    alike = pc.not_equal(found, there) if ranked else pc.greater(found, 1)
+    if traced.reason is None and pc.any(alike).as_py():
+        traced.reason = AMBIGUOUS_ROWS
+
+
+def _take(batch: pa.RecordBatch, traced: StepResult) -> None:
+    places, operations = batch.column(POSITION), batch.column("odf_op")
+    # What is corrected is so because of both rows of the correction.
+    partner = pc.case_when(
+        pc.make_struct(pc.equal(operations, int(Op.CORRECT_FROM)), pc.equal(operations, int(Op.CORRECT_TO))),
+        1,
+        -1,
+        0,
+    )
+    places = pa.concat_arrays([places, pc.add(places, pc.cast(partner, pa.int64()))])
+    inputs = pc.shift_right(places, INPUT_BITS)
+    offsets = pc.bit_wise_and(places, (1 << INPUT_BITS) - 1)
+    for at, folding in enumerate(traced.feeds):
+        folding.add(offsets.filter(pc.equal(inputs, at)))
+
+
+def _words(followed: TrackedResult, request: TransformRequest) -> str:
+    many = "of one of the inputs" if len(request.query_inputs) > 1 else "of the input"
+    order = ", and all are put in order" if followed.ordered else ""
+    return f"row by row: each row is made of one row {many}{order}"

@@ -1,0 +1,245 @@
+"""Counterfactual check of a trace: with its rows alone, and without them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+
+from odf_engine.data.parquet_reader import read_bounded, read_parquet_schema
+from odf_engine.data.slices import read_batches
+from odf_engine.errors import Cancelled, OdfError, Unsupported
+from odf_engine.metadata.model import TransformRequest
+from odf_engine.progress import Reporter
+from odf_engine.provenance.model import OffsetRange
+from odf_engine.provenance.step import TransactionTrace, producing_transactions
+from odf_engine.storage.scratch import job_scratch_folder, payload_scratch_folder
+from odf_engine.transform.engines.contract import Engine
+from odf_engine.transform.plan import Transaction
+from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
+
+_MOST: Final = 10
+_MAX_ROWS: Final = 10_000
+_DIGITS: Final = 12
+_Rows = Counter[tuple[Any, ...]]
+
+
+def check_trace(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    steps: Sequence[TransactionTrace],
+    engine: Engine,
+    reporter: Reporter,
+) -> list[str]:
+    """What came of running transactions again, in words: each text begins with ``yes:``, ``no:``, or ``not
+    checked:``.
+
+    Args:
+        workspace: where the inputs are.
+        entry: the dataset.
+        steps: what was found of its rows.
+        engine: runs the queries.
+        reporter: hears of amounts, and is asked whether to stop.
+
+    Raises:
+        Cancelled: in the middle.
+    """
+    said: list[str] = []
+    for each in steps[:_MOST]:
+        where = f"block {each.sequence_number}: " if len(steps) > 1 else ""
+        try:
+            found = CounterfactualCheck(workspace, entry, each, engine, reporter).run()
+        except Cancelled:
+            raise
+        except OdfError as error:
+            reporter.raise_if_cancelled()
+            found = [f"not checked: {error.format_line}"]
+        for line in found:
+            verdict, _, text = line.partition(": ")
+            said.append(f"{verdict}: {where}{text}")
+    if len(steps) > _MOST:
+        said.append(f"not checked: the rows of {len(steps) - _MOST} more transactions")
+    return said
+
+
+class CounterfactualCheck:
+    """Runs one transaction again on parts of its inputs.
+
+    Args:
+        workspace, entry, engine, reporter: as for :func:`check_trace`.
+        step: what was found of rows of one transaction.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        entry: DatasetEntry,
+        step: TransactionTrace,
+        engine: Engine,
+        reporter: Reporter,
+    ) -> None:
+        self._workspace = workspace
+        self._entry = entry
+        self._step = step
+        self._engine = engine
+        self._reporter = reporter
+        ((self._history, _),) = producing_transactions(entry, step.runs)
+
+    def run(self) -> list[str]:
+        """With the rows alone, and without them; see :func:`check_trace`.
+
+        Raises:
+            OdfError: the transaction cannot be run again.
+            Cancelled: in the middle.
+        """
+        if sum(last - first + 1 for first, last in self._step.runs) > _MAX_ROWS:
+            raise Unsupported(f"more than {_MAX_ROWS:,} rows are not checked at once")
+        slice_rows, asked = self._recorded()
+        alone = self.rows(only=True)
+        stays = all(alone[row] >= count for row, count in asked.items())
+        without = self.rows(only=False)
+        goes = all(without[row] < slice_rows[row] for row in asked)
+        return [
+            "yes: run again with these rows alone, the query makes the same"
+            if stays
+            else "no: run again with these rows alone, the query makes something else",
+            "yes: run again without them, it does not make it any more"
+            if goes
+            else "no: run again without them, the query makes the same",
+        ]
+
+    def rows(self, *, only: bool) -> _Rows:
+        """What the transaction makes of the rows of the answer alone, or of all others.
+
+        Raises:
+            OdfError: the transaction cannot be run again.
+        """
+        with job_scratch_folder(self._workspace.odf / "cache", "replay") as folder:
+            history, state = self._history, None
+            if history.kind == "rebuild":
+                raise Unsupported("a state that was made anew for another query is not made again in parts")
+            if (past := history.earlier_transactions(self._workspace)) is not None:
+                with payload_scratch_folder(folder) as inner:
+                    state = self._state(past, inner, folder / "state", only=only)
+            own = history.transaction(self._workspace)
+            if past is not None and state is None:
+                own = _fresh(own)
+            with payload_scratch_folder(folder) as inner:
+                staged = inner / "data"
+                request = self._request(own, inner, only=only)
+                if state is not None:
+                    request = replace(request, prev_checkpoint_path=str(state))
+                result = execute_transaction(self._engine, own, request, self._reporter)
+                return Counter() if result.written is None else self._counted(staged)
+
+    def _state(self, past: Transaction, inner: Path, kept: Path, *, only: bool) -> Path | None:
+        """The state that what came before leaves, when it had only such rows."""
+        past = _fresh(past)
+        result = execute_transaction(
+            self._engine, past, self._request(past, inner, only=only), self._reporter
+        )
+        if result.checkpoint is None:
+            return None
+        (inner / CHECKPOINT).replace(kept)
+        return kept
+
+    def _request(self, transaction: Transaction, folder: Path, *, only: bool) -> TransformRequest:
+        moment = self._history.block.block.system_time
+        request = make_request(transaction, folder, folder / "data", moment)
+        inputs = list(request.query_inputs)
+        for at, (each, (_, _, runs)) in enumerate(zip(transaction.inputs, self._step.feeds, strict=True)):
+            paths = list(inputs[at].data_paths)
+            for number, row in enumerate(each.slices):
+                part = (
+                    clip_ranges(runs, row.start, row.end)
+                    if only
+                    else complement_ranges(runs, row.start, row.end)
+                )
+                if part == [(row.start, row.end)]:
+                    continue
+                copy = folder / f"{at}-{number}.part.parquet"
+                copy_rows(Path(paths[number]), [(a - row.start, b - row.start) for a, b in part], copy)
+                paths[number] = str(copy)
+                self._reporter.raise_if_cancelled()
+            inputs[at] = replace(inputs[at], data_paths=paths)
+        return replace(request, query_inputs=inputs)
+
+    def _recorded(self) -> tuple[_Rows, _Rows]:
+        """All rows that the transaction made, and those that were asked for."""
+        data = self._history.event.new_data
+        assert data is not None  # it made rows
+        path = self._entry.dataset.slice_path(data.physical_hash)
+        start = data.offset_interval.start
+        asked = [(first - start, last - start) for first, last in self._step.runs]
+        return self._counted(path, asked), self._counted(path, asked, alone=True)
+
+    def _counted(
+        self, path: Path, asked: Sequence[OffsetRange] | None = None, *, alone: bool = False
+    ) -> _Rows:
+        """Rows by their values, but for what they get by their place; how many there are of each."""
+        vocab = self._entry.dataset.state().vocabulary
+        skipped = (vocab.offset_column, vocab.system_time_column)
+        found: _Rows = Counter()
+        number = 0
+        for batch in read_batches(path):
+            self._reporter.raise_if_cancelled()
+            names = [name for name in batch.schema.names if name not in skipped]
+            parts = _slices(batch, number, asked) if alone and asked is not None else [batch]
+            for part in parts:
+                columns = [part.column(name).to_pylist() for name in names]
+                found.update(tuple(map(_plain, row)) for row in zip(*columns, strict=True))
+            number += batch.num_rows
+        return found
+
+
+def _fresh(transaction: Transaction) -> Transaction:
+    """The same without a state to go on from."""
+    return dataclasses.replace(transaction, state=replace(transaction.state, last_checkpoint=None))
+
+
+def _plain(value: Any) -> Any:
+    """A value that can be compared: sums of fractions depend a little on the order of adding."""
+    if isinstance(value, float):
+        return f"{value:.{_DIGITS}g}"
+    return repr(value) if isinstance(value, list | dict) else value
+
+
+def _slices(batch: pa.RecordBatch, number: int, runs: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
+    """The rows of runs within a batch that begins at row ``number``."""
+    for first, last in runs:
+        start, stop = max(first - number, 0), min(last + 1 - number, batch.num_rows)
+        if start < stop:
+            yield batch.slice(start, stop - start)
+
+
+def copy_rows(path: Path, runs: Sequence[OffsetRange], copy: Path) -> None:
+    """Writes some rows of a slice, by their places in it, to another file; they keep their offsets."""
+    with pq.ParquetWriter(copy, read_parquet_schema(path)) as writer:
+        number = 0
+        for batch in read_bounded(path):
+            for part in _slices(batch, number, runs):
+                writer.write_batch(part)
+            number += batch.num_rows
+
+
+def clip_ranges(runs: Sequence[OffsetRange], start: int, end: int) -> list[OffsetRange]:
+    """The parts of runs that lie between two offsets."""
+    return [(max(first, start), min(last, end)) for first, last in runs if first <= end and last >= start]
+
+
+def complement_ranges(runs: Sequence[OffsetRange], start: int, end: int) -> list[OffsetRange]:
+    """What lies between two offsets and in none of the runs, which are in order."""
+    found: list[OffsetRange] = []
+    for first, last in clip_ranges(runs, start, end):
+        if first > start:
+            found.append((start, first - 1))
+        start = last + 1
+    return [*found, (start, end)] if start <= end else found

@@ -1,0 +1,395 @@
+"""Executes SQL over datasets as tables, each at a block and in a state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from odf_engine.errors import InvalidIdentity, InvalidQuery, NotFound, UsageError
+from odf_engine.metadata.model import DatasetVocabulary
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.query.query_proof import Column, ResultSummary, Table
+from odf_engine.sql.table_functions import TableFunctionCall, parse_sql_timestamp
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from odf_engine.chain.block_summary import SliceSummary
+    from odf_engine.data.digest import LogicalHasher
+    from odf_engine.spark import DataFrame, SparkSession
+    from odf_engine.views.as_at import PinnedVersion
+    from odf_engine.views.projection import Projection
+    from odf_engine.workspace.dataset_summary import DatasetEntry
+    from odf_engine.workspace.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class TableFiles:
+    """The files of a table of a query.
+
+    Attributes:
+        name: of the table in the query.
+        paths: Parquet files, oldest first.
+        schema: of the table, system columns included.
+        vocab: its column names.
+    """
+
+    name: str
+    paths: Sequence[Path]
+    schema: pa.Schema
+    vocab: DatasetVocabulary
+
+
+@dataclass(frozen=True)
+class TimeTravelDefaults:
+    """How datasets are seen that a query says nothing of by itself.
+
+    Attributes:
+        as_at: a system time or a block.
+        as_of: an event time.
+        blocks: the blocks of some of them, by their ids.
+        tables: what was read before, by the names of the tables in small letters: nothing else counts then.
+    """
+
+    as_at: str | None = None
+    as_of: Timestamp | None = None
+    blocks: Mapping[str, str] = field(default_factory=dict)
+    tables: Mapping[str, Table] | None = None
+
+
+def parse_time_travel(
+    workspace: Workspace, as_at: str | None, as_of: str | None, pins: Mapping[str, str]
+) -> TimeTravelDefaults:
+    """What a request says about time.
+
+    Raises:
+        UsageError: what should be a time is none.
+        NotFound: a dataset is not here.
+    """
+    event_time = None if as_of is None else parse_sql_timestamp(as_of)
+    if as_of is not None and event_time is None:
+        raise UsageError(f"'{as_of}' is not a time", hint="such as 2024-03-05T10:00:00Z")
+    blocks = {str(resolve(workspace, name).id): block for name, block in pins.items()}
+    return TimeTravelDefaults(as_at, event_time, blocks)
+
+
+class Tables:
+    """Finds the tables of one query.
+
+    Attributes:
+        read: what was read so far, in its order.
+        pins: the blocks of it, each once.
+    """
+
+    def __init__(self, workspace: Workspace, reporter: Reporter, seen: TimeTravelDefaults) -> None:
+        self._workspace = workspace
+        self._reporter = reporter
+        self._seen = seen
+        self.read: list[Table] = []
+        self.pins: list[PinnedVersion] = []
+
+    @property
+    def names(self) -> list[str]:
+        """What people call the datasets: names and ids."""
+        known = self._seen.tables or {}
+        return [
+            *(name for each in self._workspace.datasets() for name in (str(each.alias), str(each.id))),
+            *(table.table for table in known.values()),
+        ]
+
+    def files(self, name: str, call: TableFunctionCall | None = None) -> TableFiles:
+        """The files with the rows that a table has, and the columns that the dataset had at its block.
+
+        Args:
+            name: of the table.
+            call: the table function that it stands for; None when the query names a dataset.
+
+        Raises:
+            NotFound: there is no dataset of this name, or no such block.
+            InvalidQuery: it has no columns yet.
+            UsageError: the time is before its first block or has not come yet, or it has no key.
+            InvalidSchema: the key is none of its columns.
+        """
+        if self._seen.tables is None:
+            call = call or TableFunctionCall(name, name)
+            entry = resolve(self._workspace, call.dataset)
+            pin = self._pin(entry, call)
+        else:
+            entry, pin, call = self._as_before(name, self._seen.tables)
+        files = self._files(entry, pin, call, name)
+        if pin not in self.pins:
+            self.pins.append(pin)
+        return files
+
+    def check_all_used(self) -> None:
+        """Every pin has to be of a dataset that the query reads.
+
+        Raises:
+            UsageError: one is not.
+        """
+        unused = self._seen.blocks.keys() - {each.id for each in self.read}
+        if unused:
+            name = self._workspace.resolve(min(unused)).alias
+            raise UsageError(
+                f"the query does not read {name} but where it says itself how, and a block was given for it",
+                hint="leave it out",
+            )
+
+    def _pin(self, entry: DatasetEntry, call: TableFunctionCall) -> PinnedVersion:
+        as_at = call.as_at or self._seen.blocks.get(str(entry.id)) or self._seen.as_at
+        return resolve_pin(entry, as_at)
+
+    def _as_before(
+        self, name: str, tables: Mapping[str, Table]
+    ) -> tuple[DatasetEntry, PinnedVersion, TableFunctionCall]:
+        table = tables.get(name.casefold())
+        if table is None:
+            raise NotFound(f"there is no dataset '{name}'")
+        entry = self._workspace.resolve(table.id)
+        call = TableFunctionCall(
+            table.table, table.name, state=table.state, as_of=table.as_of, key=tuple(table.key)
+        )
+        return entry, resolve_pin(entry, table.block), call
+
+    def _files(
+        self, entry: DatasetEntry, pin: PinnedVersion, call: TableFunctionCall, name: str
+    ) -> TableFiles:
+
+        of_all = self._seen.as_of if call.state is None else None
+        state = call.state or ("changelog" if of_all is None else "as of")
+        as_of = parse_sql_timestamp(call.as_of) if call.as_of is not None else of_all
+        schema, vocabulary = columns_at(entry, pin), entry.dataset.state().vocabulary
+        slices = [] if pin.last_offset is None else entry.dataset.slices(0, pin.last_offset)
+        rows = sum(each.end - each.start + 1 for each in slices)
+        block = f"{entry.alias} at block {pin.sequence_number}"
+        key: list[str] = []
+        if state == "changelog":
+            self._reporter.log(f"reads {block}: {rows} rows in {_slices(slices)}")
+            paths = [entry.dataset.slice_path(each) for each in slices]
+        else:
+            found = self._projection(entry, pin, call.key, as_of)
+            said = state if as_of is None else f"as of {as_of}"
+            self._reporter.log(f"reads {block}, {said}: {found.rows} rows of {rows}")
+            paths, key = [found.file], list(found.key)
+        self.read.append(
+            Table(
+                table=name,
+                name=str(entry.alias),
+                id=str(entry.id),
+                block=pin.block,
+                sequence_number=pin.sequence_number,
+                system_time=pin.system_time,
+                state=state,
+                as_of=None if as_of is None else str(as_of),
+                key=key,
+            )
+        )
+        return TableFiles(name, paths, schema, vocabulary)
+
+    def _projection(
+        self, entry: DatasetEntry, pin: PinnedVersion, key: Sequence[str], as_of: Timestamp | None
+    ) -> Projection:
+        from odf_engine.views.projection import build_projection, dataset_key
+
+        if as_of is None and not key and not dataset_key(entry.dataset):
+            problem = f"it is not known which columns tell the rows of {entry.alias} apart"
+            raise UsageError(problem, hint=f"name them: current({entry.alias}, key, …)")
+        until = -1 if pin.last_offset is None else pin.last_offset
+        return build_projection(
+            self._workspace.odf, entry.dataset, key, self._reporter, until=until, as_of=as_of
+        )
+
+
+def resolve_pin(entry: DatasetEntry, as_at: str | None) -> PinnedVersion:
+    """Where a dataset stood at a system time or a block, which may also be its number.
+
+    Raises:
+        UsageError: the time is before the first block, or has not come yet.
+        NotFound: there is no such block.
+    """
+    from odf_engine.views.as_at import resolve_as_at
+
+    if as_at is None:
+        return resolve_as_at(entry)
+    time = parse_sql_timestamp(as_at)
+    if time is None:
+        try:
+            return resolve_as_at(entry, as_at)
+        except NotFound as error:
+            hint = error.hint or f"a time or a block is meant; odf log {entry.alias} shows both"
+            raise NotFound(error.message, hint=hint) from None
+    if time > Timestamp.now():
+        raise UsageError(
+            f"{time} has not come yet: nobody can say what will be known then",
+            hint="without a time it is what is known now",
+        )
+    return resolve_as_at(entry, str(time))
+
+
+def resolve(workspace: Workspace, name: str) -> DatasetEntry:
+    """The dataset that a query names.
+
+    Raises:
+        NotFound: there is none; the hint has one with a similar name.
+    """
+    from difflib import get_close_matches
+
+    try:
+        return workspace.resolve(name)
+    except (NotFound, InvalidIdentity):
+        names = {str(each.alias).lower(): str(each.alias) for each in workspace.datasets()}
+    holding = [each for each in names if name.lower() in each]
+    close = [*get_close_matches(name.lower(), names, 1), *holding][:1]
+    hint = f"did you mean {names[close[0]]}?" if close else "a query reads datasets; see: odf list"
+    raise NotFound(f"there is no dataset '{name}'", hint=hint)
+
+
+def columns_at(entry: DatasetEntry, pin: PinnedVersion) -> pa.Schema:
+    """The columns that a dataset had at a block: what came later is no part of what was known.
+
+    Raises:
+        InvalidQuery: it had none yet.
+    """
+    from odf_engine.data.arrow_schema import decode_schema
+
+    state = entry.dataset.state()
+    schema = state.schema
+    if str(state.head) != pin.block:
+        rows = entry.dataset.list_blocks(1, before=pin.sequence_number + 1, kinds=("SetDataSchema",))
+        event = entry.dataset.block(rows[0].hash).block.event if rows else None
+        schema = getattr(event, "schema", None)
+    if schema is not None:
+        return decode_schema(schema)
+    if pin.head:
+        problem = f"{entry.alias} has no rows yet, so its columns are not known"
+        raise InvalidQuery(problem, hint=f"bring some in first: odf pull {entry.alias}")
+    problem = f"{entry.alias} had no rows at block {pin.sequence_number}, so its columns are not known"
+    raise InvalidQuery(problem, hint=f"ask for a later block: odf log {entry.alias}")
+
+
+def _slices(slices: list[SliceSummary]) -> str:
+    return "1 slice" if len(slices) == 1 else f"{len(slices)} slices"
+
+
+_PARTITION_BYTES: Final = 32 << 20
+_MAX_PARTITIONS: Final = 200
+
+
+class QueryAnswer:
+    """What comes back.
+
+    Attributes:
+        schema: of the rows.
+        batches: the rows, to be taken once.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        batches: Iterator[pa.RecordBatch],
+        hasher: LogicalHasher | None,
+        ordered: bool,
+    ) -> None:
+        self.schema = schema
+        self._hasher = hasher
+        self._ordered = ordered
+        self._rows = 0
+        self.batches = self._counted(batches)
+
+    @property
+    def columns(self) -> list[Column]:
+        """Names and types of the columns."""
+        from odf_engine.data.ddl import type_ddl
+
+        return [Column(field.name, type_ddl(field.type)) for field in self.schema]
+
+    def outcome(self, reporter: Reporter) -> ResultSummary:
+        """What is to be proven; takes the rows that are left."""
+        assert self._hasher is not None
+        for _ in self.batches:
+            reporter.raise_if_cancelled()
+        return ResultSummary(
+            columns=self.columns,
+            rows=self._rows,
+            hash=str(self._hasher.finish()),
+            order="query" if self._ordered else "all columns",
+        )
+
+    def _counted(self, batches: Iterator[pa.RecordBatch]) -> Generator[pa.RecordBatch]:
+        for batch in batches:
+            if self._hasher is not None:
+                self._hasher.update(batch)
+            self._rows += batch.num_rows
+            yield batch
+
+
+@contextmanager
+def execute_query(
+    sql: str,
+    names: Collection[str],
+    find: Callable[[str, TableFunctionCall | None], TableFiles],
+    session: SparkSession,
+    reporter: Reporter,
+    *,
+    proven: bool = False,
+) -> Iterator[QueryAnswer]:
+    """Runs a query. Errors within the block, also while rows are read, have their place in the query.
+
+    Args:
+        sql: the query.
+        names: the names of all tables that it can read.
+        find: returns the files of a table by its name, and by the table function it stands for, if any.
+        session: of its own.
+        reporter: receives progress, and can cancel.
+        proven: whether the rows come in one order only, and are hashed.
+
+    Raises:
+        InvalidQuery: it cannot be asked, or cannot be proven.
+        OdfError: a value that an expression cannot take, a slice that is missing, Spark that fails.
+        Cancelled: in the middle; Spark's jobs are stopped.
+    """
+    from odf_engine.data.digest import LogicalHasher
+    from odf_engine.spark.arrow_batches import arrow_batches
+    from odf_engine.spark.readers import slices_frame
+    from odf_engine.spark.row_order import with_total_order
+    from odf_engine.spark.user_query import AdHocQuery  # after Spark has started, see warm_up
+
+    question = AdHocQuery(sql, names)
+    size = 0
+
+    def frame_of(name: str) -> DataFrame:
+        nonlocal size
+        files = find(name, question.calls.get(name))
+        frame = slices_frame(session, files.paths, files.schema, files.vocab)
+        size += sum(path.stat().st_size for path in files.paths)
+        return frame
+
+    with question.locate_errors():
+        frame = question.run(session, frame_of)
+        # Each partition that Spark sorts or groups has to fit in memory.
+        partitions = min(max(2, size // _PARTITION_BYTES + 1), _MAX_PARTITIONS)
+        session.conf.set("spark.sql.shuffle.partitions", str(partitions))
+        reporter.phase("query")
+        frame, ordered = with_total_order(session, frame) if proven else (frame, False)
+        schema, batches = arrow_batches(frame, reporter)
+        with LogicalHasher(schema) if proven else nullcontext() as hasher:
+            answer = QueryAnswer(schema, batches, hasher, ordered)
+            try:
+                yield answer
+            finally:
+                answer.batches.close()  # what Spark reads ahead is not wanted any more
+
+
+@contextmanager
+def release_arrow_memory() -> Iterator[None]:
+    """The worker lives on, and Arrow keeps what it had."""
+    import pyarrow as pa
+
+    try:
+        yield
+    finally:
+        pa.default_memory_pool().release_unused()

@@ -1,0 +1,690 @@
+"""Workspace settings (``.odf/config.yaml``): declarations, defaults, loading, saving."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, NamedTuple, get_args, get_origin
+
+import msgspec
+from msgspec import Meta
+
+from odf_engine.errors import InvalidManifest, UsageError
+from odf_engine.storage.atomic_files import read_small, replace_text_file, write_error
+
+IN_WORKSPACE: Final = "in-workspace"
+"""In the ``extra`` of a setting: which values the file of a workspace may give it, a regular expression.
+
+A workspace may have come from others, for instance in an archive. A setting that starts programs, loads
+code, sends data elsewhere to be computed or weakens the sandbox is therefore read from the user's own
+configuration. Values that can do none of this are harmless.
+"""
+_NEVER: Final = {IN_WORKSPACE: ""}
+
+
+class SettingsGroup(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
+    """A group of settings."""
+
+
+class SparkConfig(SettingsGroup, frozen=True):
+    """How Spark runs."""
+
+    master: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="where Spark runs: local[N], local[*], spark://HOST:7077, yarn, k8s://…",
+            extra={IN_WORKSPACE: r"local(\[[0-9*, ]+\])?"},
+        ),
+    ] = "local[*]"
+    driver_memory: Annotated[
+        str, Meta(pattern=r"^[1-9][0-9]*[kKmMgGtT]$", description="memory of the Java process, such as 2g")
+    ] = "1500m"
+    conf: Annotated[
+        dict[str, str],
+        Meta(description="any other setting of Spark, as its documentation names them", extra=_NEVER),
+    ] = {}
+
+
+class WorkerConfig(SettingsGroup, frozen=True):
+    """The background process that runs jobs."""
+
+    idle_minutes: Annotated[
+        float, Meta(gt=0, description="the worker ends by itself after this long without a job")
+    ] = 30
+    max_jobs: Annotated[
+        int,
+        Meta(
+            ge=1, le=64, description="how many jobs run at the same time, and how many more exchange datasets"
+        ),
+    ] = 2
+
+
+class FetchConfig(SettingsGroup, frozen=True):
+    """How sources are fetched from the network."""
+
+    connect_timeout_seconds: Annotated[float, Meta(gt=0, description="patience for a connection")] = 30
+    read_timeout_seconds: Annotated[float, Meta(gt=0, description="patience for the next bytes")] = 60
+    retries: Annotated[
+        int, Meta(ge=0, le=20, description="further attempts after a broken connection or a 5xx answer")
+    ] = 3
+    max_redirects: Annotated[int, Meta(ge=0, le=50, description="redirects to follow")] = 10
+    longest_pause_seconds: Annotated[
+        float, Meta(gt=0, description="give up when a server asks to wait longer than this")
+    ] = 60
+    s3_endpoint: Annotated[
+        str, Meta(description="URL of the S3 service, where it is another one than Amazon's")
+    ] = ""
+    s3_region: Annotated[
+        str, Meta(description="region of the S3 service; by default the environment or the bucket says it")
+    ] = ""
+    s3_anonymous: Annotated[bool, Meta(description="ask S3 without credentials, as for public buckets")] = (
+        False
+    )
+    container_runtime: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            description="what runs containers: auto, podman, docker, or a program's path",
+            extra={IN_WORKSPACE: "auto|podman|docker"},
+        ),
+    ] = "auto"
+    container_memory: Annotated[
+        str,
+        Meta(
+            pattern=r"^([1-9][0-9]*[kKmMgG])?$",
+            description="memory that a container may use, such as 2g; empty: all",
+        ),
+    ] = "2g"
+
+
+class SyncConfig(SettingsGroup, frozen=True):
+    """How datasets are exchanged with other places; patience is that of fetch."""
+
+    parallel: Annotated[int, Meta(ge=1, le=64, description="how many files travel at the same time")] = 4
+    most_message_bytes: Annotated[
+        int,
+        Meta(
+            ge=1 << 16,
+            description="a message of a smart transfer, in bytes; most servers take 64 MiB",
+        ),
+    ] = 64 << 20
+    ipfs_gateway: Annotated[
+        str, Meta(pattern=r"^https?://[^/?#]+(/.*)?$", description="through which ipfs: and ipns: are read")
+    ] = "http://localhost:8080"
+
+
+class ServeConfig(SettingsGroup, frozen=True):
+    """Bounds on what others may ask of `odf serve`."""
+
+    connections: Annotated[int, Meta(ge=1, le=65_536, description="open connections in all")] = 1024
+    connections_each: Annotated[int, Meta(ge=1, description="open connections of one address")] = 512
+    sessions: Annotated[int, Meta(ge=1, description="smart pulls at the same time")] = 128
+    sessions_each: Annotated[int, Meta(ge=1, description="smart pulls of one address")] = 80
+    pushes: Annotated[int, Meta(ge=1, le=64, description="pushes at the same time")] = 4
+    idle_seconds: Annotated[
+        float, Meta(gt=0, description="a client that neither sends nor takes anything for so long is let go")
+    ] = 60
+    session_minutes: Annotated[float, Meta(gt=0, description="a transfer ends after this long")] = 720
+    most_message_bytes: Annotated[
+        int, Meta(ge=1 << 16, description="a message of a smart transfer, in bytes")
+    ] = 64 << 20
+    most_push_blocks: Annotated[int, Meta(ge=1, description="blocks of one push")] = 1_000_000
+    most_push_objects: Annotated[int, Meta(ge=0, description="slices and checkpoints of one push")] = 100_000
+    most_push_bytes: Annotated[
+        int, Meta(ge=0, description="what one push may bring, in bytes, blocks and objects together")
+    ] = 1 << 40
+    behind_proxy: Annotated[
+        bool, Meta(description="believe X-Forwarded-Proto and -Host: a proxy in front of it sets them")
+    ] = False
+
+
+class PrepareConfig(SettingsGroup, frozen=True):
+    """Bounds on what is unpacked or piped, against archives that would fill the disk."""
+
+    most_bytes: Annotated[int, Meta(ge=1, description="what a prepare step may write, in bytes")] = 256 << 30
+    most_ratio: Annotated[
+        int, Meta(ge=1, description="how many times its packed size a file may unpack to, from 256 MiB on")
+    ] = 250
+
+
+class TransformConfig(SettingsGroup, frozen=True):
+    """How derivative datasets are made."""
+
+    most_rows: Annotated[
+        int, Meta(ge=1, description="so many new rows of an input go into one transaction, and one commit")
+    ] = 50_000_000
+
+
+class SandboxConfig(SettingsGroup, frozen=True):
+    """Where queries of datasets run that are somebody else's and not trusted."""
+
+    program: Annotated[
+        Literal["auto", "bwrap", "unshare"],
+        Meta(description="what shuts the engine in: bwrap, unshare, or auto for whichever works here"),
+    ] = "auto"
+    allow_without: Annotated[
+        bool,
+        Meta(
+            description="run such queries like one's own where no sandbox can be had",
+            extra={IN_WORKSPACE: "false"},
+        ),
+    ] = False
+    memory: Annotated[
+        str,
+        Meta(pattern=r"^[1-9][0-9]*[mMgG]$", description="memory of the engine in the sandbox, such as 2g"),
+    ] = "1g"
+    disk: Annotated[
+        str,
+        Meta(
+            pattern=r"^[1-9][0-9]*[mMgG]$",
+            description="disk space that the engine in the sandbox may use, such as 50g",
+        ),
+    ] = "20g"
+    tmp: Annotated[
+        str,
+        Meta(
+            pattern=r"^[1-9][0-9]*[mMgG]$",
+            description="size of /tmp in the sandbox, which is in memory, such as 64m",
+        ),
+    ] = "64m"
+    processes: Annotated[
+        int, Meta(ge=256, description="processes and threads in the sandbox at the same time")
+    ] = 4096
+    minutes: Annotated[float, Meta(gt=0, description="a transaction in the sandbox ends after this long")] = (
+        60
+    )
+
+
+class UiConfig(SettingsGroup, frozen=True):
+    """The workstation's looks."""
+
+    theme: Annotated[str, Meta(min_length=1, description="name of the colour theme, or auto")] = "auto"
+    ascii: Annotated[
+        Literal["auto", "always", "never"],
+        Meta(description="draw with ASCII alone; auto: where the locale is not UTF-8"),
+    ] = "auto"
+    keys: Annotated[
+        dict[str, str | list[str]],
+        Meta(description="keys of actions, such as pull: ctrl+l, zoom: [z, Z], add: none"),
+    ] = {}
+    notify_after_seconds: Annotated[
+        float, Meta(ge=0, description="a job that took so long is announced when it ends; 0: none is")
+    ] = 10
+    notify_by: Annotated[
+        Literal["both", "bell", "osc9", "none"],
+        Meta(description="how: the terminal's bell, its notifications (OSC 9), both, or none"),
+    ] = "both"
+
+
+Variable = Annotated[str, Meta(pattern="^[A-Za-z_][A-Za-z0-9_]*$")]
+ENGINE_ADDRESS: Final = r"^grpc://[^/?#]+:\d+(\?.+)?$"
+EngineAddress = Annotated[str, Meta(pattern=ENGINE_ADDRESS)]
+
+
+class Config(SettingsGroup, frozen=True):
+    """All settings."""
+
+    block_version: Annotated[
+        int,
+        Meta(ge=2, le=3, description="version of new metadata blocks; 2 for older peers"),
+    ] = 3
+    spark: SparkConfig = SparkConfig()
+    worker: WorkerConfig = WorkerConfig()
+    fetch: FetchConfig = FetchConfig()
+    sync: SyncConfig = SyncConfig()
+    serve: ServeConfig = ServeConfig()
+    prepare: PrepareConfig = PrepareConfig()
+    transform: TransformConfig = TransformConfig()
+    sandbox: SandboxConfig = SandboxConfig()
+    allowed_env: Annotated[
+        dict[str, list[Variable]],
+        Meta(description="environment variables that the source of a dataset, by name or id, may read"),
+    ] = {}
+    engines: Annotated[
+        dict[str, EngineAddress],
+        Meta(
+            description="engines elsewhere, by the name that queries give, such as flink: grpc://HOST:2884",
+            extra=_NEVER,
+        ),
+    ] = {}
+    safe_directories: Annotated[
+        list[str],
+        Meta(
+            description="workspaces of other users to open, and folders that links in .odf may lead to",
+            extra=_NEVER,
+        ),
+    ] = []
+    ui: UiConfig = UiConfig()
+
+    def allowed_for(self, *names: str) -> list[str]:
+        """The environment variables that a dataset of these names (its alias, its id) may read."""
+        keys = {name.casefold() for name in names}
+        found = [
+            each for key, listed in self.allowed_env.items() if key.casefold() in keys for each in listed
+        ]
+        return list(dict.fromkeys(found))
+
+
+CONFIG_FILE: Final = "config.yaml"
+
+
+_HEAD: Final = (
+    "# Settings of this workspace; a line behind '#' shows the default.\n"
+    "# `odf config set KEY VALUE` writes this file anew: remarks of your own are lost then.\n"
+)
+_USER_HEAD: Final = (
+    "# Settings of all workspaces of this user; a line behind '#' shows the default.\n"
+    "# `odf config set --user KEY VALUE` overwrites this file: comments of your own are lost.\n"
+)
+_USER_WORKSPACE_HEAD: Final = (
+    "# Settings of one workspace that are only read from here; a line behind '#' shows the default.\n"
+    "# `odf config set KEY VALUE` overwrites this file: comments of your own are lost.\n"
+    "# Workspace: {}\n"
+)
+
+
+class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One setting as people list it; ``key`` is dotted, such as ``spark.driverMemory``."""
+
+    key: str
+    value: Any
+    default: Any
+    description: str
+
+
+def user_folder() -> Path:
+    """The folder of the user's own configuration; it need not exist."""
+    import platformdirs  # not at the top: most starts do not need it
+
+    return platformdirs.user_config_path("odf")
+
+
+def user_file() -> Path:
+    """The file of settings for all workspaces of the user."""
+    return user_folder() / CONFIG_FILE
+
+
+def user_file_of(odf: Path) -> Path:
+    """The user's file of settings for one workspace.
+
+    Args:
+        odf: the workspace's ``.odf`` folder.
+    """
+    folder = odf.parent.resolve()
+    name = re.sub(r"[^\w.-]+", "-", folder.name)[:40].strip("-.") or "workspace"
+    mark = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return user_folder() / "workspaces" / f"{name}-{mark}.yaml"
+
+
+def load(path: Path) -> Config:
+    """Reads the settings of one file; a missing file means all defaults.
+
+    Raises:
+        InvalidManifest: not readable, not YAML, an unknown key (the hint says which one may be meant) or a
+            wrong value.
+    """
+    return msgspec.convert(read(path), Config)
+
+
+def load_workspace(odf: Path) -> Config:
+    """The settings that hold in a workspace, of all files.
+
+    Args:
+        odf: the workspace's ``.odf`` folder.
+
+    Raises:
+        InvalidManifest: as :func:`load`, or the workspace's own file has a setting that is only read from
+            the user's configuration.
+    """
+    path = odf / CONFIG_FILE
+    own = read(path)
+    _check_harmless(own, path)
+    files = (read(user_file()), own, read(user_file_of(odf)))
+    return msgspec.convert(_merged(files), Config)
+
+
+def is_user_setting(key: str) -> bool:
+    """Whether a setting is kept in the user's configuration, and not in the file of the workspace.
+
+    Raises:
+        UsageError: there is no such key; the hint says which one may be meant.
+    """
+    return _field_of(_resolve(key)).in_workspace is not None
+
+
+def save(config: Config, path: Path) -> None:
+    """Writes the settings of a workspace, defaults as comments, replacing the file in one step."""
+    replace_text_file(path, render(config))
+
+
+def changed(path: Path, key: str, text: str | None) -> dict[str, Any]:
+    """The settings of a file after one of them was set, to be written by :func:`write`.
+
+    Args:
+        path: of the file, which need not exist.
+        key: the setting.
+        text: its value; None removes it from the file.
+
+    Raises:
+        UsageError: there is no such key, or the value does not fit.
+        InvalidManifest: the file cannot be read.
+    """
+    plain = read(path)
+    config = set_value(msgspec.convert(plain, Config), key, text)
+    *groups, name = _resolve(key)
+    members = plain
+    for group in groups:
+        members = members.setdefault(group, {})
+    if text is None:
+        members.pop(name, None)
+    else:
+        members[name] = _at(msgspec.to_builtins(config), (*groups, name))
+    return plain
+
+
+def write(plain: Mapping[str, Any], path: Path, odf: Path | None = None) -> None:
+    """Writes a file of settings in one step; its folder is made if it is missing.
+
+    Args:
+        plain: the settings, of :func:`changed`.
+        path: of the file.
+        odf: the ``.odf`` folder of the workspace that the settings are for; None: they are for all.
+
+    Raises:
+        OdfError: the file cannot be written.
+    """
+    if odf is None:
+        head = _USER_HEAD
+    else:
+        head = _HEAD if path.parent == odf else _USER_WORKSPACE_HEAD.format(odf.parent.resolve())
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise write_error(path, error) from error
+    replace_text_file(path, _render(plain, head))
+
+
+def render(config: Config) -> str:
+    """The text of the file of a workspace."""
+    plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
+    changed: dict[str, Any] = {}
+    for path, _ in _leaves():
+        if (value := _at(plain, path)) != _at(defaults, path):
+            *groups, name = path
+            members = changed
+            for group in groups:
+                members = members.setdefault(group, {})
+            members[name] = value
+    return _render(changed, _HEAD)
+
+
+def _render(plain: Mapping[str, Any], head: str) -> str:
+    """The text of a file that gives these settings, and has the others as comments."""
+    lines: list[str] = []
+    defaults = msgspec.to_builtins(Config())
+    for field in _fields(Config):
+        if _is_group(field.type):
+            lines += [f"\n# {field.type.__doc__}", f"{field.name}:"]
+            members = plain.get(field.name) or {}
+            lines += [_line(each, members, defaults[field.name], "  ") for each in _fields(field.type)]
+        else:
+            lines.append(_line(field, plain, defaults))
+    return head + "\n".join(lines) + "\n"
+
+
+def list_settings(config: Config) -> list[Setting]:
+    """Every setting with its value, its default and what it does; members of mappings too."""
+    found: list[Setting] = []
+    plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
+    for path, field in _leaves():
+        value = _at(plain, path)
+        found.append(Setting(".".join(path), value, _at(defaults, path), field.description))
+        if isinstance(value, dict):
+            found += [
+                Setting(".".join((*path, name)), text, None, "") for name, text in sorted(value.items())
+            ]
+    return found
+
+
+def get_value(config: Config, key: str) -> Any:
+    """The setting with this dotted key.
+
+    Raises:
+        UsageError: there is no such key; the hint says which one may be meant.
+    """
+    path = _resolve(key)
+    try:
+        return _at(msgspec.to_builtins(config), path)
+    except KeyError:
+        raise UsageError(f"'{key}' is not set") from None
+
+
+def set_value(config: Config, key: str, text: str | None) -> Config:
+    """A copy with this setting read from ``text``; None puts the default back.
+
+    Members of a mapping have keys of their own, such as ``spark.conf.NAME``; a list is written with
+    commas, or as JSON.
+
+    Raises:
+        UsageError: there is no such key, or the value does not fit.
+    """
+    path = _resolve(key)
+    plain = msgspec.to_builtins(config)
+    group = _at(plain, path[:-1])
+    old = group.get(path[-1])
+    if text is None:
+        group.pop(path[-1], None)
+    elif isinstance(old, dict):
+        raise UsageError(f"'{key}' is a mapping", hint=f"set one of its members: {key}.NAME")
+    else:
+        group[path[-1]] = _items(text) if path[0] in _LISTS else text
+    try:
+        return msgspec.convert(plain, Config, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"'{text}' does not fit {key}: {_tidy(error)}") from None
+
+
+def _items(text: str) -> Any:
+    """A list as people write it: ``A,B`` or ``["A", "B"]``."""
+    if text.lstrip().startswith("["):
+        try:
+            return msgspec.json.decode(text)
+        except msgspec.DecodeError as error:
+            raise UsageError(f"'{text}' is not a list in JSON: {error}") from None
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+_LISTS: Final = ("allowedEnv", "safeDirectories")
+
+
+class _Field(NamedTuple):
+    name: str
+    type: Any
+    description: str
+    in_workspace: str | None  # see IN_WORKSPACE; None: all values
+
+
+def _fields(group: type[SettingsGroup]) -> Iterator[_Field]:
+    for field in msgspec.structs.fields(group):
+        kind, description, in_workspace = field.type, "", None
+        if get_origin(kind) is Annotated:
+            kind, meta = get_args(kind)[:2]
+            description = meta.description
+            in_workspace = (meta.extra or {}).get(IN_WORKSPACE)
+        yield _Field(field.encode_name, kind, description, in_workspace)
+
+
+def _is_group(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, SettingsGroup)
+
+
+def _leaves() -> Iterator[tuple[tuple[str, ...], _Field]]:
+    for field in _fields(Config):
+        if _is_group(field.type):
+            yield from (((field.name, member.name), member) for member in _fields(field.type))
+        else:
+            yield (field.name,), field
+
+
+def _field_of(keys: tuple[str, ...]) -> _Field:
+    """The setting of a resolved key, which may be one of its members."""
+    return next(field for path, field in _leaves() if keys[: len(path)] == path)
+
+
+def _at(plain: Any, path: tuple[str, ...]) -> Any:
+    for part in path:
+        plain = plain[part]
+    return plain
+
+
+def _resolve(key: str) -> tuple[str, ...]:
+    known = {".".join(path): (path, field) for path, field in _leaves()}
+    if key in known:
+        return known[key][0]
+    for dotted, (path, field) in known.items():
+        if get_origin(field.type) is dict and key.startswith(dotted + "."):
+            return (*path, key[len(dotted) + 1 :])
+    from difflib import get_close_matches
+
+    close = get_close_matches(key, known, n=1, cutoff=0.5)
+    hint = f"did you mean '{close[0]}'?" if close else "settings: " + ", ".join(known)
+    raise UsageError(f"there is no setting '{key}'", hint=hint)
+
+
+_GROUPS: Final = frozenset(field.name for field in _fields(Config) if _is_group(field.type))
+
+
+def _line(field: _Field, group: Mapping[str, Any], defaults: dict[str, Any], indent: str = "") -> str:
+    value = group.get(field.name)
+    mark, value = ("# ", defaults[field.name]) if value in (None, {}) else ("", value)
+    # JSON is YAML, and always fits on one line.
+    return f"{indent}{mark}{field.name}: {msgspec.json.encode(value).decode()}  # {field.description}"
+
+
+def _says_nothing(line: str) -> bool:
+    line = line.strip()
+    return not line or line.startswith("#") or (line.endswith(":") and line[:-1] in _GROUPS)
+
+
+def _parse(text: str, path: Path) -> Any:
+    import yaml
+
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise InvalidManifest(f"the settings are not valid YAML: {error.problem}", where=where) from None
+    except (yaml.YAMLError, ValueError) as error:  # the latter: a date or number that is none
+        raise InvalidManifest(f"the settings are not valid YAML: {error}", where=str(path)) from None
+    except RecursionError:
+        raise InvalidManifest("the settings are nested too deeply", where=str(path)) from None
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The settings that a file gives, checked; none where there is no file.
+
+    Raises:
+        InvalidManifest: as :func:`load`.
+    """
+    try:
+        text = read_small(path).decode("utf-8")
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError:
+        raise InvalidManifest("the settings are not UTF-8 text", where=str(path)) from None
+    except OSError as error:
+        raise InvalidManifest(
+            f"the settings cannot be read: {error.strerror or error}", where=str(path)
+        ) from None
+    if all(map(_says_nothing, text.splitlines())):
+        return {}  # spares the import of the YAML reader, which every start would pay for
+    return _checked(_parse(text, path), path)
+
+
+def _checked(plain: Any, path: Path) -> dict[str, Any]:
+    if not isinstance(plain, dict):
+        raise InvalidManifest("the settings are not a mapping", where=str(path))
+    # A group whose members are all comments reads as null.
+    plain = {key: value for key, value in plain.items() if value is not None or key not in _GROUPS}
+    for key, value in plain.items():
+        keys = [f"{key}.{member}" for member in value] if isinstance(value, dict) else [str(key)]
+        for dotted in keys:
+            if dotted in _GROUPS:
+                continue  # not a mapping: the conversion says so
+            try:
+                _resolve(dotted)
+            except UsageError as error:
+                raise InvalidManifest(error.message, where=str(path), hint=error.hint) from None
+    try:
+        msgspec.json.encode(msgspec.convert(plain, Config))
+    except msgspec.ValidationError as error:
+        raise InvalidManifest(_tidy(error), where=str(path)) from None
+    except UnicodeEncodeError as error:
+        raise InvalidManifest(f"a value is not Unicode text: {error.object!r}", where=str(path)) from None
+    return plain
+
+
+def _merged(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings of several files; later files override earlier ones, and mappings are joined."""
+    found: dict[str, Any] = {}
+    for plain in files:
+        for key, value in plain.items():
+            before = found.get(key)
+            if isinstance(value, dict) and isinstance(before, dict):
+                value = _merged((before, value))
+            found[key] = value
+    return found
+
+
+def _check_harmless(plain: Mapping[str, Any], path: Path) -> None:
+    """
+    Raises:
+        InvalidManifest: the file of a workspace has a setting that is only read from the user's own.
+    """
+    for keys, field in _leaves():
+        try:
+            value = _at(plain, keys)
+        except KeyError:
+            continue
+        if field.in_workspace is None or not value:
+            continue
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        if re.fullmatch(field.in_workspace, text) is None:
+            if isinstance(value, dict):
+                keys = (*keys, next(iter(value)))
+            key = shlex.quote(".".join(keys))
+            raise InvalidManifest(
+                f"{key} is not read from the file of a workspace, which may come from others",
+                where=f"{path}:{_line_of(path, keys)}",
+                # Without the value: whoever sets it should have looked at it.
+                hint=f"if it is yours, set it in your own configuration: odf config set {key} VALUE; "
+                f"else remove it: odf config set {key}",
+            )
+
+
+def _line_of(path: Path, keys: tuple[str, ...]) -> int:
+    """The line in which a file has a setting."""
+    import yaml
+
+    node = yaml.compose(path.read_text(encoding="utf-8"))
+    line = 1
+    for key in keys:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        for name, value in pairs:
+            if name.value == key:
+                line, node = name.start_mark.line + 1, value
+    return line
+
+
+def _tidy(error: msgspec.ValidationError) -> str:
+    message, _, place = str(error).partition(" - at `$.")
+    message = message[:1].lower() + message[1:].replace("`", "'")
+    if repr(ENGINE_ADDRESS)[1:-1] in message:
+        message = "it is no address such as grpc://127.0.0.1:2884"
+    return f"{place.rstrip('`')}: {message}" if place else message

@@ -1,0 +1,360 @@
+"""Row order: what a query does to it, total orders, sorting of results."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, nullcontext, suppress
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import types as st
+from pyspark.sql.functions import expr
+
+from odf_engine.data.arrow_compute import pc
+from odf_engine.errors import InvalidQuery
+from odf_engine.progress import Reporter
+from odf_engine.spark.arrow_batches import arrow_batches, sort_partitions
+from odf_engine.spark.errors import translate_errors
+from odf_engine.spark.plan_rewrite import (
+    PlanBuilder,
+    analyzed_plan,
+    check_repeatable,
+    is_orderable,
+    items,
+    name_of,
+)
+from odf_engine.spark.runtime.jvm import SparkFailed
+from odf_engine.spark.sql_types import identifier
+from odf_engine.spark.user_query import confinement_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_IN_MEMORY: Final = 64 << 20
+_PARTITIONS: Final = 128
+_BATCH_ROWS: Final = 1 << 16
+
+
+class UnsortedResult(Exception):
+    """A large result was not in order after some of it had been passed on: ask again, with ``sort``."""
+
+
+@dataclass(frozen=True)
+class SortOrder:
+    """By which columns rows are sorted, ascending, nulls first.
+
+    Attributes:
+        keys: names of columns; without any, rows stay as they come.
+        extra: columns that only serve the order and are dropped.
+        passes: a large result may be passed on as it comes while it is in order.
+    """
+
+    keys: tuple[str, ...] = ()
+    extra: tuple[str, ...] = ()
+    passes: bool = False
+
+
+Step = Callable[[pa.RecordBatch], pa.RecordBatch]
+"""What is done to each batch before it is sorted."""
+Make = Callable[[bool], tuple["DataFrame", Step]]
+"""Makes the frame of the rows, with True sorted by Spark, and a step that has seen no batch yet."""
+
+
+def sorted_batches(
+    make: Make, order: SortOrder, reporter: Reporter, *, sort: bool = False
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a frame in order.
+
+    Raises:
+        OutOfOrder: the result is large and not in order.
+    """
+    frame, step = make(sort)
+    with (
+        sort_partitions(frame.sparkSession, _PARTITIONS) if sort else nullcontext(),
+        closing(map_batches(frame, step, reporter)) as batches,
+    ):
+        if sort or not order.keys:
+            yield from (_without(batch, order.extra) for batch in batches)
+            return
+        held: list[pa.RecordBatch] = []
+        size = 0
+        for batch in batches:
+            held.append(batch)
+            size += batch.nbytes
+            if size > _IN_MEMORY:
+                break
+        else:
+            yield from _sorted(held, order)
+            return
+        if order.passes and _is_sorted(held, order.keys):
+            yield from _passed_on(held, batches, order)
+            return
+        held.clear()
+    yield from sorted_batches(make, order, reporter, sort=True)
+
+
+def external_sort(
+    batches: Iterator[pa.RecordBatch],
+    order: SortOrder,
+    path: Path,
+    sort: Callable[[pa.Schema], DataFrame],
+    reporter: Reporter,
+) -> Iterator[pa.RecordBatch]:
+    """Rows in order, which all have to be there before the first one comes.
+
+    Args:
+        batches: all of one schema.
+        order: how they are sorted.
+        path: a Parquet file to write when memory does not hold them.
+        sort: a frame of the rows in that file, of this schema, in order.
+        reporter: is asked whether to stop.
+    """
+    held: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        held.append(batch)
+        size += batch.nbytes
+        if size > _IN_MEMORY:
+            break
+    else:
+        yield from _sorted(held, order)
+        return
+    schema = held[0].schema
+    with pq.ParquetWriter(path, schema, compression="lz4", version="2.6") as writer:
+        for batch in chain(held, batches):
+            reporter.raise_if_cancelled()
+            writer.write_batch(batch)
+    held.clear()
+    frame = sort(schema)
+    with sort_partitions(frame.sparkSession, _PARTITIONS):
+        for batch in arrow_batches(frame, reporter, progress=False)[1]:
+            yield _without(batch, order.extra)
+
+
+def map_batches(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[pa.RecordBatch, None, None]:
+    """The rows of a frame after the step; closing the iterator ends the job."""
+    batches = cast("Generator[pa.RecordBatch, None, None]", arrow_batches(frame, reporter)[1])
+    try:
+        for batch in batches:
+            yield step(batch)
+    finally:
+        # Ends the job at once when its rows are not wanted any more; what it says to that is no news.
+        with suppress(SparkFailed):
+            batches.close()
+
+
+def _sorted(held: list[pa.RecordBatch], order: SortOrder) -> Iterator[pa.RecordBatch]:
+    if not held:
+        return
+    if not _is_sorted(held, order.keys):
+        table = pa.Table.from_batches(held)
+        held.clear()
+        held = table.take(_sorted_places(table, order.keys)).to_batches(max_chunksize=_BATCH_ROWS)
+    yield from (_without(batch, order.extra) for batch in held)
+
+
+def _sorted_places(table: pa.Table, keys: tuple[str, ...]) -> pa.Array:
+    """Places of the rows in order; rows that are equal stay as they are, nulls come first."""
+    columns: list[pa.ChunkedArray] = []
+    for key in keys:
+        column = table.column(key)
+        columns += [column.is_valid(), column] if column.null_count else [column]
+    names = [str(at) for at in range(len(columns))]
+    sort_keys = [(name, "ascending") for name in names]
+    return pc.sort_indices(pa.table(columns, names=names), sort_keys=sort_keys)
+
+
+def _passed_on(
+    held: list[pa.RecordBatch], batches: Iterator[pa.RecordBatch], order: SortOrder
+) -> Iterator[pa.RecordBatch]:
+    before = held[-1]
+    held.reverse()
+    while held:
+        yield _without(held.pop(), order.extra)
+    for batch in batches:
+        if not _is_sorted([before.slice(before.num_rows - 1), batch], order.keys):
+            raise UnsortedResult
+        before = batch
+        yield _without(batch, order.extra)
+
+
+def _is_sorted(batches: list[pa.RecordBatch], keys: tuple[str, ...]) -> bool:
+    """Whether the rows are in order by one key; with several keys that is not looked at."""
+    if len(keys) != 1:
+        return False
+    column = pa.chunked_array([batch.column(keys[0]) for batch in batches]).combine_chunks()
+    if column.null_count:
+        return False
+    return len(column) < 2 or bool(pc.all(pc.less_equal(column[:-1], column[1:])).as_py())
+
+
+def _without(batch: pa.RecordBatch, names: tuple[str, ...]) -> pa.RecordBatch:
+    return batch.drop_columns(list(names)) if names else batch
+
+
+_PASSING: Final = (
+    "Project",
+    "SubqueryAlias",
+    "GlobalLimit",
+    "LocalLimit",
+    "Offset",
+    "Filter",
+    "ResolvedHint",
+)
+_CUTTING: Final = ("GlobalLimit", "LocalLimit", "Offset", "Tail")
+_CUTS: Final = re.compile(r'"class":"[\w.]+\.(?:GlobalLimit|LocalLimit|Offset|Tail|Sample)"')
+
+
+def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame, bool]:
+    """The same rows, in the order of the query's ORDER BY with ties broken, else in that of all columns.
+
+    Args:
+        session: in which the query was made.
+        frame: its result.
+
+    Returns:
+        The rows, and whether the query says their order itself.
+
+    Raises:
+        InvalidQuery: asked again, it may give other rows.
+    """
+    try:
+        check_repeatable(frame, "query")
+    except InvalidQuery as error:
+        error.hint = (
+            "write a time as text, sort a list that is collected (sort_array); or ask without a proof"
+        )
+        raise
+    with translate_errors():
+        return _InOrder(session).result(frame)
+
+
+class _InOrder(PlanBuilder):
+    def result(self, frame: DataFrame) -> tuple[DataFrame, bool]:
+        plan = analyzed_plan(frame)
+        text = plan.toJSON()
+        if "logical.WithCTE" in text:
+            plan = self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
+            text = plan.toJSON()
+        self._cuts = 0
+        plan = self._total(plan)
+        if len(_CUTS.findall(text)) > self._cuts:
+            raise InvalidQuery(
+                "a LIMIT within an expression may give other rows each time",
+                hint="a join, or max_by and min_by, can say the same",
+            )
+        ordered = _is_ordered(plan)
+        if not ordered:
+            plan = self.sorted(self._by_all(plan), plan, everywhere=True)
+        return self.frame(plan), ordered
+
+    def _total(self, plan: Any) -> Any:
+        """The plan in which no ORDER BY leaves anything open."""
+        name = name_of(plan)
+        if name == "View":
+            return plan
+        if name == "Sample":
+            raise confinement_error(
+                plan, "TABLESAMPLE gives other rows each time", "choose rows by their values"
+            )
+        below = items(plan.children())
+        made = [self._total(each) for each in below]
+        if any(new is not old for new, old in zip(made, below, strict=True)):
+            plan = self.rebuilt(plan, made)
+        if name == "Sort" and getattr(plan, "global")():
+            order = [*items(plan.order()), *self._by_all(made[0])]
+            return self.sorted(order, made[0], everywhere=True)
+        if name in _CUTTING:
+            self._cuts += 1
+            if not _is_ordered(made[0]):
+                raise confinement_error(
+                    plan, "LIMIT without ORDER BY may give other rows each time", "say which rows: ORDER BY"
+                )
+        return plan
+
+    def _by_all(self, plan: Any) -> list[Any]:
+        return [self.ascending(each) for each in items(plan.output()) if is_orderable(each)]
+
+
+def _is_ordered(plan: Any) -> bool:
+    while name_of(plan) in _PASSING:
+        plan = plan.child()
+    return name_of(plan) == "Sort" and getattr(plan, "global")()
+
+
+_REORDERING: Final = re.compile(
+    r"^[ :|+-]*(Aggregate|Join|AsOfJoin|LateralJoin|Window|Distinct|Deduplicate|Intersect|Except"
+    r"|Repartition\w*|RebalancePartitions|Pivot|Sample)\b",
+    re.MULTILINE,
+)
+ORDER: Final = "odf_order_"
+"""Begins the names of columns that rows are put in order by."""
+
+
+def strip_order_by(make: PlanBuilder, plan: Any) -> tuple[Any, tuple[str, ...]]:
+    """A plan without the ORDER BY at its top, whose values become columns of their own.
+
+    Args:
+        make: makes nodes.
+        plan: as Spark has analysed it.
+
+    Returns:
+        The plan, and what to order by: the names of such columns, each with its direction and where
+        its nulls stand; nothing where there is no ORDER BY.
+    """
+    sort = plan.child() if name_of(plan) == "Project" else plan
+    if name_of(sort) != "Sort" or not getattr(sort, "global")():
+        return plan, ()
+    columns = items(plan.output() if sort is plan else plan.projectList())
+    orders = items(sort.order())
+    named = [make.alias(each.child(), f"{ORDER}{at}") for at, each in enumerate(orders)]
+    says = [f"{each.direction().sql()} {each.nullOrdering().sql()}" for each in orders]
+    made = make.project([*columns, *named], sort.child())
+    return made, tuple(f"{ORDER}{at} {each}" for at, each in enumerate(says))
+
+
+def has_nondeterministic_order(frame: DataFrame) -> bool:
+    """Whether rows may come out in an order that depends on how Spark spread the work: they were joined,
+    grouped, windowed or made anew. What only picks and computes, row by row, keeps their order."""
+    java: Any = frame._jdf
+    with translate_errors():
+        return _REORDERING.search(java.queryExecution().analyzed().toString()) is not None
+
+
+def by_all_columns(frame: DataFrame, first: str | None) -> DataFrame:
+    """The rows sorted by the expression ``first`` and then by every column, nulls first: an order that
+    the rows alone decide."""
+    if len(set(map(str.lower, frame.columns))) < len(frame.columns):
+        return frame  # that a name is there twice is said later
+    keys = [identifier(field.name) for field in frame.schema if _sortable(field.dataType)]
+    with translate_errors():
+        return frame.sort(*map(expr, [first, *keys] if first else keys))
+
+
+def by_order(frame: DataFrame, order: Sequence[str], first: str) -> DataFrame:
+    """The rows by what an ORDER BY says, then by the column ``first`` and by every other column.
+
+    Args:
+        frame: with the columns of :func:`strip_order_by`.
+        order: as that gave it.
+        first: the name of a column.
+    """
+    more = [field.name for field in frame.schema if _sortable(field.dataType) and ORDER not in field.name]
+    keys = [*order, *map(identifier, sorted(more, key=lambda name: name != first))]
+    with translate_errors():
+        frame.createOrReplaceTempView("odf_unsorted")
+        return frame.sparkSession.sql(f"SELECT * FROM odf_unsorted ORDER BY {', '.join(keys)}")
+
+
+def _sortable(kind: st.DataType) -> bool:
+    if isinstance(kind, st.ArrayType):
+        return _sortable(kind.elementType)
+    if isinstance(kind, st.StructType):
+        return all(_sortable(field.dataType) for field in kind)
+    return not isinstance(kind, st.MapType | st.VariantType | st.NullType)

@@ -1,0 +1,1 @@
+"""The life of Spark's JVM: finding Java, launching, configuration, class-data archives."""

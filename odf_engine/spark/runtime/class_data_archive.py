@@ -1,0 +1,265 @@
+"""Class-data archives (AppCDS): use, recording in the background, warm-up jobs."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from odf_engine.progress import Reporter
+from odf_engine.spark.runtime.jvm import Java, class_path
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_REVISION: Final = 2
+"""Counts up when flags or the recorded job change, so that old archives are not used."""
+_QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
+_QUIET_AHEAD_OF_TIME: Final = ("-Xlog:aot*=off", "-Xlog:cds*=off")
+_BASE_SECONDS: Final = 120.0
+
+
+def enabled() -> bool:
+    """Whether archives are wanted: ``ODF_SPARK_ARCHIVE=0`` switches them off."""
+    return os.environ.get("ODF_SPARK_ARCHIVE", "1") != "0"
+
+
+def folder() -> Path:
+    """Where archives lie, shared by all workspaces of a user."""
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("odf-workstation")) / "spark"
+
+
+def path_for(java: Java) -> Path:
+    """Where the archive for this Java and this pyspark is, or would be."""
+    program = java.executable.resolve()
+    parts = [str(_REVISION), java.full_version]
+    for file in (program, *map(Path, class_path())):
+        status = file.stat()
+        parts += [str(file), str(status.st_size), str(status.st_mtime_ns)]
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+    return folder() / f"{key}{'.aot' if _ahead_of_time(java) else '.jsa'}"
+
+
+def find(java: Java) -> Path | None:
+    """The archive to start with, when there is a whole one."""
+    if not enabled():
+        return None
+    path = path_for(java)
+    try:
+        sizes = json.loads(_note(path).read_text(encoding="utf-8"))
+        whole = all((path.parent / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return None
+    return path if whole and path.name in sizes else None
+
+
+def discard(java: Java) -> None:
+    """Forgets the archive: it did not work."""
+    _note(path_for(java)).unlink(missing_ok=True)
+
+
+def flags_to_use(java: Java, archive: Path | None) -> list[str]:
+    """Flags of Java to start with an archive; none without."""
+    if archive is None:
+        return []
+    if _ahead_of_time(java):
+        return [f"-XX:AOTCache={archive}", *_QUIET_AHEAD_OF_TIME]
+    base = _base(archive)
+    parts = [str(base), str(archive)] if base.exists() else [str(archive)]
+    return [f"-XX:SharedArchiveFile={os.pathsep.join(parts)}", *_QUIET]
+
+
+def flags_to_record(java: Java, archive: Path) -> list[str]:
+    """Flags of Java to write an archive when it ends; see :func:`make_base`."""
+    if _ahead_of_time(java):
+        return [f"-XX:AOTCacheOutput={archive}", *_QUIET_AHEAD_OF_TIME]
+    base = _base(archive)
+    shared = [f"-XX:SharedArchiveFile={base}"] if base.exists() else []
+    return [*shared, f"-XX:ArchiveClassesAtExit={archive}", *_QUIET]
+
+
+def make_base(java: Java, archive: Path) -> None:
+    """Makes the archive of Java's own classes, for a Java that came without one."""
+    if _ahead_of_time(java) or any((java.home / "lib" / "server").glob("classes*.jsa")):
+        return
+    subprocess.run(
+        [str(java.executable), "-Xshare:dump", f"-XX:SharedArchiveFile={_base(archive)}"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        check=True,
+        timeout=_BASE_SECONDS,
+    )
+
+
+def publish(java: Java, made: Path) -> None:
+    """Puts a freshly made archive in its place, and last a note that says it is whole."""
+    target = path_for(java)
+    files = {target: made}
+    if _base(made).exists():
+        files[_base(target)] = _base(made)
+    discard(java)
+    sizes = {final.name: file.stat().st_size for final, file in files.items()}
+    for final, file in files.items():
+        file.replace(final)
+    fresh = made.with_suffix(".json")
+    fresh.write_text(json.dumps(sizes), encoding="utf-8")
+    fresh.replace(_note(target))
+
+
+def _ahead_of_time(java: Java) -> bool:
+    return java.version >= 25
+
+
+def _base(archive: Path) -> Path:
+    return archive.with_suffix(".base")
+
+
+def _note(archive: Path) -> Path:
+    return archive.with_suffix(".json")
+
+
+_CALM_SECONDS: Final = 5.0
+_STEP_SECONDS: Final = 0.5
+_ROWS: Final = 2000
+_QUERIES: Final = (
+    "SELECT id, CAST(at AS TIMESTAMP) AS at, upper(name) AS name, price * 2 AS p FROM input WHERE id > 9",
+    "SELECT day, count(*) AS n, sum(price) AS price FROM input GROUP BY day ORDER BY day",
+    "SELECT l.id, r.name FROM input l JOIN input r ON l.id = r.id",
+)
+
+
+class ArchiveTrainer(threading.Thread):
+    """Warms Spark up, then waits for a calm moment and has the archive recorded by another process.
+
+    Args:
+        java: which Java the archive is for.
+        busy: whether somebody waits for work to be done; asked twice a second.
+        warm_up: does a small job.
+    """
+
+    def __init__(self, java: Java, busy: Callable[[], bool], warm_up: Callable[[], None]) -> None:
+        super().__init__(name="class-data-archive", daemon=True)
+        self._java = java
+        self._busy = busy
+        self._warm_up = warm_up
+        self._over = threading.Event()
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """The thread itself."""
+        if not self._busy():
+            self._warm_up()
+        if not enabled() or find(self._java) is not None or not self._calm():
+            return
+        with self._lock:
+            if self._over.is_set():
+                return
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "odf_engine.spark.runtime.class_data_archive", str(self._java.home)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        self._process.wait()
+
+    def stop(self) -> None:
+        """Gives up; whatever was running ends at once and leaves nothing."""
+        self._over.set()
+        with self._lock:
+            process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+        if self.is_alive():
+            self.join()
+
+    def _calm(self) -> bool:
+        calm = 0.0
+        while calm < _CALM_SECONDS:
+            if self._over.wait(_STEP_SECONDS):
+                return False
+            calm = 0.0 if self._busy() else calm + _STEP_SECONDS
+        return True
+
+
+def training_job(session: SparkSession, scratch: Path) -> None:
+    """What people do: read text and Parquet, query it, take the rows out as Arrow batches."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from odf_engine.metadata.model import Csv, NdJson, SqlQueryStep
+    from odf_engine.spark.readers import read_csv, read_json, read_parquet
+    from odf_engine.spark.user_query import run_query
+
+    made = _rows(_ROWS)
+    schema = _schema()
+    lines, objects, parquet = (scratch / f"rows.{suffix}" for suffix in ("csv", "json", "parquet"))
+    lines.write_text(_as_csv(made))
+    objects.write_text("".join(json.dumps(row) + "\n" for row in made))
+    pq.write_table(pa.Table.from_pylist(made), parquet)
+    frames = [
+        read_csv(session, lines, Csv(), schema, scratch=scratch),
+        read_json(session, objects, NdJson(), schema, scratch=scratch),
+        read_parquet(session, parquet, None, scratch=scratch),
+    ]
+    for frame in frames:
+        _take(frame)
+        for query in _QUERIES:
+            _take(run_query(session, {"input": frame}, [SqlQueryStep(query=query)]))
+
+
+def warm_up_job(session: SparkSession, scratch: Path) -> None:
+    """A few rows of CSV through a query: enough for Java to have seen what the next job needs."""
+    from odf_engine.metadata.model import Csv, SqlQueryStep
+    from odf_engine.spark.readers import read_csv
+    from odf_engine.spark.user_query import run_query
+
+    lines = scratch / "rows.csv"
+    lines.write_text(_as_csv(_rows(50)))
+    frame = read_csv(session, lines, Csv(), _schema(), scratch=scratch)
+    _take(run_query(session, {"input": frame}, [SqlQueryStep(query=_QUERIES[0])]))
+
+
+def _rows(count: int) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": i,
+            "at": f"2024-01-{i % 28 + 1:02}T10:00:00Z",
+            "day": "2024-01-31",
+            "price": i / 4,
+            "name": "a b",
+        }
+        for i in range(count)
+    ]
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    moment, price = pa.timestamp("ms", "UTC"), pa.decimal128(12, 2)
+    kinds = {"id": pa.int64(), "at": moment, "day": pa.date32(), "price": price, "name": pa.string()}
+    return pa.schema(list(kinds.items()))
+
+
+def _as_csv(rows: list[dict[str, Any]]) -> str:
+    return "".join(",".join(map(str, row.values())) + "\n" for row in rows)
+
+
+def _take(frame: DataFrame) -> None:
+    from odf_engine.spark.arrow_batches import arrow_batches
+
+    for _ in arrow_batches(frame, Reporter())[1]:
+        pass

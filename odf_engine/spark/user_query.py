@@ -1,0 +1,661 @@
+"""Runs SQL written by people: confinement, ad-hoc queries, FOR SYSTEM_TIME AS OF."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.errors import ParseException, PySparkException
+from pyspark.sql import functions as sf
+from pyspark.sql import types as st
+
+from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError, UsageError
+from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep, TemporalTable
+from odf_engine.spark.errors import QueryError, explain, translate_errors
+from odf_engine.spark.plan_rewrite import PlanBuilder, items, name_of
+from odf_engine.spark.sql_types import arrow_schema, identifier
+from odf_engine.sql.query_text import TableName, attach_query_excerpt, query_excerpt, tokenize
+from odf_engine.sql.table_functions import RewrittenQuery, TableFunctionCall
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+_ALLOWED: Final = frozenset({
+    # Tables and their aliases
+    "LocalRelation", "NamedStreamingRelation", "OneRowRelation", "SubqueryAlias", "UnresolvedInlineTable",
+    "UnresolvedRelation", "UnresolvedSubqueryColumnAliases", "UnresolvedTVFAliases",
+    "UnresolvedTableValuedFunction",
+    # Clauses of a SELECT, and pipe operators
+    "Aggregate", "Distinct", "Filter", "Generate", "GlobalLimit", "LimitAll", "LocalLimit", "Offset",
+    "PipeOperator", "Pivot", "Project", "RepartitionByExpression", "Sample", "Sort",
+    "UnresolvedBinBy", "UnresolvedEventTimeWatermark", "UnresolvedHaving", "UnresolvedHint",
+    "UnresolvedQualify", "UnresolvedWith", "Unpivot", "WithWindowDefinition",
+    # Combinations of tables
+    "AsOfJoin", "Except", "Intersect", "Join", "LateralJoin", "NearestByJoin", "Union",
+})  # fmt: skip
+"""Kinds of nodes of a parsed plan that a query may consist of."""
+_CATALYST: Final = "org.apache.spark.sql.catalyst."
+_REFUSED: Final = {
+    "ScriptTransformation": (
+        "a query cannot run a program",
+        "use functions of SQL; what only a program can do belongs in a Pipe step of `prepare`",
+    ),
+    "PlanWithUnresolvedIdentifier": ("IDENTIFIER() cannot name a table", "write its name"),
+    "RelationTimeTravel": ("a view has no earlier versions", "leave VERSION or TIMESTAMP AS OF out"),
+    "RelationChanges": ("a view has no history of changes", "leave CHANGES out"),
+}
+"""Other kinds, and what to say of them."""
+_WALKER: Final = """\
+public Object apply(Object root) {
+    StringBuilder names = new StringBuilder();
+    java.util.List found = new java.util.ArrayList();
+    java.util.Map seen = new java.util.IdentityHashMap();
+    java.util.Deque waiting = new java.util.ArrayDeque();
+    waiting.push(root);
+    while (!waiting.isEmpty()) {
+        Object each = waiting.pop();
+        if (seen.put(each, each) != null) continue;
+        if (each instanceof org.apache.spark.sql.catalyst.plans.QueryPlan) {
+            names.append(each.getClass().getName()).append('\\n');
+            found.add(each);
+        }
+        scala.collection.Iterator parts = scala.collection.Iterator$.MODULE$.empty();
+        if (each instanceof scala.collection.Iterable) parts = ((scala.collection.Iterable) each).iterator();
+        else if (each instanceof scala.Product) parts = ((scala.Product) each).productIterator();
+        while (parts.hasNext()) {
+            Object part = parts.next();
+            if (part != null) waiting.push(part);
+        }
+    }
+    found.add(0, names.toString());
+    return found;
+}
+"""
+"""Java code that finds every plan within a plan: in children, expressions, collections, any other field.
+
+Spark's own methods omit fields, such as the definitions of named windows. The result is a list: first the
+class names of the plans, one per line, then the plans. A call from Python for each field would be too slow.
+"""
+
+
+def check_confined(
+    session: SparkSession, plan: Any, views: Collection[str], *, clauses: bool = False
+) -> None:
+    """Checks a parsed query.
+
+    Args:
+        session: in which it was parsed.
+        plan: Spark's logical plan, not analysed.
+        views: the names it may read.
+        clauses: whether it may say FOR SYSTEM_TIME AS OF.
+
+    Raises:
+        QueryError: it runs a program, or reads something else; with the place.
+    """
+    tables, own = referenced_tables(session, plan, clauses=clauses)
+    names = own | {name.casefold() for name in views}
+    for parts, node in tables:
+        if len(parts) != 1 or parts[0].casefold() not in names:
+            named = ".".join(f"`{part}`" for part in parts)
+            raise confinement_error(node, f"there is no table or view {named}", None)
+
+
+def check_analysed(session: SparkSession, frame: DataFrame) -> None:
+    """Checks that the analysed plan of a query contains no program, whatever the parsed plan was.
+
+    Raises:
+        QueryError: it contains one; with the place.
+    """
+    java: Any = frame._jdf
+    for kind, node in _nodes(session, java.queryExecution().analyzed()):
+        if kind in _REFUSED:
+            raise confinement_error(node(), *_REFUSED[kind])
+
+
+def referenced_tables(
+    session: SparkSession, plan: Any, *, clauses: bool = False
+) -> tuple[list[tuple[tuple[str, ...], Any]], AbstractSet[str]]:
+    """The tables that a parsed query names, in any order, and the names that its own WITH clauses make.
+
+    Args:
+        session: in which it was parsed.
+        plan: Spark's logical plan, not analysed.
+        clauses: whether it may say FOR SYSTEM_TIME AS OF.
+
+    Returns:
+        The parts of each name with the node that has it, and the query's own names in small letters.
+
+    Raises:
+        QueryError: it runs a program, or could name tables that cannot be seen here; with the place.
+    """
+    tables: list[tuple[tuple[str, ...], Any]] = []
+    own: set[str] = set()
+    for kind, node in _nodes(session, plan):
+        if kind not in _ALLOWED and not (clauses and kind == "RelationTimeTravel"):
+            raise confinement_error(node(), *_REFUSED.get(kind, (f"a query cannot contain {kind}", None)))
+        if kind == "UnresolvedRelation":
+            tables.append((tuple(_items(node().multipartIdentifier())), node()))
+        if kind == "UnresolvedWith":
+            own.update(each.alias().casefold() for each in _items(node().innerChildren()))
+    return tables, own
+
+
+def _nodes(session: SparkSession, plan: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """The kind of every node of a plan, with a function that returns the node."""
+    found = _walker(session._jvm, session.sparkContext._gateway).apply(plan)
+    for at, name in enumerate(found.get(0).splitlines(), 1):
+        package, _, kind = name.rpartition(".")
+        yield kind if package.startswith(_CATALYST) else name, partial(found.get, at)
+
+
+@lru_cache(maxsize=1)
+def _walker(java: Any, gateway: Any) -> Any:
+    """The compiled :data:`_WALKER`, as a ``java.util.function.Function``."""
+    interfaces = gateway.new_array(java.java.lang.Class, 1)
+    interfaces[0] = java.java.lang.Class.forName("java.util.function.Function")
+    evaluator = java.org.codehaus.janino.ClassBodyEvaluator()
+    # Two threads may compile it at once, and Py4J finds methods by the name of a class.
+    evaluator.setClassName(f"odf.Walker{uuid.uuid4().hex}")
+    evaluator.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
+    evaluator.setImplementedInterfaces(interfaces)
+    evaluator.cook(_WALKER)
+    constructor = evaluator.getClazz().getDeclaredConstructors()[0]
+    return constructor.newInstance(gateway.new_array(java.java.lang.Object, 0))
+
+
+def _items(sequence: Any) -> Iterator[Any]:
+    iterator = sequence.iterator()
+    while iterator.hasNext():
+        yield iterator.next()
+
+
+def confinement_error(node: Any, message: str, hint: str | None) -> QueryError:
+    """The error with the place of a node in the query."""
+    origin = node.origin()
+    line, start = origin.line(), origin.startPosition()
+    if line.isEmpty() or start.isEmpty():
+        return QueryError(message, hint=hint)
+    place = (line.get(), start.get() + 1)
+    where = f"line {place[0]}, column {place[1]}"
+    return QueryError(message, hint=hint, where=where, line=place[0], column=place[1])
+
+
+SYNTAX_EXAMPLE: Final = (
+    "FROM trades AS t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.currency = r.currency"
+)
+_HIDDEN: Final = "odf_as_of "
+_NAME: Final = r"(?:\w+|`[^`'\\]*`)"
+_CLAUSE: Final = re.compile(
+    r"""(?P<other>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/)"""
+    rf"|\b(?P<clause>FOR\s+SYSTEM_TIME\s+AS\s+OF)(?P<space>\s+)(?P<time>{_NAME}(?:\s*\.\s*{_NAME})*)"
+    r"(?![\w.]|\s*[(.])(?P<after>[ ]?)",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """An input that can be joined as of a time.
+
+    Attributes:
+        name: of the input in the query.
+        keys: its columns that tell what a row is a version of.
+        time: its event time.
+    """
+
+    name: str
+    keys: tuple[str, ...]
+    time: str
+
+    @property
+    def view(self) -> str:
+        """The name of the view that stands for it where it is joined as of a time."""
+        return _HIDDEN + self.name
+
+
+def temporal_tables(
+    declared: Sequence[TemporalTable], inputs: Mapping[str, tuple[Sequence[str], DatasetVocabulary]]
+) -> dict[str, Table]:
+    """The temporal tables of a query, by their names in small letters.
+
+    Args:
+        declared: as the transformation says.
+        inputs: the columns and the vocabulary of each input, by its name.
+
+    Raises:
+        InvalidQuery: one names no input, or a column that its input does not have.
+    """
+    known = {name.lower(): name for name in inputs}
+    tables: dict[str, Table] = {}
+    for each in declared:
+        name = known.get(each.name.lower())
+        if name is None:
+            raise InvalidQuery(
+                f"the temporal table '{each.name}' is no input",
+                where="temporalTables",
+                hint=f"the inputs are {', '.join(inputs)}",
+            )
+        columns, vocab = inputs[name]
+        spelled = {column.lower(): column for column in columns}
+        wrong = [key for key in each.primary_key if key.lower() not in spelled]
+        if wrong or not each.primary_key:
+            raise InvalidQuery(
+                f"the primary key of the temporal table '{name}' has no columns"
+                if not wrong
+                else f"the input '{name}' has no column '{wrong[0]}', which the primary key of its temporal "
+                "table names",
+                where="temporalTables",
+                hint=f"its columns are {', '.join(columns)}",
+            )
+        keys = tuple(dict.fromkeys(spelled[key.lower()] for key in each.primary_key))
+        tables[name.lower()] = Table(name, keys, vocab.event_time_column)
+    return tables
+
+
+def uses_as_of_join(steps: Sequence[SqlQueryStep]) -> bool:
+    """Whether a query joins anything as of a time."""
+    return any(match["clause"] for step in steps for match in _CLAUSE.finditer(step.query))
+
+
+def quote_as_of_times(query: str) -> str:
+    """The query with the time of each clause as text; lines, and columns where they can, stay as they are."""
+    return _CLAUSE.sub(_quoted, query)
+
+
+def _quoted(match: re.Match[str]) -> str:
+    if match["other"]:
+        return match[0]
+    space = match["space"]
+    return f"{match['clause']}{space.removesuffix(' ')}'{match['time']}'"
+
+
+def rewrite_as_of_joins(
+    session: SparkSession, plan: Any, tables: Mapping[str, Table], views: Collection[str]
+) -> Any:
+    """The parsed query with every clause as a condition of its join.
+
+    Args:
+        session: in which it was parsed.
+        plan: Spark's logical plan, not analysed, of a :func:`quote_as_of_times` query.
+        tables: the temporal tables by their names in small letters.
+        views: all names that the query may read.
+
+    Raises:
+        InvalidQuery: a clause that does not belong to a temporal table on the right of a JOIN … ON.
+    """
+    return _Rewriter(session, tables, views).plan(plan)
+
+
+class _Rewriter(PlanBuilder):
+    def __init__(self, session: SparkSession, tables: Mapping[str, Table], views: Collection[str]) -> None:
+        super().__init__(session)
+        self._tables = tables
+        self._views = views
+        self._parser = self.session._jsparkSession.sessionState().sqlParser()
+
+    def plan(self, plan: Any) -> Any:
+        name = plan.nodeName()
+        if name == "UnresolvedWith":
+            return self._with(plan)
+        if name == "Join" and (found := _clause_of(plan.right())) is not None:
+            return self._join(plan, *found)
+        if name == "RelationTimeTravel":
+            raise InvalidQuery(
+                "FOR SYSTEM_TIME AS OF stands on the right of a JOIN alone",
+                where="query",
+                hint=SYNTAX_EXAMPLE,
+            )
+        children = items(plan.children())
+        made = [self.plan(child) for child in children]
+        if all(new is old for new, old in zip(made, children, strict=True)):
+            return plan
+        return self.rebuilt(plan, made)
+
+    def _with(self, plan: Any) -> Any:
+        relations = [
+            self.java.scala.Tuple3(each._1(), self.plan(each._2()), each._3())
+            for each in items(plan.cteRelations())
+        ]
+        unresolved = self.catalyst.plans.logical.UnresolvedWith
+        return unresolved(self.plan(plan.child()), self.seq(relations), plan.allowRecursion())
+
+    def _join(self, plan: Any, alias: str, clause: Any) -> Any:
+        table = self._table(clause)
+        kind = plan.joinType().sql() if name_of(plan.joinType()) != "UsingJoin" else "USING"
+        if kind not in ("INNER", "LEFT OUTER"):
+            raise InvalidQuery(
+                f"the temporal table '{table.name}' cannot be joined with {kind}",
+                where="query",
+                hint=SYNTAX_EXAMPLE,
+            )
+        if plan.condition().isEmpty():
+            raise InvalidQuery(
+                f"the join of the temporal table '{table.name}' has no condition",
+                where="query",
+                hint=f"compare its whole key: ON {' AND '.join(f'… = {alias}.{key}' for key in table.keys)}",
+            )
+        analysis = self.catalyst.analysis
+        time = self._parser.parseMultipartIdentifier(clause.timestamp().get().value().toString())
+        before = self.expressions.LessThanOrEqual(
+            analysis.UnresolvedAttribute(self.seq([alias, table.time])), analysis.UnresolvedAttribute(time)
+        )
+        named = self.catalyst.AliasIdentifier
+        relation = self.rebuilt_relation(clause.relation(), table.view)
+        right = self.catalyst.plans.logical.SubqueryAlias(named(alias), relation)
+        condition = self.expressions.And(plan.condition().get(), before)
+        return self.catalyst.plans.logical.Join(
+            self.plan(plan.left()),
+            right,
+            plan.joinType(),
+            self.java.scala.Option.apply(condition),
+            plan.hint(),
+        )
+
+    def rebuilt_relation(self, relation: Any, view: str) -> Any:
+        """The relation under the name of another view."""
+        made = self.catalyst.analysis.UnresolvedRelation
+        return made(self.seq([view]), relation.options(), relation.isStreaming())
+
+    def _table(self, clause: Any) -> Table:
+        relation = clause.relation()
+        parts = items(relation.multipartIdentifier()) if name_of(relation) == "UnresolvedRelation" else []
+        name = ".".join(parts)
+        table = self._tables.get(name.lower())
+        if table is not None and clause.timestamp().isDefined():
+            return table
+        if name.lower() in map(str.lower, self._views):
+            hint = f"declare its key: temporalTables: [{{name: {name}, primaryKey: [...]}}]"
+            message = f"'{name}' is joined FOR SYSTEM_TIME AS OF, and is no temporal table"
+        else:
+            message, hint = f"there is no input '{name}' to be joined FOR SYSTEM_TIME AS OF", SYNTAX_EXAMPLE
+        raise InvalidQuery(message, where="query", hint=hint)
+
+
+def _clause_of(plan: Any) -> tuple[str, Any] | None:
+    """The alias and the clause of the right side of a join, where it has one."""
+    alias = None
+    while plan.nodeName() == "SubqueryAlias":
+        alias = alias or plan.alias()
+        plan = plan.child()
+    if plan.nodeName() != "RelationTimeTravel":
+        return None
+    relation = plan.relation()
+    if alias is None:
+        alias = relation.multipartIdentifier().last() if name_of(relation) == "UnresolvedRelation" else ""
+    return alias, plan
+
+
+def run_query(
+    session: SparkSession,
+    views: Mapping[str, DataFrame],
+    steps: Sequence[SqlQueryStep],
+    tables: Mapping[str, Table] | None = None,
+) -> DataFrame:
+    """The result of a query of one or more steps; nothing runs yet.
+
+    Every step sees the views and the steps before it by their aliases; the last one, which has no
+    alias, is the result.
+
+    Args:
+        session: the job's own, which the views belong to.
+        views: frames by the name that the query uses.
+        steps: in order.
+        tables: the temporal tables by their names in small letters; each has a view of its own
+            (:attr:`Table.view`) that stands for it where it is joined as of a time.
+
+    Raises:
+        InvalidQuery: no single SELECT, a syntax error, an unknown name, types that do not go
+            together; with line and column (see :class:`odf_engine.spark.errors.QueryError`).
+    """
+    _check_aliases(views, steps)
+    known = list(views)
+    with translate_errors():
+        for name, frame in views.items():
+            frame.createOrReplaceTempView(identifier(name))
+    *others, last = steps
+    for number, step in enumerate(others, 1):
+        place = f"query step {number} of {len(steps)}"
+        frame = _step(session, step, place, known, tables or {})
+        with translate_errors():
+            frame.createOrReplaceTempView(identifier(str(step.alias)))
+        known.append(str(step.alias))
+    place = f"query step {len(steps)} of {len(steps)}" if others else "query"
+    return _step(session, last, place, known, tables or {})
+
+
+def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> None:
+    if not steps:
+        raise InvalidQuery("the query has no steps", hint="write `query:` or `queries:`")
+    *others, last = steps
+    if last.alias is not None:
+        raise InvalidQuery(
+            f"the last step of the query has the alias `{last.alias}`, so nothing is the result",
+            hint="take its alias away",
+        )
+    taken = {name.lower() for name in views}
+    for number, step in enumerate(others, 1):
+        if step.alias is None:
+            raise InvalidQuery(
+                f"step {number} of the query has no alias, so later steps cannot see it",
+                hint="give it an `alias`; only the last step has none",
+            )
+        if step.alias.lower() in taken:
+            raise InvalidQuery(f"the alias `{step.alias}` of step {number} is taken", hint="choose another")
+        taken.add(step.alias.lower())
+
+
+def _step(
+    session: SparkSession, step: SqlQueryStep, place: str, known: Sequence[str], tables: Mapping[str, Table]
+) -> DataFrame:
+    query = re.sub(r"(\s*;)+\s*\Z", "", step.query)
+    try:
+        if uses_as_of_join([step]):
+            plan = only_select(session, quote_as_of_times(query), place)
+            check_confined(session, plan, known, clauses=True)
+            plan = rewrite_as_of_joins(session, plan, tables, known)
+            check_confined(session, plan, [*known, *(table.view for table in tables.values())])
+        else:
+            plan = only_select(session, query, place)
+            check_confined(session, plan, known)
+        frame = PlanBuilder(session).frame(plan)
+        check_analysed(session, frame)
+        return frame
+    except (PySparkException, QueryError) as error:
+        wrong = explain(error) if isinstance(error, PySparkException) else error
+        where = f"{place}, {wrong.where}" if isinstance(wrong, QueryError) and wrong.where else place
+        wrong.where = where
+        if "time travel" in wrong.message:
+            wrong.message = (
+                "FOR SYSTEM_TIME AS OF names a column, the event time of the rows, and no other time"
+            )
+            wrong.hint = SYNTAX_EXAMPLE
+        if wrong.hint is None and "no table or view" in wrong.message:
+            wrong.hint = f"the query sees {', '.join(f'`{name}`' for name in known)}"
+        raise wrong from (None if wrong is error else error)
+
+
+def only_select(session: SparkSession, query: str, place: str) -> Any:
+    """The plan of what Spark's grammar calls a query; a command is refused by name.
+
+    The plan is the one to run: parsed again, the text could mean something else than what was checked.
+
+    Raises:
+        InvalidQuery: a command.
+        ParseException: a syntax error.
+    """
+    java_session: Any = session._jsparkSession
+    parser = java_session.sessionState().sqlParser()
+    try:
+        parser.parseQuery(query)
+        return parser.parsePlan(query)  # it keeps the text, which errors show
+    except ParseException as error:
+        try:
+            parser.parsePlan(query)
+        except ParseException:
+            raise error from None
+        verb = (re.findall(r"\w+", query) or ["it"])[0].upper()
+        raise InvalidQuery(
+            f"only a single SELECT is allowed, and this is {verb}",
+            where=place,
+            hint="a query gives rows; it cannot change settings, tables or files",
+        ) from None
+
+
+Find = Callable[[str], "DataFrame"]
+"""The rows of a table by its name; raises NotFound, or what else is wrong with it."""
+_PLACE: Final = re.compile(r"line (\d+), column (\d+)")
+_COLUMNS: Final = "the columns of a dataset: odf schema NAME; its definition: odf show NAME"
+_ELSEWHERE: Final = {
+    "DESCRIBE": _COLUMNS,
+    "DESC": _COLUMNS,
+    "SHOW": "the datasets that a query can read: odf list",
+    "EXPLAIN": "ask the query itself: the job's log says what it reads",
+}
+"""What other statements are for, and how that can be had."""
+
+
+class AdHocQuery:
+    """One query, as a person wrote it.
+
+    Args:
+        sql: the query.
+        known: the names of all datasets.
+
+    Raises:
+        InvalidQuery: a table function is not written as it has to be.
+    """
+
+    def __init__(self, sql: str, known: Collection[str]) -> None:
+        self.sql = sql
+        with attach_query_excerpt([SqlQueryStep(query=sql)]):
+            self._query = RewrittenQuery(re.sub(r"(\s*;)+\s*\Z", "", sql), known)
+
+    @property
+    def calls(self) -> Mapping[str, TableFunctionCall]:
+        """What tables stand for that were table functions, by the names that ``find`` is asked for."""
+        return self._query.calls
+
+    def run(self, session: SparkSession, find: Find) -> DataFrame:
+        """The result; nothing runs yet.
+
+        Args:
+            session: of its own, which the datasets become views of.
+            find: gives the rows of a dataset.
+
+        Raises:
+            InvalidQuery: no query, a syntax error, an unknown name, types that do not go together.
+        """
+        first = next((each.text.upper() for each in tokenize(self.sql) if each.text != "("), "")
+        if first in _ELSEWHERE:
+            raise InvalidQuery(f"a query is a SELECT, and this is {first}", hint=_ELSEWHERE[first])
+        for each in self._query.unknown:
+            _find(find, each.name, lambda error, each=each: self._at(each, error))
+        with translate_errors():
+            plan = only_select(session, self._query.text, "query")
+            _make_views(session, plan, find)
+            frame = PlanBuilder(session).frame(plan)
+            check_analysed(session, frame)
+            return to_storable(frame)
+
+    @contextmanager
+    def locate_errors(self) -> Iterator[None]:
+        """Errors within have their place in the query as it was written, and show it."""
+        try:
+            yield
+        except OdfError as error:
+            found = _PLACE.search(error.where or "")
+            if found is not None:
+                line, column = self._query.original_position(int(found[1]), int(found[2]))
+                error.where = f"query, line {line}, column {column}"
+            elif isinstance(error, InvalidQuery):
+                error.where = "query"
+            if "second one begins" in error.message:
+                error.hint = "ask one at a time"
+            error.excerpt = query_excerpt(error, [SqlQueryStep(query=self.sql)])
+            raise
+
+    def _at(self, name: TableName, error: OdfError) -> QueryError:
+        line, column = self._query.place_of(name)
+        where = f"line {line}, column {column}"
+        return QueryError(error.message, hint=error.hint, where=where, line=line, column=column)
+
+
+def to_storable(frame: DataFrame) -> DataFrame:
+    """The result with a name of its own for each column, and values that a file of rows can hold."""
+    with translate_errors():
+        names = unique_names(frame.columns)
+        frame = frame.toDF(*names) if names != frame.columns else frame
+        odd = [field.name for field in frame.schema if not _can_be_kept(field)]
+        return frame.withColumns({name: sf.col(identifier(name)).cast("string") for name in odd})
+
+
+def unique_names(names: Collection[str]) -> list[str]:
+    """The names, with ``_2``, ``_3``, … behind one that is there already, whatever its case."""
+    taken = {name.casefold() for name in names}
+    seen: set[str] = set()
+    found: list[str] = []
+    for name in names:
+        made, number = name, 1
+        while made.casefold() in seen or (number > 1 and made.casefold() in taken):
+            number += 1
+            made = f"{name}_{number}"
+        seen.add(made.casefold())
+        found.append(made)
+    return found
+
+
+def _can_be_kept(field: st.StructField) -> bool:
+    if _holds(field.dataType, st.NullType | st.DayTimeIntervalType):
+        return False
+    try:
+        arrow_schema(st.StructType([field]))
+    except InvalidSchema:
+        return False
+    return True
+
+
+def _holds(kind: st.DataType, wanted: Any) -> bool:
+    if isinstance(kind, st.ArrayType):
+        return _holds(kind.elementType, wanted)
+    if isinstance(kind, st.MapType):
+        return _holds(kind.keyType, wanted) or _holds(kind.valueType, wanted)
+    if isinstance(kind, st.StructType):
+        return any(_holds(field.dataType, wanted) for field in kind)
+    return isinstance(kind, wanted)
+
+
+def _make_views(session: SparkSession, plan: Any, find: Find) -> None:
+    """Makes a view of each dataset that a query names."""
+    tables, own = referenced_tables(session, plan)
+    made: set[str] = set()
+    for parts, node in tables:
+        name = ".".join(parts)
+        if name.casefold() in made:
+            continue
+        if len(parts) > 1:  # a format and a path, or names that no dataset has
+            _find(find, name, lambda error, node=node: confinement_error(node, error.message, error.hint))
+        try:
+            frame = find(name)
+        except NotFound as error:
+            if name.casefold() in own:
+                continue
+            raise confinement_error(node, error.message, error.hint) from None
+        except (InvalidQuery, InvalidSchema, UsageError) as error:
+            raise confinement_error(node, error.message, error.hint) from None
+        made.add(name.casefold())
+        frame.createOrReplaceTempView(identifier(name))
+
+
+def _find(find: Find, name: str, placed: Callable[[OdfError], QueryError]) -> None:
+    """Says what ``find`` has to say of a name that is no dataset's."""
+    try:
+        find(name)
+    except OdfError as error:
+        raise placed(error) from None

@@ -1,0 +1,1 @@
+"""SQL text without an engine: tokens, error excerpts, table functions, column-level lineage."""

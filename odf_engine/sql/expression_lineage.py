@@ -1,0 +1,443 @@
+"""Column lineage of expressions, on trees parsed by sqlglot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from sqlglot import exp
+from sqlglot.dialects.spark import Spark
+from sqlglot.errors import SqlglotError
+from sqlglot.tokenizer_core import Token, TokenType
+
+from odf_engine.sql.lineage_model import (
+    OutputColumn,
+    Relation,
+    RowDependencies,
+    TransformationType,
+    ValueSources,
+    as_row_dependencies,
+    merge_sources,
+    with_transformation,
+)
+from odf_engine.sql.query_text import one_line_summary
+
+
+class LineageUnresolved(Exception):
+    """The query cannot be followed; the text says why, for people."""
+
+
+_MARKED: Final = 40
+_PHRASES: Final = (
+    ("FOR", "SYSTEM_TIME", "AS", "OF"), ("WITHIN", "GROUP"), ("IGNORE", "NULLS"), ("RESPECT", "NULLS"),
+    ("NULLS", "FIRST"), ("NULLS", "LAST"), ("GROUPING", "SETS"), ("WITH", "ROLLUP"), ("WITH", "CUBE"),
+    ("CURRENT", "ROW"),
+)  # fmt: skip
+
+
+class _Parser(Spark.Parser):
+    """Spark's grammar, with all functions by the names that the query has for them.
+
+    An array keeps its own class: square brackets behind another one would make a new array.
+    """
+
+    FUNCTIONS = {name: Spark.Parser.FUNCTIONS[name] for name in ("ARRAY",)}  # noqa: RUF012 (as sqlglot has it)
+    NO_PAREN_FUNCTIONS = {}  # noqa: RUF012
+
+
+def parse_query(query: str, columns: Iterable[str]) -> exp.Query:
+    """The tree of a query.
+
+    Args:
+        query: its text.
+        columns: names of columns that it may have.
+
+    Raises:
+        NotFollowed: it is no single query, or has words that the tree would lose.
+    """
+    spark = Spark()
+    try:
+        words = _with_windows(spark.tokenize(query))
+        trees = [tree for tree in _Parser(dialect=spark).parse(words, query) if tree is not None]
+    except SqlglotError as error:
+        raise LineageUnresolved(f"the query could not be read: {_said(error, query)}") from None
+    if len(trees) != 1 or not isinstance(trees[0], exp.Query):
+        raise LineageUnresolved(f"this is not one SELECT: {one_line_summary(query, _MARKED)}")
+    if any(word.token_type == TokenType.PIPE_GT for word in words):
+        raise LineageUnresolved("queries with |> cannot be followed")
+    named = {name.upper() for name in columns} & _WORDS
+    for word in words:
+        if word.text.upper() in named and word.token_type != TokenType.IDENTIFIER:
+            raise LineageUnresolved(
+                f"'{word.text}' may be a column or a word of SQL: write the column as `{word.text}`"
+            )
+    _check_whole(words, trees[0])
+    return trees[0]
+
+
+_WORDS: Final = frozenset({"ALL", "ANY", "AS", "DISTINCT", "FETCH", "INTERVAL", "NOT", "SELECT"})
+"""Words that Spark may take for columns where the parser does not."""
+
+
+def _said(error: SqlglotError, query: str) -> str:
+    found = getattr(error, "errors", None)
+    if not found or not found[0].get("description"):
+        return one_line_summary(query, _MARKED)
+    first = found[0]
+    described = first["description"].partition(" but got <")[0].rstrip(".")
+    return f"line {first['line']}, column {first['col']}: {described}"
+
+
+def _with_windows(words: Sequence[Token]) -> list[Token]:
+    """`window` as a name like any other, but for the clause `WINDOW name AS (…)`."""
+    made = list(words)
+    for at, word in enumerate(words):
+        if word.token_type != TokenType.WINDOW:
+            continue
+        after = [each.token_type for each in words[at + 1 : at + 4]]
+        if after[1:] != [TokenType.ALIAS, TokenType.L_PAREN]:
+            made[at] = Token(
+                TokenType.VAR, word.text, line=word.line, col=word.col, start=word.start, end=word.end
+            )
+    return made
+
+
+def _check_whole(words: Sequence[Token], tree: exp.Expr) -> None:
+    """Every name of the text has to be in the tree at least as often.
+
+    Raises:
+        NotFollowed: one is not.
+    """
+    held: Counter[str] = Counter()
+    for node in tree.walk():
+        if not isinstance(node, exp.Literal):
+            held.update(value.casefold() for value in node.args.values() if isinstance(value, str))
+    grammar = _grammar(words)
+    names = [
+        word.text.casefold()
+        for at, word in enumerate(words)
+        if word.token_type in (TokenType.VAR, TokenType.IDENTIFIER) and at not in grammar
+    ]
+    for name, count in Counter(names).items():
+        if count > held[name]:
+            raise LineageUnresolved(f"what becomes of '{name}' could not be followed")
+
+
+def _grammar(words: Sequence[Token]) -> set[int]:
+    """The numbers of words that are part of a clause, or name a function."""
+    found: set[int] = set()
+    texts = [word.text.upper() for word in words]
+    for at in range(len(texts)):
+        if texts[at + 1 : at + 2] == ["("]:
+            found.add(at)
+        for phrase in _PHRASES:
+            if tuple(texts[at : at + len(phrase)]) == phrase:
+                found.update(range(at, at + len(phrase)))
+    return found
+
+
+AGGREGATES: Final = frozenset({
+    "any", "any_value", "approx_count_distinct", "approx_percentile", "approx_top_k", "array_agg", "avg",
+    "bit_and", "bit_or", "bit_xor", "bitmap_and_agg", "bitmap_construct_agg", "bitmap_or_agg", "bool_and",
+    "bool_or", "collect_list", "collect_set", "corr", "count", "count_if", "count_min_sketch",
+    "covar_pop", "covar_samp", "every", "first", "first_value", "grouping", "grouping_id",
+    "histogram_numeric", "hll_sketch_agg", "hll_union_agg", "kll_sketch_agg_bigint",
+    "kll_sketch_agg_double", "kll_sketch_agg_float", "kurtosis", "last", "last_value", "listagg", "max",
+    "max_by", "mean", "median", "min", "min_by", "mode", "percentile", "percentile_approx",
+    "percentile_cont", "percentile_disc", "regr_avgx", "regr_avgy", "regr_count", "regr_intercept",
+    "regr_r2", "regr_slope", "regr_sxx", "regr_sxy", "regr_syy", "schema_of_variant_agg", "skewness",
+    "some", "std", "stddev", "stddev_pop", "stddev_samp", "string_agg", "sum", "theta_sketch_agg",
+    "theta_union_agg", "try_avg", "try_sum", "var_pop", "var_samp", "variance",
+})  # fmt: skip
+"""Spark's functions that put the values of many rows together."""
+WINDOWS: Final = ("window", "session_window")
+GENERATORS: Final = ("explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer",
+                     "stack", "json_tuple", "variant_explode", "variant_explode_outer")  # fmt: skip
+"""Functions that make rows, and columns with names of their own."""
+_WITH_UNITS: Final = (
+    "timestampdiff", "timestampadd", "datediff", "dateadd", "date_add", "date_diff", "timediff",
+)  # fmt: skip
+_UNITS: Final = frozenset({
+    "YEAR", "QUARTER", "MONTH", "WEEK", "DAY", "DAYOFYEAR", "HOUR", "MINUTE", "SECOND", "MILLISECOND",
+    "MICROSECOND",
+})  # fmt: skip
+
+
+@dataclass
+class Scope:
+    """What an expression can name.
+
+    Attributes:
+        tables: what FROM can name: relations by their names in small letters.
+        sources: the relations of this SELECT, by the names that its columns can be qualified with.
+        joined: columns of joins with USING: what several sources have together.
+        aliases: columns of this SELECT by their names in small letters, as far as they are known.
+        named: the clauses of WINDOW by their names in small letters.
+        outer: the scope around a subquery.
+        bound: the names of the parameters of lambdas around, in small letters.
+        rows: what was found to decide about rows.
+        follow: follows a subquery.
+    """
+
+    tables: dict[str, Relation]
+    follow: Callable[[exp.Expr, Scope], Relation]
+    sources: list[tuple[str, Relation]] = field(default_factory=list)
+    joined: dict[str, OutputColumn] = field(default_factory=dict)
+    aliases: dict[str, OutputColumn] = field(default_factory=dict)
+    named: dict[str, exp.Expr] = field(default_factory=dict)
+    outer: Scope | None = None
+    bound: frozenset[str] = frozenset()
+    rows: RowDependencies = field(default_factory=dict)
+
+    def inner(self) -> Scope:
+        """The scope of a subquery."""
+        return Scope(dict(self.tables), self.follow, outer=self)
+
+    def source(self, name: str) -> Relation | None:
+        """The relation of this name here."""
+        found = [relation for known, relation in self.sources if known == name.casefold()]
+        return found[0] if len(found) == 1 else None
+
+    def resolve(self, parts: Sequence[str]) -> OutputColumn:
+        """What a name stands for.
+
+        Raises:
+            NotFollowed: nothing has it.
+        """
+        found = self._resolve(parts)
+        if found is None:
+            raise LineageUnresolved(f"there is no column '{'.'.join(parts)}'")
+        return found
+
+    def _resolve(self, parts: Sequence[str]) -> OutputColumn | None:
+        if parts[0].casefold() in self.bound:
+            return OutputColumn(parts[0], {})
+        if (found := self._qualified(parts) or self._plain(parts)) is not None:
+            return found
+        around = self.outer._resolve(parts) if self.outer is not None else None
+        return _together([*self._opened(parts), *([around] if around is not None else [])])
+
+    def _qualified(self, parts: Sequence[str]) -> OutputColumn | None:
+        found: list[OutputColumn] = []
+        for name, relation in self.sources:
+            if len(parts) > 1 and name == parts[0].casefold():
+                out = relation.find(parts[1]) or relation.unresolved_column(parts[1])
+                found += [_field(out, parts[2:])] if out is not None else []
+        return _together(found)
+
+    def _plain(self, parts: Sequence[str]) -> OutputColumn | None:
+        name = parts[0].casefold()
+        if name in self.joined:
+            return _field(self.joined[name], parts[1:])
+        outs = [out for _, relation in self.sources if (out := relation.find(name)) is not None]
+        if not outs and name in self.aliases:
+            outs = [self.aliases[name], *self._opened(parts[:1])]
+        return _together([_field(out, parts[1:]) for out in outs])
+
+    def _opened(self, parts: Sequence[str]) -> list[OutputColumn]:
+        found = [
+            out for _, relation in self.sources if (out := relation.unresolved_column(parts[0])) is not None
+        ]
+        if len(found) > 1:  # one of them has it
+            found = [replace(out, value=with_transformation(out.value, "unknown")) for out in found]
+        return [_field(out, parts[1:]) for out in found]
+
+
+def _field(out: OutputColumn, names: Sequence[str]) -> OutputColumn:
+    for name in names:
+        out = out.field(name)
+    return out
+
+
+def _together(outs: Sequence[OutputColumn]) -> OutputColumn | None:
+    if len(outs) < 2:
+        return outs[0] if outs else None
+    return OutputColumn(outs[0].name, merge_sources(*(out.value for out in outs)))
+
+
+def default_column_name(node: exp.Expr) -> str | None:
+    """What Spark calls the column of an expression, where that is certain."""
+    if isinstance(node, exp.Alias):
+        return node.alias
+    if isinstance(node, exp.Column | exp.Dot):
+        last = node.this if isinstance(node, exp.Column) else node.expression
+        return last.name if isinstance(last, exp.Identifier) else None
+    if function_name(node) in WINDOWS:
+        return function_name(node)
+    return None
+
+
+def function_name(node: exp.Expr) -> str:
+    """The name of the function that is called, in small letters; empty when it is something else."""
+    return node.name.casefold() if isinstance(node, exp.Anonymous) else ""
+
+
+def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
+    """What an expression comes from.
+
+    Raises:
+        NotFollowed: it has something that is not understood.
+    """
+    match node:
+        case exp.Alias() | exp.Paren():
+            return expression_sources(node.this, scope)
+        case exp.Column() if isinstance(node.this, exp.Star):
+            return OutputColumn(None, expand_star(node, scope).all_sources())
+        case exp.Column():
+            return scope.resolve([part.name for part in node.parts])
+        case exp.Star():
+            return OutputColumn(None, expand_star(node, scope).all_sources())
+        case exp.Identifier() if node.name.casefold() in scope.bound:
+            return OutputColumn(node.name, {})
+        case exp.Dot() if isinstance(node.expression, exp.Identifier):
+            return expression_sources(node.this, scope).field(node.expression.name)
+        case exp.Lambda():
+            names = {each.name.casefold() for each in node.expressions}
+            inner = replace(scope, bound=scope.bound | names)  # shares what it finds
+            return OutputColumn(
+                None, with_transformation(expression_sources(node.this, inner).value, "transformation")
+            )
+        case exp.Window():
+            return OutputColumn(None, _over(node, scope))
+        case exp.Query():
+            return OutputColumn(None, _subquery(node, scope))
+        case exp.PropertyEQ() | exp.Kwarg():
+            return expression_sources(node.expression, scope)
+        case exp.Anonymous():
+            return _called(node, scope)
+        case exp.Identifier():
+            raise LineageUnresolved(f"what '{node.name}' means is not understood")
+    how: TransformationType = "aggregation" if isinstance(node, _AGGREGATES) else "transformation"
+    return OutputColumn(
+        None,
+        with_transformation(
+            merge_sources(*(expression_sources(each, scope).value for each in _parts(node))), how
+        ),
+    )
+
+
+_AGGREGATES: Final = (exp.AggFunc, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
+
+
+def _parts(node: exp.Expr) -> Iterator[exp.Expr]:
+    """The expressions that an expression is made of, but for types."""
+    for each in node.iter_expressions():
+        if isinstance(each, exp.Where | exp.Order | exp.Ordered | exp.Distinct | exp.Tuple | exp.Having):
+            yield from _parts(each)
+        elif not isinstance(each, exp.DataType | exp.Var | exp.Literal):
+            yield each
+
+
+def _called(node: exp.Anonymous, scope: Scope) -> OutputColumn:
+    name = function_name(node)
+    if name == "count" and any(isinstance(each, exp.Star) for each in node.expressions):
+        return OutputColumn(None, {})
+    given = [each for each in _parts(node) if each is not node.this]
+    if name in _WITH_UNITS and len(given) == 3 and given[0].name.upper() in _UNITS:
+        del given[0]
+    parts = [expression_sources(each, scope) for each in given]
+    whole = merge_sources(*(part.value for part in parts))
+    if name in WINDOWS:
+        value = with_transformation(whole, "transformation")
+        return OutputColumn(name, value, {each: OutputColumn(each, value) for each in ("start", "end")})
+    fields = None
+    if name == "struct":
+        named = [default_column_name(each) or f"col{at}" for at, each in enumerate(node.expressions, 1)]
+        fields = {key.casefold(): replace(part, name=key) for key, part in zip(named, parts, strict=False)}
+    elif name == "named_struct":
+        fields = _named_struct(node, scope)
+    stars = any(isinstance(each, exp.Star | exp.Column) and each.is_star for each in node.expressions)
+    how: TransformationType = "aggregation" if name in AGGREGATES else "transformation"
+    return OutputColumn(None, with_transformation(whole, how), None if stars else fields)
+
+
+def _named_struct(node: exp.Anonymous, scope: Scope) -> dict[str, OutputColumn] | None:
+    names, values = node.expressions[::2], node.expressions[1::2]
+    if len(names) != len(values) or not all(isinstance(each, exp.Literal) for each in names):
+        return None
+    return {
+        key.name.casefold(): replace(expression_sources(value, scope), name=key.name)
+        for key, value in zip(names, values, strict=True)
+    }
+
+
+def _over(node: exp.Window, scope: Scope) -> ValueSources:
+    """A function over a window of rows: what orders a ranking is what the rank comes from."""
+    clauses: list[exp.Expr] = [node]
+    alias = node.args.get("alias")
+    while alias is not None:
+        clause = scope.named.get(alias.name.casefold())
+        if clause is None:
+            raise LineageUnresolved(f"there is no window '{alias.name}'")
+        clauses.append(clause)
+        alias = clause.args.get("alias")
+    value = with_transformation(expression_sources(node.this, scope).value, "aggregation")
+    for clause in clauses:
+        parts = [
+            part
+            for part in _parts(clause)
+            if part is not clause.this and part is not clause.args.get("alias")
+        ]
+        sides = [*parts]
+        if (spec := clause.args.get("spec")) is not None:
+            sides = [part for part in sides if part is not spec] + list(_parts(spec))
+        around = merge_sources(*(expression_sources(part, scope).value for part in sides))
+        scope.rows.update(as_row_dependencies(around, "window"))
+        if not value:
+            order = clause.args.get("order")
+            ordering = (
+                [] if order is None else [expression_sources(part, scope).value for part in _parts(order)]
+            )
+            value = with_transformation(merge_sources(*ordering), "aggregation")
+    return value
+
+
+def _subquery(node: exp.Query, scope: Scope) -> ValueSources:
+    relation = scope.follow(node, scope.inner())
+    scope.rows.update(relation.rows)
+    return with_transformation(relation.all_sources(), "transformation")
+
+
+def expand_star(node: exp.Expr, scope: Scope) -> Relation:
+    """The columns that `*`, `t.*` or `structure.*` stand for.
+
+    Raises:
+        NotFollowed: nothing has this name.
+    """
+    qualifiers = [part.name for part in node.parts[:-1]] if isinstance(node, exp.Column) else []
+    mark = node.this if isinstance(node, exp.Column) else node
+    if any(mark.args.get(each) for each in ("replace", "rename")):
+        raise LineageUnresolved("`* REPLACE` and `* RENAME` cannot be followed")
+    relation = _starred(qualifiers, scope)
+    names = [each.parts for each in mark.args.get("except_") or () if isinstance(each, exp.Column)]
+    return relation.without(parts[-1].name for parts in names if len(parts) == 1)
+
+
+def _starred(qualifiers: Sequence[str], scope: Scope) -> Relation:
+    from odf_engine.sql.lineage_model import UnresolvedColumns
+
+    if not qualifiers:
+        return all_columns(scope)
+    if len(qualifiers) == 1 and (relation := scope.source(qualifiers[0])) is not None:
+        return relation
+    out = scope.resolve(qualifiers)
+    if out.fields is not None:
+        return Relation(list(out.fields.values()))
+    return Relation([], open=UnresolvedColumns(value=with_transformation(out.value, "transformation")))
+
+
+def all_columns(scope: Scope) -> Relation:
+    """Everything that the sources have, as `*` shows it: columns of USING once and first."""
+    from odf_engine.sql.lineage_model import UnresolvedColumns
+
+    shown = [relation.without(scope.joined) for name, relation in scope.sources if name]
+    outs = [*scope.joined.values(), *(out for relation in shown for out in relation.outs)]
+    opens = [relation.open for relation in shown if relation.open is not None]
+    opened = None
+    if opens:
+        inputs = tuple(dict.fromkeys(name for each in opens for name in each.inputs))
+        but = frozenset.intersection(*(each.but for each in opens))
+        opened = UnresolvedColumns(inputs, merge_sources(*(each.value for each in opens)), but)
+    return Relation(outs, open=opened)

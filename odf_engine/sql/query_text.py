@@ -1,0 +1,235 @@
+"""SQL tokens, table names in a query, and excerpts that point at an error."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, Literal
+
+from odf_engine.errors import OdfError
+from odf_engine.metadata.model import SqlQueryStep
+
+_PLACE: Final = re.compile(
+    r"query(?: step (?P<step>\d+) of \d+)?, line (?P<line>\d+), column (?P<column>\d+)"
+)
+_FRAGMENT: Final = re.compile(r", in `(.+?)…?`$")
+_SHOWN: Final = 60  # characters of the line: it fits into a terminal of 80
+
+
+@contextmanager
+def attach_query_excerpt(steps: Sequence[SqlQueryStep]) -> Iterator[None]:
+    """Gives errors whose ``where`` is a place in a query its line as their ``excerpt``."""
+    try:
+        yield
+    except OdfError as error:
+        error.excerpt = error.excerpt or query_excerpt(error, steps)
+        raise
+
+
+def query_excerpt(error: OdfError, steps: Sequence[SqlQueryStep]) -> tuple[str, ...]:
+    """The line of the query that the error names, with its number before it, and a caret under the column.
+
+    Nothing when it names none, or one that could be in several steps.
+    """
+    found = _PLACE.match(error.where or "")
+    if found is None:
+        return ()
+    at, column = int(found["line"]) - 1, int(found["column"]) - 1
+    fragment = _FRAGMENT.search(error.message)
+    chosen = steps if found["step"] is None else steps[int(found["step"]) - 1 :][:1]
+    fitting = [line for step in chosen if (line := _line(step.query, at, column)) is not None]
+    if fragment is not None and len(fitting) > 1:
+        fitting = [line for line in fitting if line.startswith(fragment[1].partition("\n")[0], column)]
+    if len(fitting) != 1:
+        return ()
+    start = max(column - _SHOWN * 2 // 3, 0)
+    # A terminal must not obey what stands in a query; a tab is one column to Spark.
+    text = "".join(char if char.isprintable() else " " for char in fitting[0][start : start + _SHOWN])
+    number = str(at + 1)
+    return f"{number} | {text.rstrip()}", f"{' ' * len(number)} | {' ' * (column - start)}^"
+
+
+def _line(query: str, at: int, column: int) -> str | None:
+    lines = query.split("\n")
+    return lines[at] if at < len(lines) and column <= len(lines[at]) else None
+
+
+Kind = Literal["word", "quoted", "string", "comment", "sign"]
+_TOKEN: Final = re.compile(
+    r"(?P<comment>--[^\n]*|/\*.*?(?:\*/|\Z))"
+    r"|(?P<string>'(?:[^'\\]|\\.)*(?:'|\Z)|\"(?:[^\"\\]|\\.)*(?:\"|\Z))"
+    r"|(?P<quoted>`(?:[^`]|``)*(?:`|\Z))"
+    r"|(?P<word>\w+)"
+    r"|(?P<sign>\S)",
+    re.DOTALL,
+)
+_CLAUSES: Final = frozenset({
+    "SELECT", "FROM", "JOIN", "WHERE", "GROUP", "ORDER", "SORT", "CLUSTER", "DISTRIBUTE", "HAVING", "ON",
+    "USING", "LIMIT", "OFFSET", "WINDOW", "WITH", "UNION", "EXCEPT", "INTERSECT", "MINUS", "VALUES",
+    "LATERAL", "PIVOT", "UNPIVOT", "QUALIFY",
+})  # fmt: skip
+_TABLES_FOLLOW: Final = ("FROM", "JOIN")
+_NO_NAMES: Final = frozenset({
+    "LATERAL", "SELECT", "VALUES", "LEFT", "RIGHT", "INNER", "OUTER", "FULL", "CROSS", "SEMI", "ANTI",
+    "NATURAL",
+})  # fmt: skip
+"""Words behind FROM, JOIN or a comma that are no names."""
+TABLE_TERMINATORS: Final = _CLAUSES | _NO_NAMES | {"FOR", "TABLESAMPLE"}
+"""Words behind a table that are no alias of it."""
+TABLE_FUNCTIONS: Final = ("as_at", "as_of", "current", "changelog")
+"""What stands around the name of a dataset to see it as it was: see :mod:`odf_engine.sql.table_functions`."""
+
+
+@dataclass(frozen=True)
+class Token:
+    """A word, a sign, or something between quotes, with its place in the text."""
+
+    kind: Kind
+    text: str
+    start: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """What it names, without backquotes."""
+        return self.text.strip("`").replace("``", "`") if self.kind == "quoted" else self.text
+
+
+@dataclass(frozen=True)
+class TableName:
+    """A name where a query reads a table; ``call`` is where the table function around it begins and ends."""
+
+    name: str
+    start: int
+    end: int
+    quoted: bool
+    call: tuple[int, int] | None = None
+
+    @property
+    def stop(self) -> int:
+        """Where an alias of it may begin."""
+        return self.end if self.call is None else self.call[1]
+
+    @property
+    def needs_quotes(self) -> bool:
+        """Whether it has signs that Spark would not take as part of one name."""
+        return not self.quoted and not re.fullmatch(r"[^\W\d]\w*", self.name)
+
+
+def tokenize(sql: str, *, comments: bool = False) -> list[Token]:
+    """The words and signs of a query; text that is broken off ends where it ends."""
+    return [token for token in _tokens(sql) if comments or token.kind != "comment"]
+
+
+@lru_cache(maxsize=8)
+def _tokens(sql: str) -> tuple[Token, ...]:
+    return tuple(
+        Token(match.lastgroup, match[0], match.start(), match.end())  # type: ignore[arg-type]
+        for match in _TOKEN.finditer(sql)
+    )
+
+
+def one_line_summary(sql: str, longest: int = 60) -> str:
+    """A query as one short line without comments, to name it by."""
+    parts, at = [], 0
+    for token in tokenize(sql, comments=True):
+        if token.kind == "comment":
+            parts.append(sql[at : token.start])
+            at = token.end
+    line = " ".join(" ".join([*parts, sql[at:]]).split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def table_names(sql: str) -> list[TableName]:
+    """The names behind FROM and JOIN, and behind commas there, in their order."""
+    return list(_tables(tokenize(sql)))
+
+
+def _tables(words: Sequence[Token]) -> Iterator[TableName]:
+    clauses = [""]
+    at = 0
+    while at < len(words):
+        token = words[at]
+        upper = token.text.upper() if token.kind == "word" else ""
+        if token.text == "(":
+            clauses.append("")
+        elif token.text == ")" and len(clauses) > 1:
+            clauses.pop()
+        elif upper in _CLAUSES and not (at and words[at - 1].text == "."):
+            clauses[-1] = upper
+        at += 1
+        here = upper in _TABLES_FOLLOW or (token.text == "," and clauses[-1] in _TABLES_FOLLOW)
+        if here and at < len(words) and words[at].kind in ("word", "quoted"):
+            if words[at].text.upper() in _NO_NAMES:
+                continue
+            found, end = _called(words, at) if is_table_function(words, at) else _named(words, at)
+            if found is not None:
+                yield found
+            at = end
+
+
+def _named(words: Sequence[Token], at: int) -> tuple[TableName | None, int]:
+    end = qualified_name_end(words, at)
+    if end < len(words) and words[end].text == "(":  # a function
+        return None, end
+    return qualified_name(words, at, end), end
+
+
+def _called(words: Sequence[Token], at: int) -> tuple[TableName, int]:
+    """The dataset within table functions, and where these end; they may be broken off.
+
+    Where there is none, its name is empty."""
+    begin, depth = at, 0
+    end = at + 1
+    while end < len(words):
+        depth += {"(": 1, ")": -1}.get(words[end].text, 0)
+        end += 1
+        if not depth:
+            break
+    while at < end and is_table_function(words, at):
+        at += 2
+    call = (words[begin].start, words[end - 1].end)
+    if at >= end or words[at].kind not in ("word", "quoted"):
+        return TableName("", call[1], call[1], False, call), end
+    return replace(qualified_name(words, at, qualified_name_end(words, at)), call=call), end
+
+
+def is_table_function(words: Sequence[Token], at: int) -> bool:
+    """Whether a table function of datasets begins at this word."""
+    return (
+        at + 1 < len(words)
+        and words[at].kind == "word"
+        and words[at].text.lower() in TABLE_FUNCTIONS
+        and words[at + 1].text == "("
+    )
+
+
+def qualified_name_end(words: Sequence[Token], at: int) -> int:
+    """Where a name ends whose parts are joined by dots, or by dashes and slashes without spaces."""
+    end = at + 1
+    while end + 1 < len(words) and words[end + 1].kind in ("word", "quoted"):
+        before, sign, after = words[end - 1 : end + 2]
+        tight = before.end == sign.start and sign.end == after.start
+        if sign.text != "." and not (sign.text in ("-", "/", ":") and tight):
+            break
+        end += 2
+    return end
+
+
+def qualified_name(words: Sequence[Token], at: int, end: int) -> TableName:
+    """The name that these words make."""
+    parts = words[at:end]
+    quoted = len(parts) == 1 and parts[0].kind == "quoted"
+    return TableName("".join(part.name for part in parts), parts[0].start, parts[-1].end, quoted)
+
+
+def line_and_column(sql: str, at: int) -> tuple[int, int]:
+    """Line and column, both from 1, of the character with this number, from 0."""
+    at = max(0, min(at, len(sql)))
+    starts = [0, *(match.end() for match in re.finditer("\n", sql))]
+    line = bisect_right(starts, at)
+    return line, at - starts[line - 1] + 1

@@ -1,0 +1,277 @@
+"""Table functions ``as_at``, ``as_of``, ``current``, ``changelog``, and rewriting of dataset names for
+Spark.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from odf_engine.errors import InvalidQuery, UsageError
+from odf_engine.metadata.timestamp import Timestamp, parse_user_time
+from odf_engine.sql.query_text import (
+    TABLE_TERMINATORS,
+    TableName,
+    Token,
+    is_table_function,
+    line_and_column,
+    qualified_name,
+    qualified_name_end,
+    table_names,
+    tokenize,
+)
+
+TableState = Literal["changelog", "current", "as of"]
+"""What of a changelog a table shows."""
+_TYPES: Final = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE")
+_EXAMPLES: Final[dict[str, str]] = {
+    "as_at": "as_at(name, timestamp '2024-03-05 10:00:00'), or a block in place of the time",
+    "as_of": "as_of(name, timestamp '2024-03-05 10:00:00')",
+    "current": "current(name), or current(name, key, …)",
+    "changelog": "changelog(name)",
+}
+
+
+@dataclass(frozen=True)
+class TableFunctionCall:
+    """What a query wants to see of a dataset.
+
+    Attributes:
+        text: the functions, in one way of writing them; what the table is called for Spark.
+        dataset: its name or id.
+        as_at: a system time (RFC 3339) or a block; None when nothing was said.
+        state: None when nothing was said.
+        as_of: an event time (RFC 3339), with the state ``as of``.
+        key: the columns that tell rows apart; empty for those of the dataset.
+    """
+
+    text: str
+    dataset: str
+    as_at: str | None = None
+    state: TableState | None = None
+    as_of: str | None = None
+    key: tuple[str, ...] = ()
+
+
+def parse_sql_timestamp(text: str) -> Timestamp | None:
+    """A time as people and SQL write it, in UTC where it has no zone; None when it is none."""
+    try:
+        return parse_user_time(text)
+    except UsageError:
+        return None
+
+
+def parse_table_function(sql: str, start: int) -> TableFunctionCall:
+    """Reads the table functions that begin at a character of a query.
+
+    Raises:
+        InvalidQuery: they are not written as they have to be; with line and column.
+    """
+    words = tokenize(sql)
+    at = next(number for number, each in enumerate(words) if each.start == start)
+    return _Reader(sql, words, at).call()
+
+
+class _Reader:
+    """Reads words from ``at`` on."""
+
+    def __init__(self, sql: str, words: Sequence[Token], at: int) -> None:
+        self._sql = sql
+        self._words = words
+        self._at = at
+
+    def call(self) -> TableFunctionCall:
+        function = self._words[self._at]
+        name = function.text.lower()
+        self._at += 2
+        inner = self.call() if is_table_function(self._words, self._at) else self._dataset(name)
+        arguments = self._arguments(name)
+        if name == "as_at":
+            made = self._as_at(function, inner, arguments)
+        else:
+            made = self._state(function, name, inner, arguments)
+        said = [] if name == "changelog" else [made.as_at] if name == "as_at" else [made.as_of, *made.key]
+        text = ", ".join([inner.text, *(each for each in said if each)])
+        return replace(made, text=f"{name}({text})")
+
+    def _dataset(self, function: str) -> TableFunctionCall:
+        if self._at >= len(self._words) or self._words[self._at].kind not in ("word", "quoted"):
+            raise self._wrong(f"{function} wants the name of a dataset", function)
+        end = qualified_name_end(self._words, self._at)
+        name = qualified_name(self._words, self._at, end).name
+        self._at = end
+        return TableFunctionCall(name, name)
+
+    def _arguments(self, function: str) -> list[list[Token]]:
+        """What stands between commas, up to the bracket that closes."""
+        found: list[list[Token]] = []
+        depth = 0
+        while self._at < len(self._words):
+            token = self._words[self._at]
+            if token.text == ")" and not depth:
+                self._at += 1
+                return found
+            depth += {"(": 1, ")": -1}.get(token.text, 0)
+            if token.text == "," and not depth:
+                found.append([])
+            elif not found:
+                raise self._wrong(f"a comma was to come here, or the end of {function}", function)
+            else:
+                found[-1].append(token)
+            self._at += 1
+        raise self._wrong(f"the bracket of {function} is not closed", function)
+
+    def _as_at(
+        self, function: Token, inner: TableFunctionCall, arguments: list[list[Token]]
+    ) -> TableFunctionCall:
+        if inner.as_at is not None:
+            raise self._wrong("as_at stands there twice", "as_at", function)
+        if len(arguments) != 1:
+            raise self._wrong("as_at wants one time or block", "as_at", function)
+        return replace(inner, as_at=self._time("as_at", arguments[0], function))
+
+    def _state(
+        self, function: Token, name: str, inner: TableFunctionCall, arguments: list[list[Token]]
+    ) -> TableFunctionCall:
+        if inner.state is not None:
+            other = inner.state.replace(" ", "_")
+            raise self._wrong(f"{name} and {other} do not go together", name, function)
+        if name == "changelog":
+            if arguments:
+                raise self._wrong("changelog wants nothing but a dataset", name, function)
+            return replace(inner, state="changelog")
+        if name == "current":
+            return replace(inner, state="current", key=self._key(name, arguments, function))
+        if not arguments:
+            raise self._wrong("as_of wants a time", name, function)
+        at = self._time(name, arguments[0], function)
+        return replace(inner, state="as of", as_of=at, key=self._key(name, arguments[1:], function))
+
+    def _time(self, function: str, argument: list[Token], before: Token) -> str:
+        typed = len(argument) == 2 and argument[0].text.upper() in _TYPES
+        value = argument[-1] if argument and (typed or len(argument) == 1) else None
+        if value is None or value.kind not in ("string", "word") or (typed and value.kind != "string"):
+            problem = f"{function} wants a time as text, and nothing to compute"
+            raise self._wrong(problem, function, argument[0] if argument else before)
+        text = value.text.strip("'\"") if value.kind == "string" else value.text
+        at = parse_sql_timestamp(text)
+        if at is None and (typed or function == "as_of" or not re.fullmatch(r"\w+", text)):
+            raise self._wrong(f"'{text}' is not a time", function, value)
+        return text if at is None else str(at)
+
+    def _key(self, function: str, arguments: list[list[Token]], before: Token) -> tuple[str, ...]:
+        for each in arguments:
+            if len(each) != 1 or each[0].kind not in ("word", "quoted"):
+                problem = f"{function} wants names of columns"
+                raise self._wrong(problem, function, each[0] if each else before)
+        return tuple(each[0].name for each in arguments)
+
+    def _wrong(self, message: str, function: str, token: Token | None = None) -> InvalidQuery:
+        at = min(self._at, len(self._words) - 1)
+        line, column = line_and_column(self._sql, (token or self._words[at]).start)
+        hint = f"write {_EXAMPLES[function]}"
+        return InvalidQuery(message, hint=hint, where=f"query, line {line}, column {column}")
+
+
+class RewrittenQuery:
+    """A query in which names of datasets stand between backquotes.
+
+    Attributes:
+        text: the query for Spark.
+        unknown: names that only a dataset could have, and none has.
+        calls: what tables stand for that were table functions, by the tables' names.
+    """
+
+    def __init__(self, sql: str, known: Collection[str]) -> None:
+        """``known`` are the names of the datasets.
+
+        Raises:
+            InvalidQuery: a table function is not written as it has to be; with line and column.
+        """
+        self._sql = sql
+        names = {name.casefold() for name in known}
+        words = tokenize(sql)
+        found = table_names(sql)
+        tables = [each for each in found if each.call is None]
+        read = [each for each in tables if each.name.casefold() in names]
+        self.unknown = [each for each in tables if each not in read and set(each.name) & set("-/:")]
+        self.unknown = [each for each in self.unknown if not each.quoted]
+        self.calls: dict[str, TableFunctionCall] = {}
+        edits = [(each.start, each.end, _backquoted(each.name)) for each in read if each.needs_quotes]
+        named = {each.name.casefold() for each in read if each.needs_quotes}
+        for each in found:
+            if each.call is None:
+                continue
+            call = parse_table_function(sql, each.call[0])
+            self.calls[call.text] = call
+            bare = not _has_alias(words, each.stop)
+            edits.append(
+                (*each.call, _backquoted(call.text) + (f" AS {_backquoted(each.name)}" if bare else ""))
+            )
+            named |= {each.name.casefold()} if bare and set(each.name) & set(".-/:") else set()
+        taken = {each.start for each in read}
+        edits += [each for each in _qualifiers(words, named, taken) if not _within(each[0], found)]
+        self._edits = sorted(edits)
+        self.text = self._edited()
+
+    def original_position(self, line: int, column: int) -> tuple[int, int]:
+        """Line and column in the query as it was written, of those in :attr:`text`; both from 1."""
+        lines = self.text.split("\n")
+        at = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
+        shift = 0
+        for start, end, text in self._edits:
+            begin = start + shift
+            length = len(text)
+            if at < begin:
+                break
+            if at < begin + length:
+                return line_and_column(self._sql, start)
+            shift += length - (end - start)
+        return line_and_column(self._sql, at - shift)
+
+    def place_of(self, name: TableName) -> tuple[int, int]:
+        """Line and column of a name in :attr:`text`; both from 1."""
+        shift = sum(len(text) - (end - start) for start, end, text in self._edits if end <= name.start)
+        return line_and_column(self.text, name.start + shift)
+
+    def _edited(self) -> str:
+        parts: list[str] = []
+        done = 0
+        for start, end, text in self._edits:
+            parts += [self._sql[done:start], text]
+            done = end
+        return "".join([*parts, self._sql[done:]])
+
+
+def _qualifiers(
+    words: Sequence[Token], names: Collection[str], taken: Collection[int]
+) -> Iterator[tuple[int, int, str]]:
+    """Names of datasets before the names of their columns."""
+    for at, token in enumerate(words):
+        if token.kind != "word" or token.start in taken or (at and words[at - 1].text == "."):
+            continue
+        end = qualified_name_end(words, at) - 2  # the column is the last part, or fields of it are
+        while end > at:
+            name = qualified_name(words, at, end)
+            if words[end].text == "." and name.name.casefold() in names:
+                yield name.start, name.end, _backquoted(name.name)
+                break
+            end -= 2
+
+
+def _has_alias(words: Sequence[Token], stop: int) -> bool:
+    """Whether a table that ends at this character gets a name of its own."""
+    behind = next((each for each in words if each.start >= stop), None)
+    if behind is None or behind.kind not in ("word", "quoted"):
+        return False
+    return behind.kind == "quoted" or behind.text.upper() not in TABLE_TERMINATORS
+
+
+def _within(at: int, tables: Sequence[TableName]) -> bool:
+    return any(each.call is not None and each.call[0] <= at < each.call[1] for each in tables)
+
+
+def _backquoted(name: str) -> str:
+    return f"`{name.replace('`', '``')}`"

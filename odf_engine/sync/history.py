@@ -1,0 +1,162 @@
+"""Compares histories: equal, ahead, behind or diverged; walks remote chains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple, Protocol
+
+import msgspec
+
+from odf_engine.chain.block_summary import StoredBlock
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import BadData, Conflict, MalformedBlock
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.flatbuffers import decode_block
+from odf_engine.metadata.model import MetadataBlock, Seed
+from odf_engine.progress import Reporter
+from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectKind, RemoteDataset
+
+HASH_MISMATCH = "the bytes are not those of its hash: the source is damaged, or somebody changed it"
+SOURCE_HINT = "nothing was changed here; tell whoever hosts it, or pull it from somewhere else"
+
+
+class Relation(msgspec.Struct, frozen=True):
+    """How the dataset here stands to the one there.
+
+    Attributes:
+        kind: ``equal``; ``ahead``: only the one here has more; ``behind``: only the one there has more;
+            ``diverged``: both have more since ``common``; ``new``: here, or there, is none yet.
+        ours: blocks that only the one here has.
+        theirs: blocks that only the one there has.
+        common: the newest block that both have.
+    """
+
+    kind: Literal["equal", "ahead", "behind", "diverged", "new"]
+    ours: int
+    theirs: int
+    common: Multihash | None
+
+
+class HistoriesDiverged(Conflict):
+    """One does not simply go on where the other ends; ``relation`` is how they stand, if that is known."""
+
+    relation: Relation | None = None
+
+
+class RemoteBlock(NamedTuple):
+    """A block of another chain, with the bytes that its hash was made of."""
+
+    hash: Multihash
+    block: MetadataBlock
+    data: bytes
+    version: int = 3
+    unknown: tuple[str, ...] = ()
+
+    @property
+    def stored(self) -> StoredBlock:
+        """The block as chains know it."""
+        return StoredBlock(self.hash, self.block, self.version, len(self.data), self.unknown)
+
+
+class BlockSource(Protocol):
+    """Where the blocks of a chain come from: a remote, or something before it."""
+
+    @property
+    def url(self) -> str:
+        """Where it is, for people."""
+        ...
+
+    def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
+        """As :meth:`RemoteDataset.read`."""
+        ...
+
+
+def verify_block(block_hash: Multihash, data: bytes, where: str) -> RemoteBlock:
+    """A block whose bytes came from elsewhere.
+
+    Raises:
+        BadData: the bytes are not those of the hash, or no block.
+    """
+    if Multihash.sha3_256(data) != block_hash:
+        raise BadData(f"block {block_hash}: {HASH_MISMATCH}", where=where, hint=SOURCE_HINT)
+    try:
+        decoded = decode_block(data)
+    except MalformedBlock as error:
+        place = f" ({error.where})" if error.where else ""
+        problem = f"block {block_hash} cannot be read: {error.message}{place}"
+        raise BadData(problem, where=where, hint=SOURCE_HINT) from error
+    return RemoteBlock(block_hash, decoded.block, data, decoded.version, decoded.unknown)
+
+
+def walk_back(
+    remote: BlockSource, head: Multihash, known: Callable[[Multihash], bool], reporter: Reporter
+) -> Iterator[RemoteBlock]:
+    """The blocks of another chain, newest first, down to its first one or before one that is ``known``.
+
+    Raises:
+        BadData: a block is not what its hash says, or its number is not the one before its follower's.
+        NotFound, SourceUnavailable, Cancelled: as the remote has it.
+    """
+    at: Multihash | None = head
+    number: int | None = None
+    while at is not None and not known(at):
+        reporter.raise_if_cancelled()
+        found = verify_block(at, remote.read("blocks", at, MAX_BLOCK_BYTES), remote.url)
+        block = found.block
+        if number is not None and block.sequence_number != number:
+            problem = f"block {at} has number {block.sequence_number} where {number} belongs"
+            raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
+        if (block.prev_block_hash is None) != (block.sequence_number == 0):
+            problem = f"block {at}, number {block.sequence_number}, does not fit its place in the chain"
+            raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
+        yield found
+        at, number = block.prev_block_hash, block.sequence_number - 1
+
+
+def compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Relation:
+    """Looks how the dataset here stands to the one there; asks for as many blocks as are not here.
+
+    Raises:
+        Conflict: it is another dataset.
+        OdfError: as :func:`walk_back`.
+    """
+    ours, theirs = dataset.head(), remote.head()
+    blocks = 0 if ours is None else dataset.state().blocks
+    if theirs is None or ours is None:
+        return Relation("new", blocks, 0, None)
+    if ours == theirs:
+        return Relation("equal", 0, 0, ours)
+    if dataset.contains_block(theirs):
+        return Relation("ahead", blocks - 1 - dataset.block(theirs).block.sequence_number, 0, theirs)
+    count, last = 0, None
+    for last in walk_back(remote, theirs, dataset.contains_block, reporter):
+        count += 1
+        total = count + last.block.sequence_number
+        reporter.set_amounts(files=count, total_files=total)
+    assert last is not None  # their head is not held here
+    return relation_to(dataset, last, count, remote.url)
+
+
+def relation_to(dataset: Dataset, first: RemoteBlock, theirs: int, where: str) -> Relation:
+    """How a dataset stands to a chain of which ``theirs`` blocks are not here, ``first`` the oldest of them.
+
+    Raises:
+        Conflict: it is the chain of another dataset.
+    """
+    common = first.block.prev_block_hash
+    if common is None:
+        raise unrelated(dataset, first.block, where)
+    # Only blocks that are here are believed to have the numbers that they say.
+    ours = dataset.state().sequence_number - dataset.block(common).block.sequence_number
+    return Relation("diverged" if ours else "behind", ours, theirs, common)
+
+
+def unrelated(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:
+    """The error of a chain that begins otherwise; only the first block of it may differ so."""
+    ours = dataset.state().dataset_id
+    theirs = first.event.dataset_id if isinstance(first.event, Seed) else "no dataset"
+    if theirs == ours:
+        message = "it has the same id, and another first block"
+    else:
+        message = f"it is another dataset: {theirs}, where this one is {ours}"
+    return Conflict(message, where=where, hint="pull it under a name of its own: --as NAME")

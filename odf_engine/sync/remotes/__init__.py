@@ -1,0 +1,1 @@
+"""Remote datasets and repositories, one module a transport."""

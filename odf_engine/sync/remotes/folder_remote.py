@@ -1,0 +1,242 @@
+"""Remote datasets in folders."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from odf_engine.errors import BadData, MalformedBlock, NotFound, OdfError, SourceUnavailable
+from odf_engine.files import fsync_file, fsync_folder
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.names import is_valid_name
+from odf_engine.storage.atomic_files import make_folder
+from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
+from odf_engine.storage.refs import HEAD, RefStore
+from odf_engine.sync.remotes.base import (
+    ObjectFile,
+    ObjectKind,
+    RepositoryEntry,
+    read_verified_chunks,
+    require_empty_target,
+)
+
+_CHUNK: Final = 1 << 20
+_DAY: Final = 86_400.0
+_LATER: Final = "; then push again: what is there whole is not sent anew"
+_HINTS: Final = {
+    errno.ENOSPC: "free some space there" + _LATER,
+    errno.EDQUOT: "free some space there" + _LATER,
+    errno.EROFS: "mount it so that it can be written to, or push to somewhere else",
+    errno.EACCES: "check whose the folder is, and its permissions",
+    errno.EPERM: "check whose the folder is, and its permissions",
+    errno.ENOENT: "make the folder first, or mount it: only those of a dataset and its account are made",
+    errno.ENOTDIR: "check the path: a file is where a folder belongs",
+    errno.EEXIST: "check the path: a file is where a folder belongs",
+}
+
+
+def folder_of(url: str) -> Path:
+    """The folder that a ``file:`` URL names."""
+    return Path(unquote(urlsplit(url).path))
+
+
+class FolderRemote:
+    """A dataset in a folder, which can be read and written."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.folder = folder_of(url)
+        self._refs = RefStore(self.folder / "refs")
+        # Not beside the objects: to look there for what was left would take as long as there are many.
+        self._staging = LocalObjectStore(self.folder / "info")
+
+    # --- Reading ------------------------------------------------------------------------------
+
+    def head(self) -> Multihash | None:
+        """The newest block; None when there is no dataset yet."""
+        try:
+            # What is no plain file, such as a pipe, would never end.
+            return self._refs.get(HEAD) if (self.folder / "refs" / HEAD).is_file() else None
+        except MalformedBlock as error:
+            raise BadData(error.message, where=self.url, hint=error.hint) from None
+        except NotFound as error:
+            raise SourceUnavailable(error.message, where=self.url) from None
+        except OSError as error:
+            raise self._unreadable("refs/head", error) from error
+
+    def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
+        """A small object as a whole."""
+        data = b"".join(self._read(kind, object_hash, 0, at_most + 1))
+        if len(data) > at_most:
+            raise BadData(f"{kind}/{object_hash} has more than {at_most:,} bytes", where=self.url)
+        return data
+
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
+        """A large object piece by piece from byte ``start`` on."""
+        return self._read(file.kind, file.hash, start, file.size + 1 - start)
+
+    def prepare(self, files: Sequence[ObjectFile]) -> None:
+        """Nothing has to be known before."""
+
+    def block_batch(
+        self, after: Multihash | None, head: Multihash
+    ) -> Iterator[tuple[Multihash, bytes]] | None:
+        """Blocks are read one by one."""
+        return None
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
+        """Whether the object is there, of this size."""
+        objects = self._objects(kind)
+        try:
+            name = find_object_name(objects, object_hash)
+            return name is not None and size in (None, objects.size(name))
+        except OSError as error:
+            raise self._unreadable(f"{kind}/{object_hash}", error) from error
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
+        """Stores a small object durably; one that is there of this size stays as it is."""
+        if self.holds(kind, object_hash, len(data)):
+            return
+        with self._writing(), self._staged(kind, object_hash) as staged:
+            staged.write_bytes(data)
+
+    def upload(self, file: ObjectFile, source: Path, told: Callable[[int], None]) -> None:
+        """Stores a large object durably, if its bytes are right."""
+        sent = 0
+        with self._writing(), self._staged(file.kind, file.hash) as staged, staged.open("xb") as write:
+            for piece in read_verified_chunks(file, source):
+                write.write(piece)
+                sent += len(piece)
+                told(sent)
+
+    def set_ref(self, name: str, block: Multihash) -> None:
+        """Lets a reference stand for a block; one that is there stays."""
+        with self._writing(), self._refs.locked():
+            if self._refs.read(name) is None:
+                self._refs.compare_and_set(name, None, block)
+
+    def set_head(self, expected: Multihash | None, new: Multihash) -> None:
+        """Moves the head, under the lock that programs beside this one use.
+
+        Raises:
+            NotSynced: the head has moved; a power failure may undo it.
+        """
+        with self._writing():
+            self._refs.compare_and_set(HEAD, expected, new)
+        with suppress(OSError):  # what was killed some time ago left its files
+            for folder in (self._staging.folder, self._refs.folder):
+                remove_stale_files(folder, _DAY)
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Makes the folder where it is not there yet; errors of the disk become ones for people."""
+        try:
+            for folder in (self.folder.parent, self.folder):  # no more: a path may be mistaken
+                if not folder.is_dir():
+                    make_folder(folder)
+            if not (self.folder / "refs").is_dir():
+                require_empty_target(os.listdir(self.folder), self.url)  # noqa: PTH208
+            yield
+        except MalformedBlock as error:
+            raise BadData(error.message, where=self.url, hint=error.hint) from None
+        except OSError as error:
+            problem = f"the folder cannot be written to: {(error.strerror or str(error)).lower()}"
+            hint = _HINTS.get(error.errno or 0, "check the drive" + _LATER)
+            raise OdfError(problem, where=self.url, hint=hint) from error
+
+    @contextmanager
+    def _staged(self, kind: ObjectKind, object_hash: Multihash) -> Iterator[Path]:
+        """A file in the making, which gets the object's name when the block ends well."""
+        objects = self._objects(kind)
+        staged = self._staging.staging_path()
+        try:
+            yield staged
+            fsync_file(staged)
+            make_folder(objects.folder)
+            # In place of one that is there: its size is wrong, or its bytes are the same.
+            staged.replace(objects.path(str(object_hash)))
+            fsync_folder(objects.folder)
+        finally:
+            with suppress(OSError):
+                staged.unlink(missing_ok=True)
+
+    def _objects(self, kind: ObjectKind) -> LocalObjectStore:
+        return LocalObjectStore(self.folder / kind)
+
+    def _read(self, kind: ObjectKind, object_hash: Multihash, start: int, at_most: int) -> Iterator[bytes]:
+        objects = self._objects(kind)
+        try:
+            name = find_object_name(objects, object_hash)
+            if name is None:
+                raise NotFound(f"there is no {kind}/{object_hash}", where=self.url)
+            with objects.path(name).open("rb", buffering=0) as file:
+                file.seek(start)
+                while at_most > 0 and (chunk := file.read(min(_CHUNK, at_most))):
+                    at_most -= len(chunk)
+                    yield chunk
+        except OSError as error:
+            raise self._unreadable(f"{kind}/{object_hash}", error) from error
+
+    def _unreadable(self, what: str, error: OSError) -> SourceUnavailable:
+        problem = f"{what} cannot be read: {(error.strerror or str(error)).lower()}"
+        return SourceUnavailable(problem, where=self.url, hint="check the drive, and the permissions")
+
+
+class FolderRepository:
+    """A folder with a folder for each dataset; those of accounts lie one level deeper."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def datasets(self) -> Iterator[RepositoryEntry]:
+        """The folders in it that have a head, in the order of names."""
+        folder = folder_of(self.url)
+        try:
+            names = _names(folder)
+        except FileNotFoundError:
+            raise NotFound(f"there is no folder {folder}", where=self.url) from None
+        except OSError as error:
+            problem = f"the folder cannot be read: {(error.strerror or str(error)).lower()}"
+            hint = "check the path, the drive and the permissions"
+            raise SourceUnavailable(problem, where=self.url, hint=hint) from error
+        for name in names:
+            yield from self._look(folder, name, "")
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _look(self, folder: Path, name: str, account: str) -> Iterator[RepositoryEntry]:
+        """The dataset in a folder, or those of an account; one that cannot be read hides no other."""
+        try:
+            if (folder / name / "refs" / HEAD).is_file():
+                remote = FolderRemote(f"{self.url}{account}{name}/")
+                yield RepositoryEntry(account + name, remote.url, head=_head(remote))
+            elif not account:
+                for inner in _names(folder / name):
+                    yield from self._look(folder / name, inner, f"{name}/")
+        except OSError:
+            return
+
+
+def _names(folder: Path) -> list[str]:
+    return sorted(filter(is_valid_name, os.listdir(folder)), key=str.lower)  # noqa: PTH208
+
+
+def _head(remote: FolderRemote) -> str | None:
+    try:
+        head = remote.head()
+    except OdfError:
+        return None  # damaged; whoever pulls it is told
+    return None if head is None else str(head)

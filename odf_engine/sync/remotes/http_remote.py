@@ -1,0 +1,302 @@
+"""Remote datasets over the simple transfer protocol (HTTP), IPFS gateways, server listings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Annotated, Final, TypeVar
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from odf_engine.errors import BadData, InvalidIdentity, NotFound, SourceUnavailable, Unsupported
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import SHA3_256, Multihash
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.net.credentials import RemoteAccess
+from odf_engine.net.download import AttemptFailed, RetryPolicy
+from odf_engine.net.http_client import HttpClient, Response, printable_url, sanitize_text
+from odf_engine.storage.object_store import candidate_names
+from odf_engine.storage.refs import HEAD
+from odf_engine.sync.remotes.base import MAX_HEAD_BYTES, ObjectFile, ObjectKind, RepositoryEntry
+
+_RANGE: Final = re.compile(r"bytes (\d{1,18})-\d+/(\d{1,18}|\*)", re.ASCII)
+_Result = TypeVar("_Result")
+
+
+class HttpRemote:
+    """A dataset that a web server has as files; it can be read.
+
+    Args:
+        url: how people call it.
+        access: settings, logins, and who wants to stop.
+        at: where it is in truth, when that is another URL.
+    """
+
+    no_head: tuple[int, ...] = ()
+    """Statuses besides 404 by which the server says that there is no reference."""
+
+    def __init__(self, url: str, access: RemoteAccess, at: str | None = None) -> None:
+        self.url = url
+        self.web = HttpClient(at or url, access)
+        self._base = self.web.url
+        self._base58 = False
+
+    def head(self) -> Multihash | None:
+        """The newest block; None when there is no dataset yet."""
+        url = f"{self._base}refs/{HEAD}"
+        try:
+            data = self.web.get_bytes(url, MAX_HEAD_BYTES, self.no_head)
+        except NotFound:
+            return None
+        return parse_head(data, url)
+
+    def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
+        """A small object as a whole."""
+        return self._named(kind, object_hash, lambda url: self.web.get_bytes(url, at_most))
+
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
+        """A large object piece by piece from byte ``start`` on; goes on by itself where it broke off."""
+        if start >= file.size:
+            return
+        # Which name it has is known with the first piece.
+        first, rest = self._named(file.kind, file.hash, lambda url: _begun(self.web, url, file.size, start))
+        with closing(rest):
+            yield first
+            yield from rest
+
+    def prepare(self, files: Sequence[ObjectFile]) -> None:
+        """Nothing has to be known before."""
+
+    def block_batch(
+        self, after: Multihash | None, head: Multihash
+    ) -> Iterator[tuple[Multihash, bytes]] | None:
+        """Blocks are read one by one."""
+        return None
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        self.web.close()
+
+    def _named(self, kind: ObjectKind, object_hash: Multihash, get: Callable[[str], _Result]) -> _Result:
+        """Asks by the name of today, and by that of older repositories."""
+        canonical = str(object_hash)
+        names: Iterable[str] = candidate_names(object_hash)  # one after the other: base58 takes its time
+        if kind == "proofs":  # which there were none of then
+            names = [canonical]
+        for name in reversed(list(names)) if self._base58 else names:
+            try:
+                result = get(f"{self._base}{kind}/{name}")
+            except NotFound:
+                continue
+            if kind != "proofs":
+                self._base58 = name != canonical
+            return result
+        raise NotFound(f"{kind}/{object_hash} is not there", where=self.url)
+
+
+def parse_head(data: bytes, url: str) -> Multihash:
+    """The hash in a reference.
+
+    Raises:
+        BadData: it is none, or not that of a block.
+    """
+    text = data.decode("ascii", "replace").strip()
+    problem = None
+    try:
+        head = Multihash.parse(text)
+        if head.code == SHA3_256:
+            return head
+        problem = f"it is the hash of something else than a block: {head}"
+    except InvalidIdentity:
+        problem = f"it is no hash: '{sanitize_text(text, 40)}'" if text else "it is empty"
+    hint = "is this the address of a dataset? if it is, tell its owner"
+    raise BadData(f"the head cannot be read: {problem}", where=printable_url(url), hint=hint)
+
+
+def download(
+    web: HttpClient, url: str, size: int, start: int = 0, headers: Mapping[str, str] | None = None
+) -> Generator[bytes, None, None]:
+    """A file of ``size`` bytes, piece by piece from byte ``start`` on.
+
+    Where the connection breaks it goes on with the rest, as often as retries are set. It never ends late:
+    one byte more than ``size`` is the most that comes.
+
+    Raises:
+        NotFound, SourceUnavailable, Cancelled: those of :meth:`HttpClient.once`, after the retries.
+        BadData: the file there has another size, or it is a web page.
+    """
+    retries = RetryPolicy(web.config, web.reporter)
+    at, ranges = start, True
+    while at < size:
+        before = at
+        try:
+            with web.request(
+                "GET", url, headers={**(headers or {}), **_asked(at if ranges else 0)}
+            ) as response:
+                skip = _skipped(response, at, size)
+                if skip is None:
+                    if not ranges:
+                        problem = "the server sends another part than it was asked for"
+                        raise AttemptFailed(BadData(problem, where=printable_url(url)), again=False)
+                    ranges = False
+                    continue
+                for piece in _rest(response, skip, size - at):
+                    at += len(piece)
+                    yield piece
+            if at < size:
+                problem = f"the connection ended after {at:,} of {size:,} bytes"
+                raise AttemptFailed(SourceUnavailable(problem, where=printable_url(url)), again=True)
+        except AttemptFailed as failure:
+            retries.wait(failure, at - before)
+
+
+def _begun(web: HttpClient, url: str, size: int, start: int) -> tuple[bytes, Generator[bytes, None, None]]:
+    pieces = download(web, url, size, start)
+    return next(pieces), pieces
+
+
+def _asked(start: int) -> dict[str, str]:
+    return {"Range": f"bytes={start}-"} if start else {}
+
+
+def _skipped(response: Response, start: int, size: int) -> int | None:
+    """How many bytes of an answer are before those that were asked for; None when it is another part."""
+    total = response.length
+    skip: int | None = start
+    if response.status == 206:
+        part = _RANGE.match(response.headers.get("Content-Range") or "")
+        if part is None or int(part[1]) != start:
+            return None
+        total = int(part[2]) if part[2] != "*" else None
+        skip = 0
+    if total is not None and total != size:
+        response.check_file(response.peek())
+        problem = f"the server has {total:,} bytes where there should be {size:,}"
+        raise AttemptFailed(
+            BadData(problem, where=printable_url(response.url), hint="its file is damaged"), again=False
+        )
+    return skip
+
+
+def _rest(response: Response, skip: int, wanted: int) -> Iterator[bytes]:
+    """The bytes after the first ``skip``, and one more than ``wanted`` at most."""
+    first = True
+    with closing(response.iter_chunks(skip + wanted + 1)) as pieces:
+        for piece in pieces:
+            if first:
+                response.check_file(piece)
+                first = False
+            if skip >= len(piece):
+                skip -= len(piece)
+                continue
+            yield piece[skip:] if skip else piece
+            skip = 0
+
+
+class IpfsRemote(HttpRemote):
+    """A dataset behind a gateway, which answers 500 for a file that a folder does not have."""
+
+    no_head = (500,)
+
+
+def ipfs_remote(url: str, access: RemoteAccess) -> IpfsRemote:
+    """What reads ``ipfs://CID/PATH/`` or ``ipns://NAME/PATH/``."""
+    parts = urlsplit(url)
+    gateway = access.config.sync.ipfs_gateway.rstrip("/")
+    return IpfsRemote(url, access, at=f"{gateway}/{parts.scheme}/{parts.netloc}{parts.path}")
+
+
+MAX_LIST_BYTES: Final = 16 << 20
+_NO_LIST: Final = (400, 403, 404, 405, 406, 501)
+_Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _Row(msgspec.Struct, frozen=True):
+    name: str
+    id: str | None = None
+    kind: str | None = None
+    head: str | None = None
+    blocks: _Count | None = None
+    records: _Count | None = None
+    size: _Count | None = None
+    description: str | None = None
+    keywords: list[str] | None = None
+
+
+class _List(msgspec.Struct, frozen=True):
+    datasets: list[_Row]
+
+
+class ServerRepository:
+    """The datasets of a server; ``url`` may start with ``odf+``, and then theirs do too."""
+
+    def __init__(self, url: str, access: RemoteAccess) -> None:
+        self.url = url
+        self._web = HttpClient(url, access)
+
+    def datasets(self) -> Iterator[RepositoryEntry]:
+        """What the server lists, in the order of names.
+
+        Raises:
+            Unsupported: it lists nothing.
+            BadData: its list is damaged.
+            SourceUnavailable, Cancelled: as the connection has it.
+        """
+        rows = self._parsed(self._web.with_retries(self._fetched))
+        yield from sorted(map(self._listed, rows), key=lambda listed: listed.name.lower())
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        self._web.close()
+
+    def _fetched(self) -> bytes:
+        headers = {"Accept": "application/json"}
+        try:
+            with self._web.request("GET", self._web.url, headers=headers, missing=_NO_LIST) as response:
+                if response.headers.get_content_type() != "application/json":
+                    raise AttemptFailed(self._no_list(), again=False)
+                return response.read_all(MAX_LIST_BYTES)
+        except AttemptFailed as failure:
+            if isinstance(failure.error, NotFound):
+                raise AttemptFailed(self._no_list(), again=False) from None
+            raise
+
+    def _no_list(self) -> Unsupported:
+        hint = f"name a dataset by its whole address: odf pull {self.url}NAME/"
+        return Unsupported(
+            "this server does not tell which datasets it has", where=printable_url(self.url), hint=hint
+        )
+
+    def _parsed(self, data: bytes) -> list[_Row]:
+        try:
+            return msgspec.json.decode(data, type=_List).datasets
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise self._damaged(sanitize_text(str(error))) from None
+
+    def _listed(self, row: _Row) -> RepositoryEntry:
+        try:
+            alias = DatasetAlias.parse(row.name)
+            dataset_id = None if row.id is None else str(DatasetId.parse(row.id))
+            head = None if row.head is None else str(Multihash.parse(row.head))
+        except InvalidIdentity as error:
+            raise self._damaged(sanitize_text(error.message, 120)) from None
+        return RepositoryEntry(
+            name=str(alias),
+            url=f"{self.url}{quote(str(alias))}/",
+            id=dataset_id,
+            kind=None if row.kind is None else sanitize_text(row.kind, 20),
+            head=head,
+            blocks=row.blocks,
+            records=row.records,
+            size=row.size,
+            description=sanitize_text(" ".join((row.description or "").split()), 1000),
+            keywords=tuple(sanitize_text(word) for word in (row.keywords or ())[:50]),
+        )
+
+    def _damaged(self, problem: str) -> BadData:
+        hint = "is this the address of a repository? if it is, tell its owner"
+        return BadData(
+            f"the list of datasets cannot be read: {problem}", where=printable_url(self.url), hint=hint
+        )

@@ -1,0 +1,348 @@
+"""Remote datasets in S3 buckets."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from odf_engine.errors import (
+    BadData,
+    Conflict,
+    InvalidIdentity,
+    NotFound,
+    SourceUnavailable,
+    Unsupported,
+    UsageError,
+)
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.names import is_valid_name
+from odf_engine.net.credentials import RemoteAccess
+from odf_engine.net.s3_client import BUCKET, S3Bucket, S3Client, S3Credentials, endpoint_of
+from odf_engine.storage.object_store import STAGING_PREFIX, candidate_names
+from odf_engine.storage.refs import HEAD
+from odf_engine.sync.remotes.base import (
+    MAX_HEAD_BYTES,
+    ObjectFile,
+    ObjectKind,
+    RepositoryEntry,
+    read_verified_chunks,
+    require_empty_target,
+)
+
+if TYPE_CHECKING:
+    from pyarrow.fs import FileInfo, S3FileSystem
+
+_PIECE: Final = 8 << 20
+"""What is read at once, and what is written in one request: below this, an object is there or it is not."""
+_MAX_COPIED: Final = 5 << 30
+ProgressCallback = Callable[[int], None]
+
+
+class S3Location(NamedTuple):
+    """What a URL names: a bucket of a service (empty: Amazon's), and the keys below a prefix.
+
+    ``root`` is bucket and prefix, without a slash at its end.
+    """
+
+    endpoint: str
+    bucket: str
+    root: str
+
+    @classmethod
+    def of(cls, url: str) -> S3Location:
+        """Reads an ``s3:`` or ``s3+http(s):`` URL.
+
+        Raises:
+            UsageError: it names no bucket.
+        """
+        parts = urlsplit(url)
+        path = unquote(parts.path).strip("/")
+        if parts.scheme == "s3":
+            endpoint, bucket = "", parts.netloc
+            root = f"{bucket}/{path}".rstrip("/")
+        else:
+            endpoint = f"{parts.scheme.removeprefix('s3+')}://{parts.netloc}"
+            bucket, root = path.partition("/")[0], path
+        if not BUCKET.fullmatch(bucket):
+            hint = "s3://BUCKET/PREFIX/, or s3+https://HOST/BUCKET/PREFIX/"
+            raise UsageError("the address names no bucket of S3", where=url, hint=hint)
+        return cls(endpoint, bucket, root)
+
+
+def _calls(url: str, place: S3Location, access: RemoteAccess) -> S3Client:
+    config, login = access.config.fetch, access.credentials.of(url)
+    keys = S3Credentials(login.user, login.secret, login.token or None) if login and login.user else None
+    service = S3Bucket(place.bucket, place.endpoint or endpoint_of(config), keys, config)
+    return S3Client(url, service, access.reporter)
+
+
+class S3Remote:
+    """A dataset in a bucket, which can be read and, where the service allows it, written."""
+
+    def __init__(self, url: str, access: RemoteAccess) -> None:
+        self.url = url
+        self._place = S3Location.of(url)
+        self._calls = _calls(url, self._place, access)
+        self._old_names = False
+        self._is_new = False
+
+    # --- Reading ------------------------------------------------------------------------------
+
+    def head(self) -> Multihash | None:
+        """The newest block; None when there is no dataset yet."""
+        data = self._calls.run("refs/head", lambda service: _small(service, self._ref(HEAD), MAX_HEAD_BYTES))
+        self._is_new = data is None
+        if data is None:
+            self._calls.run("the bucket", self._look_at_bucket)
+            return None
+        if len(data) > MAX_HEAD_BYTES:
+            raise BadData("refs/head has too many bytes to be the hash of a block", where=self.url)
+        text = data.decode("ascii", "replace").strip(" \t\r\n\v\f")
+        try:
+            found = Multihash.parse(text)
+        except InvalidIdentity as error:
+            problem = f"refs/head does not hold the hash of a block: {error.message}"
+            raise BadData(problem, where=self.url) from None
+        self._old_names = self._old_names or text != str(found)
+        return found
+
+    def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
+        """A small object as a whole."""
+        what = f"{kind}/{object_hash}"
+        for name in self._names(object_hash):
+            key = f"{self._place.root}/{kind}/{name}"
+            data = self._calls.run(what, lambda service, key=key: _small(service, key, at_most))
+            if data is not None:
+                self._old_names = name != str(object_hash)
+                break
+        else:
+            raise NotFound(f"there is no {what}", where=self.url)
+        if len(data) > at_most:
+            raise BadData(f"{what} has more than {at_most:,} bytes", where=self.url)
+        return data
+
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
+        """A large object piece by piece from byte ``start`` on."""
+        what = f"{file.kind}/{file.hash}"
+        source = self._open(file)
+        try:
+            at, end = start, min(source.size(), file.size + 1)
+            while at < end:
+                many = min(_PIECE, end - at)
+                chunk = self._calls.run(what, lambda _, at=at, many=many: source.read_at(many, at))
+                if not chunk:
+                    return
+                at += len(chunk)
+                yield chunk
+        finally:
+            source.close()
+
+    def prepare(self, files: Sequence[ObjectFile]) -> None:
+        """Nothing has to be known before."""
+
+    def block_batch(
+        self, after: Multihash | None, head: Multihash
+    ) -> Iterator[tuple[Multihash, bytes]] | None:
+        """Blocks are read one by one."""
+        return None
+
+    def close(self) -> None:
+        """Lets go of the connections."""
+        self._calls.close()
+
+    def holds(self, kind: ObjectKind, object_hash: Multihash, size: int | None = None) -> bool:
+        """Whether the object is there, of this size."""
+        # Who writes today writes today's names: that of older times is asked for where there are such.
+        for name in self._names(object_hash)[: 2 if self._old_names else 1]:
+            key = f"{self._place.root}/{kind}/{name}"
+            found = self._calls.run(f"{kind}/{name}", lambda service, key=key: _size(service, key))
+            if found is not None:
+                return size in (None, found)
+        return False
+
+    # --- Writing ------------------------------------------------------------------------------
+
+    def write(self, kind: ObjectKind, object_hash: Multihash, data: bytes) -> None:
+        """Stores a small object; one that is there gets the same bytes again."""
+        self._check_place()
+        self._put(f"{kind}/{object_hash}", data)
+
+    def upload(self, file: ObjectFile, source: Path, told: ProgressCallback) -> None:
+        """Stores a large object, if its bytes are right."""
+        self._check_place()
+        name = f"{file.kind}/{file.hash}"
+        if file.size <= _PIECE:
+            self._put(name, b"".join(read_verified_chunks(file, source)))
+            told(file.size)
+        elif file.size <= _MAX_COPIED:
+            self._calls.run(name, lambda service: self._put_large(service, file, source, told))
+        else:
+            hint = "such a dataset can be pushed to a folder or to a server"
+            raise Unsupported(f"{name} has more than 5 GiB, too much for S3", where=self.url, hint=hint)
+
+    def set_ref(self, name: str, block: Multihash) -> None:
+        """Lets a reference stand for a block; one that is there stays."""
+        key = self._ref(name)
+        if self._calls.run(key, lambda service: _small(service, key, MAX_HEAD_BYTES)) is None:
+            self._put(f"refs/{name}", str(block).encode())
+
+    def set_head(self, expected: Multihash | None, new: Multihash) -> None:
+        """Moves the head.
+
+        The protocol has no such thing as a comparison with what is there in the same step: the head is read
+        right before it is written, and once more right after. Two who write within the same few
+        milliseconds can both find it as they expect it, and the later one wins; the earlier one is told, if
+        its second look comes after that. Nothing but the head is ever written twice: the blocks and data of
+        both are there, and the one that lost pushes again, and is told of the divergence then.
+        """
+        self._expect(expected)
+        self._put(f"refs/{HEAD}", str(new).encode())
+        self._expect(new)
+
+    # --- Inside -------------------------------------------------------------------------------
+
+    def _expect(self, head: Multihash | None) -> None:
+        if (found := self.head()) != head:
+            problem = f"somebody else moved the head there meanwhile, to {found or 'nothing'}"
+            raise Conflict(problem, where=self.url, hint="push again, which compares anew")
+
+    def _check_place(self) -> None:
+        """Before something is written to a place without a dataset: that it is no repository of many."""
+        if self._is_new:
+            names: list[str] = []
+            with suppress(NotFound, SourceUnavailable):  # who may write may perhaps not list
+                names = [info.base_name for info in self._calls.run("such folder", self._entries)]
+            require_empty_target(names, self.url)
+            self._is_new = False
+
+    def _entries(self, service: S3FileSystem) -> list[FileInfo]:
+        from pyarrow.fs import FileSelector
+
+        return service.get_file_info(FileSelector(self._place.root))
+
+    def _put(self, name: str, data: bytes) -> None:
+        """One request: all of it is there, or nothing."""
+        key = f"{self._place.root}/{name}"
+
+        def write(service: S3FileSystem) -> None:
+            with service.open_output_stream(key, compression=None) as target:
+                target.write(data)
+
+        self._calls.run(name, write)
+
+    def _put_large(
+        self, service: S3FileSystem, file: ObjectFile, source: Path, told: ProgressCallback
+    ) -> None:
+        """Many requests, to another name: a stream that breaks off is published as far as it came."""
+        folder, name = f"{self._place.root}/{file.kind}", str(file.hash)
+        staged, sent = f"{folder}/{STAGING_PREFIX}{secrets.token_hex(8)}", 0
+        try:
+            with service.open_output_stream(staged, compression=None) as stream:
+                for piece in read_verified_chunks(file, source):
+                    stream.write(piece)
+                    sent += len(piece)
+                    told(sent)
+            if (size := service.get_file_info(staged).size) != file.size:
+                raise OSError(f"{size or 0:,} of {file.size:,} bytes of {file.kind}/{name} came there")
+            service.copy_file(staged, f"{folder}/{name}")
+        finally:
+            with suppress(OSError):
+                service.delete_file(staged)
+
+    def _open(self, file: ObjectFile) -> Any:
+        for name in self._names(file.hash):
+            key = f"{self._place.root}/{file.kind}/{name}"
+            try:
+                found = self._calls.run(name, lambda service, key=key: service.open_input_file(key))
+            except NotFound:
+                continue
+            self._old_names = name != str(file.hash)
+            return found
+        raise NotFound(f"there is no {file.kind}/{file.hash}", where=self.url)
+
+    def _names(self, object_hash: Multihash) -> list[str]:
+        """What the object may be called, first as the last one was."""
+        names = list(candidate_names(object_hash))
+        return names[::-1] if self._old_names else names
+
+    def _ref(self, name: str) -> str:
+        return f"{self._place.root}/refs/{name}"
+
+    def _look_at_bucket(self, service: S3FileSystem) -> None:
+        with suppress(OSError):  # it may be hidden from those who may read what is in it
+            if service.get_file_info(self._place.bucket).type:
+                return
+            raise NotFound(f"there is no bucket {self._place.bucket}", where=self.url)
+
+
+class S3Repository:
+    """A bucket, or the keys below a prefix, with datasets by name; those of accounts one level deeper."""
+
+    def __init__(self, url: str, access: RemoteAccess) -> None:
+        self.url = url
+        self._place = S3Location.of(url)
+        self._calls = _calls(url, self._place, access)
+        self._parallel = access.config.sync.parallel
+
+    def datasets(self) -> Iterator[RepositoryEntry]:
+        """What has a head, in the order of names."""
+        names = self._names("")
+        with ThreadPoolExecutor(self._parallel, "list") as pool:
+            for found in pool.map(self._look, names):
+                yield from found
+
+    def close(self) -> None:
+        """Lets go of the connections."""
+        self._calls.close()
+
+    def _look(self, name: str) -> list[RepositoryEntry]:
+        """The dataset of this name, or those of an account."""
+        if (found := self._dataset(name)) is not None:
+            return [found]
+        return list(filter(None, map(self._dataset, self._names(f"{name}/"))))
+
+    def _dataset(self, name: str) -> RepositoryEntry | None:
+        key = f"{self._place.root}/{name}/refs/{HEAD}"
+        data = self._calls.run(name, lambda service: _small(service, key, MAX_HEAD_BYTES))
+        if data is None:
+            return None
+        head = None
+        with suppress(InvalidIdentity):  # damaged; whoever pulls it is told
+            head = str(Multihash.parse(data.decode("ascii", "replace").strip()))
+        return RepositoryEntry(name, f"{self.url}{name}/", head=head)
+
+    def _names(self, below: str) -> list[str]:
+        """What lies right below a prefix and may be a dataset or an account, account first."""
+        folder = f"{self._place.root}/{below}".rstrip("/")
+
+        def ask(service: S3FileSystem) -> list[str]:
+            from pyarrow.fs import FileSelector, FileType
+
+            found = service.get_file_info(FileSelector(folder))
+            return [info.base_name for info in found if info.type == FileType.Directory]
+
+        names = sorted(filter(is_valid_name, self._calls.run("such folder", ask)), key=str.lower)
+        return [below + name for name in names]
+
+
+def _size(service: S3FileSystem, key: str) -> int | None:
+    """How large an object is; None when it is not there."""
+    try:
+        with service.open_input_file(key) as source:
+            return source.size()
+    except FileNotFoundError:
+        return None
+
+
+def _small(service: S3FileSystem, key: str, at_most: int) -> bytes | None:
+    """An object as a whole, or one byte more than ``at_most``; None when it is not there."""
+    try:
+        with service.open_input_file(key) as source:
+            return source.read_at(min(source.size(), at_most + 1), 0)
+    except FileNotFoundError:
+        return None

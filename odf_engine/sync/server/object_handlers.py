@@ -1,0 +1,325 @@
+"""HTTP handlers that send and receive objects and heads."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import re
+import stat
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from typing import Any, Final
+
+from aiohttp import web
+
+from odf_engine.errors import BadData, Conflict, MalformedBlock, NotFound, OdfError
+from odf_engine.files import write_all
+from odf_engine.identity.multiformats import SHA2_256, SHA3_256, Multihash
+from odf_engine.identity.ownership_proof import MAX_PROOF_BYTES, OwnershipProof, store_proof, verify_proof
+from odf_engine.storage.atomic_files import translate_commit_errors
+from odf_engine.storage.object_store import LocalObjectStore, candidate_names
+from odf_engine.sync.server.service import (
+    COMMON_HEADERS,
+    DatasetService,
+    Forbidden,
+    PushSession,
+    PushTarget,
+    ServedDataset,
+    parse_hash,
+)
+from odf_engine.workspace.dataset_summary import DatasetEntry
+
+_SMALL: Final = 1 << 16
+_PIECE: Final = 1 << 18  # has to go within the time that a client may be idle
+_RANGE: Final = re.compile(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", re.ASCII)
+_FOREVER: Final = "public, max-age=31536000, immutable"
+_TYPES: Final = {"proofs": "application/json; charset=utf-8"}
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """An object: its size, and all of its bytes when it is small, else its file."""
+
+    size: int
+    data: bytes | None
+    file: FileIO | None
+
+
+async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) -> web.StreamResponse:
+    """``refs/head``; there is no other reference. NotFound when there is none."""
+    if name != "head":
+        raise NotFound("there is no such reference")
+    try:
+        head = await served.serving.run(served.entry.dataset.head)
+    except MalformedBlock:
+        raise OdfError("the head of the dataset is damaged") from None
+    if head is None:
+        raise NotFound("the dataset is empty")
+    headers = {"ETag": f'"{head}"', "Cache-Control": "no-cache"}
+    if _matches(request.headers.get("If-None-Match"), headers["ETag"]):
+        return web.Response(status=304, headers=headers)
+    return web.Response(text=str(head), headers=headers)
+
+
+async def send_object(
+    served: ServedDataset, kind: str, name: str, request: web.BaseRequest
+) -> web.StreamResponse:
+    """An object, or the range of it that is asked for.
+
+    Raises:
+        InvalidIdentity: the name is no hash.
+        NotFound: there is no such object.
+    """
+    wanted = parse_hash(name)
+    opened = await served.serving.run(_open, served.entry.dataset.folder / kind, wanted, name)
+    if opened is None:
+        raise NotFound(f"there is no such object in {kind}")
+    try:
+        tag = f'"{wanted}"'
+        headers = {
+            "ETag": tag,
+            "Cache-Control": _FOREVER,
+            "Accept-Ranges": "bytes",
+            **COMMON_HEADERS,
+            "Content-Type": _TYPES.get(kind, "application/octet-stream"),
+        }
+        if _matches(request.headers.get("If-None-Match"), tag):
+            return web.Response(status=304, headers=headers)
+        first, end = _asked(request, opened.size, tag)
+        if first >= end and (first or opened.size):
+            headers["Content-Range"] = f"bytes */{opened.size}"
+            return web.Response(status=416, headers=headers)
+        status = 200
+        if end - first < opened.size:
+            headers["Content-Range"], status = f"bytes {first}-{end - 1}/{opened.size}", 206
+        if opened.data is not None:
+            return web.Response(status=status, body=opened.data[first:end], headers=headers)
+        assert opened.file is not None
+        return await _send(
+            request, opened.file, first, end, status, headers, served.serving.limits.idle_seconds
+        )
+    finally:
+        if opened.file is not None:
+            opened.file.close()
+
+
+def _open(folder: Path, wanted: Multihash, written: str) -> _Opened | None:
+    for name in candidate_names(wanted, written):
+        try:
+            # A pipe or device of this name must not keep the thread.
+            descriptor = os.open(folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError:
+            continue
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(descriptor)
+            continue
+        file = FileIO(descriptor, "rb")
+        if found.st_size > _SMALL:
+            return _Opened(found.st_size, None, file)
+        with file:
+            data = file.readall()
+        return _Opened(len(data), data, None)
+    return None
+
+
+def _asked(request: web.BaseRequest, size: int, tag: str) -> tuple[int, int]:
+    """The first byte, and the one after the last; equal or beyond when nothing of it is there.
+
+    What is no single range of bytes is passed over, as RFC 9110 has it, and so is a range of another version.
+    """
+    match = _RANGE.fullmatch(request.headers.get("Range", ""))
+    if match is None or match[0].rstrip().endswith("=-") or request.headers.get("If-Range", tag) != tag:
+        return 0, size
+    first, last = match.groups()
+    if not first:
+        return max(0, size - int(last)) if int(last) else size, size
+    if last and int(last) < int(first):
+        return 0, size
+    return min(int(first), size), min(int(last) + 1, size) if last else size
+
+
+def _matches(header: str | None, tag: str) -> bool:
+    tags = [each.strip().removeprefix("W/") for each in (header or "").split(",")]
+    return tag in tags or tags == ["*"]
+
+
+async def _send(
+    request: web.BaseRequest,
+    file: FileIO,
+    first: int,
+    end: int,
+    status: int,
+    headers: dict[str, str],
+    idle: float,
+) -> web.StreamResponse:
+    response = web.StreamResponse(status=status, headers=headers)
+    response.content_length = end - first
+    await response.prepare(request)
+    if request.method == "HEAD":
+        await response.write_eof()
+        return response
+    loop = asyncio.get_running_loop()
+    transport = request.transport
+    try:
+        while first < end:
+            if transport is None or transport.is_closing():
+                raise ConnectionResetError("the client has gone")
+            async with asyncio.timeout(idle):
+                sent = await loop.sendfile(transport, file, first, min(_PIECE, end - first))
+            if not sent:  # somebody cut the file: what was promised cannot be kept
+                raise ConnectionResetError("the file ended early")
+            first += sent
+    except BaseException:
+        if transport is not None:
+            transport.abort()
+        raise
+    await response.write_eof()
+    return response
+
+
+_BUFFER: Final = 1 << 20
+_HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
+
+
+class LengthRequired(OdfError):
+    """A body whose length is not said before it (411)."""
+
+
+async def receive_object(
+    serving: DatasetService, dataset: str, kind: str, name: str, request: web.BaseRequest
+) -> None:
+    """Stores what a client brings by ``PUT``, if it is what it should be.
+
+    Raises:
+        Unauthorized, Forbidden: the client may not push to this dataset, or did not announce the object.
+        InvalidIdentity: the name is no hash.
+        Conflict: it is on its way already.
+        BadData: other bytes than those of its hash, or another number of them; nothing of it is kept.
+    """
+    target = await serving.run(serving.target, dataset, request)
+    wanted = parse_hash(name)
+    if request.headers.get("Content-Encoding", "identity").lower() != "identity":
+        raise BadData("objects are sent as they are, without Content-Encoding")
+    length = request.content_length
+    if length is None:
+        raise LengthRequired("Content-Length is needed")
+    if kind == "proofs":
+        await _take_proof(target, wanted, length, request)
+        return
+    session = serving.push_of(target.alias, target.token)
+    if session is None or session.folder is None or (kind, wanted) not in session.announced:
+        raise Forbidden("no push that is on has announced this object")
+    if length != (size := session.announced[kind, wanted]):
+        raise BadData(f"the object was announced with {size:,} bytes, not {length:,}")
+    if wanted.code not in _HASHERS:
+        raise BadData("an object cannot have a hash of this kind")
+    if (kind, wanted) in session.uploading:
+        raise Conflict("the object is on its way already")
+    session.uploading.add((kind, wanted))
+    try:
+        await _take_object(session, session.folder, kind, wanted, size, request)
+    finally:
+        session.uploading.discard((kind, wanted))
+
+
+async def _take_object(
+    session: PushSession, folder: Path, kind: str, wanted: Multihash, size: int, request: web.BaseRequest
+) -> None:
+    serving = session.target.serving
+    staged = await serving.run(_Staged, LocalObjectStore(folder / kind), wanted)
+    try:
+        await _go_on(request)
+        async for data in _body(request, size, serving.limits.idle_seconds):
+            await serving.run(staged.write, data)
+        await serving.run(staged.keep)
+    finally:
+        await asyncio.shield(serving.run(staged.close))
+    session.arrived += 1
+
+
+class _Staged:
+    """An object in the making. Methods raise OdfError when the disk does not take it."""
+
+    def __init__(self, objects: LocalObjectStore, wanted: Multihash) -> None:
+        self._objects = objects
+        self._wanted = wanted
+        self._hasher: Any = _HASHERS[wanted.code]()
+        self._size = 0
+        with translate_commit_errors(objects.folder):
+            self._path = objects.staging_path()
+            self._file = self._path.open("xb", buffering=0)
+
+    def write(self, data: bytes) -> None:
+        with translate_commit_errors(self._objects.folder):
+            write_all(self._file.fileno(), data)
+        self._hasher.update(data)
+        self._size += len(data)
+
+    def keep(self) -> None:
+        """Moves the file to its name.
+
+        Raises:
+            BadData: it has other bytes than its hash says.
+        """
+        if self._hasher.digest() != self._wanted.digest:
+            raise BadData("the bytes are not those of the hash")
+        with translate_commit_errors(self._objects.folder):
+            # Every write was complete: a file of this size has the bytes that were hashed.
+            if os.fstat(self._file.fileno()).st_size != self._size:
+                raise OSError(errno.EIO, "not all bytes were stored", str(self._path))
+            os.fsync(self._file.fileno())
+            self._objects.put_file(str(self._wanted), self._path)
+
+    def close(self) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+async def _take_proof(target: PushTarget, head: Multihash, length: int, request: web.BaseRequest) -> None:
+    if length > MAX_PROOF_BYTES:
+        raise BadData(f"a proof has at most {MAX_PROOF_BYTES:,} bytes")
+    if target.entry is None:
+        raise NotFound("there is no such dataset")
+    await _go_on(request)
+    serving = target.serving
+    data = b"".join([each async for each in _body(request, length, serving.limits.idle_seconds)])
+    await serving.run(_keep_proof, target.entry, head, data)
+
+
+def _keep_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
+    proof = OwnershipProof.from_bytes(data)
+    if not entry.dataset.contains_block(head):
+        raise NotFound("the dataset has no such block")
+    verify_proof(proof, entry.id, head)
+    with translate_commit_errors(entry.dataset.folder):
+        store_proof(entry.dataset.folder, proof)
+
+
+async def _go_on(request: web.BaseRequest) -> None:
+    """Tells a client that waits for it to send the body."""
+    if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # of the answer, nothing is sent yet
+
+
+async def _body(request: web.BaseRequest, size: int, idle: float) -> AsyncIterator[bytes]:
+    """The body in pieces of about a megabyte; BadData when it ends early."""
+    pieces, waiting, left = bytearray(), True, size
+    while waiting:
+        async with asyncio.timeout(idle):
+            data = await request.content.readany()
+        waiting = bool(data)
+        pieces += data
+        left -= len(data)
+        if left < 0:
+            raise BadData("more bytes than were announced")
+        if len(pieces) >= _BUFFER or not waiting:
+            yield bytes(pieces)
+            pieces.clear()
+    if left:
+        raise BadData("fewer bytes than were announced")

@@ -1,0 +1,394 @@
+"""Server side of a smart push."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, TypeVar
+
+from aiohttp import web
+
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.quarantine import Quarantine
+from odf_engine.errors import (
+    AlreadyExists,
+    BadData,
+    ChainRuleViolated,
+    Conflict,
+    NotFound,
+    NotSynced,
+    OdfError,
+    SourceUnavailable,
+)
+from odf_engine.files import fsync_folder
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import Seed
+from odf_engine.storage.atomic_files import make_folder, translate_commit_errors
+from odf_engine.sync.chain_download import referenced_objects
+from odf_engine.sync.history import RemoteBlock, verify_block
+from odf_engine.sync.remotes.base import ObjectFile, read_verified_chunks
+from odf_engine.sync.server.service import Forbidden, PushSession, PushTarget
+from odf_engine.sync.server.upload_pack import (
+    CLIENT,
+    SessionRefused,
+    find_object,
+    internal_error,
+    run_session,
+    until_closed,
+)
+from odf_engine.sync.smart import messages as m
+from odf_engine.sync.smart.messages import read_archive
+from odf_engine.sync.smart.websocket import MessageChannel, ReceiveTimeout
+from odf_engine.workspace.dataset_folders import ORIGIN_FILE, incoming_folder
+from odf_engine.workspace.definition import record_origin
+
+_KEEP: Final = "before-push-"
+
+
+class ReceivePack:
+    """One push into the workspace; not for several threads at once.
+
+    Attributes:
+        files: what the new blocks speak of.
+    """
+
+    def __init__(self, session: PushSession) -> None:
+        self.files: dict[ObjectFile, None] = {}
+        self._session = session
+        self._target = session.target
+        self._entry = session.target.entry
+        self._open = ExitStack()
+        self._dataset: Dataset | None = None if self._entry is None else self._entry.dataset
+        self._before: Multihash | None = None
+        self._adoption: Quarantine | None = None
+        self._folder: Path | None = None
+        self._common: Multihash | None = None
+        self._older: set[ObjectFile] = set()
+        self._asked: set[ObjectFile] = set()
+        self._forking = False
+        self._leaves = False
+
+    def check_head(self, request: m.PushRequest) -> None:
+        """Looks whether the client knows the head that is here.
+
+        Raises:
+            Refusal: it does not, and does not want to replace what is here.
+        """
+        self._before = None if self._dataset is None else self._dataset.head()
+        if request.current_head != self._before and not request.force_update_if_diverged:
+            # The names are swapped, as the reference has them.
+            raise SessionRefused("InvalidHead", actual_head=request.current_head, expected_head=self._before)
+
+    def blocks(self, batch: m.ObjectsBatch, force: bool) -> None:
+        """Takes the blocks, which are seen by nobody before :meth:`commit`.
+
+        Raises:
+            Refusal: it is another dataset, or the client may not push this one.
+            BadData, ChainRuleViolated, Conflict: they cannot follow what is here.
+        """
+        limits = self._target.serving.limits
+        if not 0 < batch.num_blocks <= limits.most_push_blocks:
+            raise BadData(f"a push may bring 1 to {limits.most_push_blocks:,} blocks")
+        last: Multihash | None = None
+        for block_hash, data in read_archive(m.archive_of(batch, CLIENT), batch.num_blocks, CLIENT):
+            self._session.count(len(data))
+            walked = verify_block(block_hash, data, CLIENT)
+            if self._adoption is None:
+                self._begin(walked, force)
+            elif walked.block.prev_block_hash != last:
+                raise BadData(f"block {block_hash} does not follow the one before it")
+            last = block_hash
+            if self._forking:
+                if self._target_dataset.contains_block(block_hash):
+                    self._common = block_hash
+                    self._older.update(referenced_objects(walked))
+                    continue
+                self._fork()
+            self._adopting.store(block_hash, data)
+            self._adopting.append(walked.stored)
+            self.files.update(dict.fromkeys(referenced_objects(walked)))
+        if self._forking:
+            self._fork()  # all that came is here: what is newer goes
+
+    def missing(self, asked: m.PushObjects) -> list[ObjectFile | None]:
+        """What has to be uploaded of the objects that the client asks about; None for what is here.
+
+        Raises:
+            BadData: an object that no block speaks of.
+            Forbidden: more than one push may bring.
+        """
+        found: list[ObjectFile | None] = []
+        for reference in asked.object_files:
+            file = reference.file
+            if file not in self.files and file not in self._older:
+                raise BadData(f"no block speaks of {file.kind}/{file.hash} with {file.size:,} bytes")
+            self._asked.add(file)
+            found.append(None if self._is_whole(file) else file)
+        self._session.folder = self._adopting.arriving
+        self._session.announce(file for file in found if file is not None)
+        return found
+
+    def commit(self) -> None:
+        """Moves the head, once everything is here.
+
+        Raises:
+            NotFound: an object did not come.
+            Conflict: somebody else committed meanwhile, or took the name.
+            NotSynced: the head has moved, or the dataset was added; a power failure may undo it.
+        """
+        adoption, dataset = self._adopting, self._target_dataset
+        for file in self.files:
+            # What was asked about has been looked at, and uploads are: only its being there matters now.
+            here = self._has_arrived(file) or find_object(dataset, file) is not None
+            if not (here if file in self._asked else self._is_whole(file)):
+                raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes did not come")
+        with translate_commit_errors(dataset.folder):
+            self._place(dataset)
+        before = self._before
+        keep = f"{_KEEP}{before.abbreviated}" if before is not None and self._leaves else None
+        try:
+            adoption.commit(before, keep=keep, first=self._note_origin)
+        except NotSynced as error:
+            if self._entry is None:  # nobody sees the dataset yet
+                raise error.as_failure() from error
+            raise
+        if self._entry is None:
+            assert self._folder is not None
+            workspace = self._target.serving.workspace
+            try:
+                workspace.take_in(self._folder, self._target.alias, self._origin)
+            except AlreadyExists as error:
+                shutil.rmtree(self._folder, ignore_errors=True)
+                raise SessionRefused(
+                    "NameCollision", as_answer=False, dataset_alias=str(self._target.alias)
+                ) from error
+
+    def discard(self) -> None:
+        """Removes what has come, which nobody is going to go on with."""
+        if self._adoption is not None:
+            self._adoption.discard()
+
+    def close(self) -> None:
+        """Lets go of locks; what has come whole is kept for another try."""
+        self._open.close()
+
+    # --- Blocks ---
+
+    def _begin(self, first: RemoteBlock, force: bool) -> None:
+        """Opens the adoption with the first block that came."""
+        seed = first.block.event
+        if self._entry is not None and self._before is not None:
+            if isinstance(seed, Seed) and first.hash != self._entry.dataset.block(0).hash:
+                raise SessionRefused("SeedBlockOverwriteRestricted")
+            self._check_seed(self._entry.id)
+        elif isinstance(seed, Seed):
+            self._check_seed(seed.dataset_id)
+            if self._entry is None:
+                workspace = self._target.serving.workspace
+                source = f"push of {seed.dataset_id}"
+                self._folder = self._open.enter_context(incoming_folder(workspace.odf, source))
+                self._dataset = Dataset(self._folder, workspace.index)
+        else:
+            raise BadData("there is no dataset of this name here, and the blocks do not begin with a Seed")
+        dataset, before = self._target_dataset, self._before
+        self._forking = force and before is not None
+        if self._forking and not isinstance(seed, Seed):
+            raise BadData("a forced push has to bring all blocks, from the first on")
+        if not self._forking and first.block.prev_block_hash != before:
+            problem = "the first block does not follow the head that is here"
+            raise Conflict(problem, hint="pull first, then push again")
+        self._adoption = self._open.enter_context(Quarantine(dataset))
+        if self._folder is not None and dataset.head() is not None:
+            # An earlier push had come to all but the name; its blocks come again.
+            (self._folder / "refs" / "head").unlink()
+        if not self._forking:
+            self._adoption.set_parent(before)
+
+    def _fork(self) -> None:
+        """The blocks that are here end: what comes follows the last of them."""
+        self._forking = False
+        self._leaves = self._common != self._before
+        self._adopting.set_parent(self._common)
+
+    def _check_seed(self, dataset_id: DatasetId) -> None:
+        try:
+            self._target.check_seed(dataset_id)
+        except Conflict as error:
+            if self._entry is None:
+                raise SessionRefused("RefCollision", dataset_id=str(dataset_id)) from error
+            raise SessionRefused("SeedBlockOverwriteRestricted") from error
+
+    # --- Objects ---
+
+    def _is_whole(self, file: ObjectFile) -> bool:
+        """Whether an object is here with the right bytes; what an interrupted transfer left is looked at."""
+        if find_object(self._target_dataset, file) is not None:
+            return True
+        path = self._arriving_path(file)
+        if not path.is_file():
+            return False
+        try:
+            for _ in read_verified_chunks(file, path):
+                pass
+            return True
+        except OdfError:
+            path.unlink(missing_ok=True)
+            return False
+
+    def _has_arrived(self, file: ObjectFile) -> bool:
+        try:
+            return self._arriving_path(file).stat().st_size == file.size
+        except FileNotFoundError:
+            return False
+
+    def _place(self, dataset: Dataset) -> None:
+        """Moves what has arrived to its place; it is durable, and means nothing before the head moves."""
+        kinds = {file.kind for file in self.files}
+        for kind in kinds:
+            make_folder(dataset.folder / kind)
+        for file in self.files:
+            if find_object(dataset, file) is None:
+                os.replace(self._arriving_path(file), dataset.folder / file.kind / str(file.hash))  # noqa: PTH105
+        for kind in kinds:
+            fsync_folder(dataset.folder / kind)
+
+    def _arriving_path(self, file: ObjectFile) -> Path:
+        return self._adopting.arriving / file.kind / str(file.hash)
+
+    # --- Inside ---
+
+    @property
+    def _adopting(self) -> Quarantine:
+        assert self._adoption is not None, "blocks come first"
+        return self._adoption
+
+    @property
+    def _target_dataset(self) -> Dataset:
+        assert self._dataset is not None, "blocks come first"
+        return self._dataset
+
+    @property
+    def _origin(self) -> str:
+        return f"pushed with the token '{self._target.token.name}'"
+
+    def _note_origin(self) -> None:
+        entry = self._entry
+        if entry is not None and not (entry.dataset.folder / ORIGIN_FILE).exists():
+            record_origin(entry, self._origin)
+
+
+T = TypeVar("T")
+ASK_SECONDS: Final = 10.0
+"""How often a client is asked how far its uploads are."""
+
+
+async def serve_push(request: web.BaseRequest, target: PushTarget) -> web.StreamResponse:
+    """Holds the session of a push.
+
+    Args:
+        request: what wants to become the session.
+        target: what is pushed to, by somebody who may do so.
+
+    Raises:
+        Conflict: another push of the dataset is on.
+        SourceUnavailable: too many pushes are on.
+    """
+    with target.serving.push_session(target) as session:
+        return await run_session(
+            request, target.serving, lambda channel, newer: _Push(session, channel, newer).run()
+        )
+
+
+class _Push:
+    """One session."""
+
+    def __init__(self, session: PushSession, channel: MessageChannel, newer: bool) -> None:
+        self._session = session
+        self._target = session.target
+        self._serving = session.target.serving
+        self._channel = channel
+        self._newer = newer
+        self._receiving = ReceivePack(session)
+
+    async def run(self) -> None:
+        """The conversation; nothing of what came is seen unless it comes to its end."""
+        receiving = self._receiving
+        try:
+            await self._talk()
+        except (BadData, ChainRuleViolated, Conflict, Forbidden, SessionRefused):
+            await asyncio.shield(self._serving.run(receiving.discard))
+            raise
+        finally:
+            self._session.folder = None  # no uploads any more
+            await asyncio.shield(self._serving.run(receiving.close))
+
+    async def _talk(self) -> None:
+        channel, receiving = self._channel, self._receiving
+        request = m.read_message(await channel.receive(), m.PushRequest, CLIENT)
+        await self._do("InitialRequest", True, receiving.check_head, request)
+        force = request.force_update_if_diverged
+        await channel.send(m.answer_text(m.Empty()))
+        text = await channel.receive(expected=4 * request.transfer_plan.bytes_in_raw_blocks)
+        async with self._serving.heavy:
+            batch = m.read_message(text, m.PushBlocks, CLIENT).new_blocks
+            del text
+            await self._do("MetadataRequest", self._newer, receiving.blocks, batch, force)
+        await channel.send(m.answer_text(m.Empty(), self._newer))
+        more = True
+        while more:
+            more = await self._round()
+        m.read_message(await channel.receive(), m.Empty, CLIENT)
+        await asyncio.shield(self._do("CompleteRequest", False, receiving.commit))
+        await channel.send(m.encode_message(m.Empty()))
+        await until_closed(channel)
+
+    async def _round(self) -> bool:
+        """Says where objects go, and waits until they came; whether the client asks about more."""
+        asked = m.read_message(await self._channel.receive(), m.PushObjects, CLIENT)
+        missing = await self._do("ObjectsRequest", self._newer, self._receiving.missing, asked)
+        told = [self._strategy(each, file) for each, file in zip(asked.object_files, missing, strict=True)]
+        await self._channel.send(m.answer_text(m.PushStrategies(told), self._newer))
+        await self._uploaded()
+        return asked.is_truncated
+
+    def _strategy(self, reference: m.ObjectReference, file: ObjectFile | None) -> m.PushStrategy:
+        if file is None:
+            return m.PushStrategy(reference, "SkipUpload")
+        headers = [m.HeaderRow("authorization", self._target.authorization)]
+        if self._newer:
+            headers.append(m.HeaderRow(m.VERSION_HEADER, m.VERSION))
+        url = m.TransferUrl(f"{self._target.url}{file.kind}/{file.hash}", headers)
+        return m.PushStrategy(reference, "HttpUpload", url)
+
+    async def _uploaded(self) -> None:
+        """Waits until the client says that it is done, for as long as something moves."""
+        loop = asyncio.get_running_loop()
+        idle = self._serving.limits.idle_seconds
+        moved, arrived = loop.time(), self._session.arrived
+        while True:
+            if self._session.uploading or self._session.arrived != arrived:
+                moved, arrived = loop.time(), self._session.arrived
+            try:
+                text = await self._channel.receive(patience=min(ASK_SECONDS, idle))
+            except ReceiveTimeout:
+                if loop.time() - moved > idle:
+                    raise SourceUnavailable("nothing has been uploaded for too long") from None
+                await self._channel.send(m.encode_message(m.Empty()))
+                continue
+            if m.read_message(text, m.PushProgress, CLIENT).details == "Complete":
+                return
+
+    async def _do(self, step: str, as_answer: bool, work: Callable[..., T], *args: object) -> T:
+        """Does a step beside the event loop; what goes wrong is told as of this step."""
+        try:
+            return await self._serving.run(work, *args)
+        except SessionRefused as error:
+            error.as_answer = error.as_answer and as_answer
+            raise
+        except OdfError as error:
+            raise internal_error(error, ("Push", step), newer=self._newer, as_answer=as_answer) from None

@@ -1,0 +1,403 @@
+"""Routes HTTP requests; dataset listing as HTML and JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import traceback
+from base64 import b64encode
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+from html import escape
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
+from aiohttp import web
+
+from odf_engine.errors import (
+    AlreadyExists,
+    BadData,
+    Conflict,
+    InvalidIdentity,
+    NotFound,
+    OdfError,
+    SourceUnavailable,
+    UsageError,
+)
+from odf_engine.identity.did import DatasetId
+from odf_engine.sync.server.object_handlers import LengthRequired, receive_object, send_head, send_object
+from odf_engine.sync.server.service import (
+    COMMON_HEADERS,
+    DatasetService,
+    Forbidden,
+    ServedDataset,
+    Unauthorized,
+)
+from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
+
+_MAX_SHOWN: Final = 1000
+_STYLE: Final = (
+    ":root{color-scheme:light dark}"
+    "body{font:1rem/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem}"
+    "h1{font-size:1.5rem}h2{font-size:1.15rem;margin:0}"
+    "article{border-top:1px solid;padding:1rem 0}p{margin:.3rem 0}"
+    "dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;margin:.5rem 0}dd{margin:0}"
+    "code,dd.hash{font-family:ui-monospace,monospace;overflow-wrap:anywhere}"
+)
+POLICY: Final = (
+    "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    f"style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'"
+)
+"""The Content-Security-Policy of the page."""
+
+# Control characters, and what turns the direction of text, so that it reads otherwise than it is.
+_REMOVED: Final = {
+    **dict.fromkeys((*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), *range(0x7F, 0xA0)), "\ufffd"),
+    **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
+}
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A dataset as it is listed; ``size`` in bytes of data, ``watermark`` RFC 3339, ``damaged`` when it
+    cannot be read, and the numbers say nothing."""
+
+    name: str
+    id: str
+    kind: str
+    head: str | None
+    blocks: int
+    records: int
+    size: int
+    watermark: str | None
+    description: str
+    keywords: tuple[str, ...]
+    damaged: bool
+
+
+class DatasetListing:
+    """The datasets that are served, looked at again once a second at most; from one thread at a time."""
+
+    def __init__(self, serving: DatasetService) -> None:
+        self._serving = serving
+        self._rows: list[Row] = []
+        self._until = 0.0
+        self._known: dict[DatasetId, tuple[Summary, Row]] = {}
+
+    def rows(self) -> list[Row]:
+        """All of them, by name."""
+        if time.monotonic() >= self._until:
+            entries = self._serving.datasets()
+            summaries = self._serving.workspace.summaries(entries)
+            known, self._known = self._known, {}
+            for entry, summary in zip(entries, summaries, strict=True):
+                old = known.get(entry.id)
+                fresh = old if old is not None and old[0] == summary else (summary, self._row(summary))
+                self._known[entry.id] = fresh
+            self._rows = [row for _, row in self._known.values()]
+            self._until = time.monotonic() + _FRESH_SECONDS
+        return self._rows
+
+    def _row(self, summary: Summary) -> Row:
+        description, keywords = "", ()
+        if summary.head is not None:
+            try:
+                state = self._serving.workspace.index.state(summary.head)
+                if state is not None and state.info is not None:
+                    description, keywords = state.info.description or "", tuple(state.info.keywords or ())
+            except OdfError:
+                pass
+        return Row(
+            name=summary.name,
+            id=str(summary.id),
+            kind=summary.kind.name,
+            head=None if summary.head is None else str(summary.head),
+            blocks=summary.blocks,
+            records=summary.records,
+            size=summary.size,
+            watermark=None if summary.watermark is None else str(summary.watermark),
+            description=description,
+            keywords=keywords,
+            damaged=summary.problem is not None,
+        )
+
+
+def render_json(rows: Sequence[Row]) -> bytes:
+    """The list for programs."""
+    return msgspec.json.encode({"datasets": rows})
+
+
+def render_html(rows: Sequence[Row], base: str, single: bool = False) -> str:
+    """The page for people.
+
+    Args:
+        rows: what is on it.
+        base: the address of the server, with a slash at its end.
+        single: whether it is the page of one dataset.
+    """
+    title = _text(rows[0].name) if single else "Datasets"
+    parts = [
+        '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>',
+        f"{title} – Open Data Fabric</title>",
+        '<meta name="viewport" content="width=device-width,initial-scale=1">',
+        f"<style>{_STYLE}</style></head><body><header><h1>",
+        f'<a href="{_text(base)}">Datasets</a> / {title}' if single else title,
+        "</h1></header><main>",
+    ]
+    if not single:
+        number = len(rows)
+        parts.append(f"<p>{number:,} dataset{'' if number == 1 else 's'} of Open Data Fabric</p>")
+    parts += [_article(row, base) for row in rows[:_MAX_SHOWN]]
+    if len(rows) > _MAX_SHOWN:
+        parts.append(f"<p>and {len(rows) - _MAX_SHOWN:,} more; as JSON there are all of them</p>")
+    parts.append("</main></body></html>\n")
+    return "".join(parts)
+
+
+def _article(row: Row, base: str) -> str:
+    place = f"{base}{quote(row.name)}/"
+    facts = [
+        ("kind", row.kind.lower(), ""),
+        ("rows", f"{row.records:,}", ""),
+        ("size", _size(row.size), ""),
+        ("blocks", f"{row.blocks:,}", ""),
+        ("watermark", row.watermark or "none", ""),
+        ("keywords", ", ".join(row.keywords), ""),
+        ("head", row.head or "none yet", "hash"),
+        ("id", row.id, "hash"),
+    ]
+    told = "".join(
+        f"<dt>{name}</dt><dd{f' class={mark}' if mark else ''}><bdi>{_text(value)}</bdi></dd>"
+        for name, value, mark in facts
+        if value
+    )
+    damaged = "<p><strong>This dataset is damaged.</strong></p>" if row.damaged else ""
+    about = f'<p dir="auto">{_text(row.description)}</p>' if row.description else ""
+    return (
+        f'<article><h2><a href="{_text(place)}">{_text(row.name)}</a></h2>{about}{damaged}<dl>{told}</dl>'
+        f"<p>To have it: <code>odf pull odf+{_text(place)}</code></p></article>"
+    )
+
+
+def _text(value: str) -> str:
+    return escape(value.translate(_REMOVED))
+
+
+def _size(number: int) -> str:
+    value = float(number)
+    for unit in ("B", "kB", "MB", "GB"):
+        if value < 999.95:
+            return f"{number} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} TB"
+
+
+_KINDS: Final = frozenset({"refs", "blocks", "data", "checkpoints", "proofs"})
+_SMART: Final = frozenset({"pull", "push"})
+_UPLOADS: Final = frozenset({"data", "checkpoints", "proofs"})
+_MAX_PATH: Final = 1024
+_FRESH_SECONDS: Final = 1.0
+_STATUS: Final = (
+    (Unauthorized, 401),
+    (Forbidden, 403),
+    (NotFound, 404),
+    (AlreadyExists, 409),
+    (Conflict, 409),
+    (LengthRequired, 411),
+    (SourceUnavailable, 503),
+    (InvalidIdentity, 400),
+    (UsageError, 400),
+    (BadData, 400),
+)
+SILENT: Final = logging.Logger("silent")
+SILENT.disabled = True
+
+
+class _Route(NamedTuple):
+    """What a path means: a dataset (empty: all of them), and what of it; the rest is empty for its page."""
+
+    dataset: str
+    kind: str
+    name: str
+
+
+class RequestRouter:
+    """Answers requests; ``told`` hears a line for each of them, and ``failed`` of what should not happen."""
+
+    def __init__(
+        self,
+        serving: DatasetService,
+        told: Callable[[str], None] | None = None,
+        failed: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.serving = serving
+        self._told = told
+        self._failed = failed
+        self._listing = DatasetListing(serving)
+        self._listing_lock = asyncio.Lock()
+        self._found: dict[str, tuple[float, DatasetEntry]] = {}
+        self._busy = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        """The handler of every request."""
+        began = time.monotonic()
+        self._busy += 1
+        self._idle.clear()
+        status, length = 0, 0
+        try:
+            async with asyncio.timeout(self.serving.limits.session_minutes * 60):
+                response = await self._answer(request)
+                await self._send(request, response)
+            status, length = response.status, response.content_length or 0
+            return response
+        except TimeoutError:
+            if request.transport is not None:
+                request.transport.abort()
+            raise ConnectionResetError("the client took too long") from None
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._idle.set()
+            if self._told is not None:
+                # Without the query, which may be secret.
+                path = quote(request.rel_url.raw_path[:200], safe="/:%", errors="replace")
+                took = f"{(time.monotonic() - began) * 1000:.0f} ms"
+                outcome = str(status) if status else "broken off"
+                self._told(f"{request.remote} {request.method} {path} {outcome} {length} bytes {took}")
+
+    async def drain(self, seconds: float) -> bool:
+        """Waits until nothing is being answered, at most so long; whether it came to that."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _send(self, request: web.BaseRequest, response: web.StreamResponse) -> None:
+        if isinstance(response, web.WebSocketResponse):
+            return
+        if not response.prepared:
+            response.headers.update(COMMON_HEADERS)
+        async with asyncio.timeout(self.serving.limits.idle_seconds):
+            await response.prepare(request)
+            await response.write_eof()
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            return await self._route(request)
+        except OdfError as error:
+            return _refusal(error)
+        except (ConnectionError, TimeoutError, asyncio.CancelledError, web.HTTPException):
+            raise
+        except web.RequestPayloadError:  # its body ended before its end
+            raise ConnectionResetError("the client has gone") from None
+        except Exception as error:
+            self._failed(f"error: {type(error).__name__}: {error}\n{traceback.format_exc()}")
+            return _refusal(OdfError("the server failed"))
+
+    async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
+        if request.version < (1, 0):
+            raise UsageError("not HTTP as it is spoken today")
+        way = _way(request.rel_url.raw_path)
+        if request.method == "PUT" and way.kind in _UPLOADS:
+            await receive_object(self.serving, way.dataset, way.kind, way.name, request)
+            return web.Response(text="")
+        if request.method not in ("GET", "HEAD"):
+            return web.Response(status=405, text="not allowed\n", headers={"Allow": "GET, HEAD"})
+        if way.kind in _SMART:
+            return await self._smart(way, request)
+        if not way.dataset:
+            return await self._list(request, None)
+        if not way.kind:
+            return await self._list(request, await self._find(way.dataset))
+        served = ServedDataset(self.serving, await self._find(way.dataset), "")
+        if way.kind == "refs":
+            return await send_head(served, way.name, request)
+        return await send_object(served, way.kind, way.name, request)
+
+    async def _smart(self, way: _Route, request: web.BaseRequest) -> web.StreamResponse:
+        if way.kind == "push":
+            from odf_engine.sync.server.receive_pack import serve_push
+
+            target = await self.serving.run(self.serving.target, way.dataset, request)
+            return await serve_push(request, target)
+        from odf_engine.sync.server.upload_pack import serve_pull
+
+        url = f"{self.serving.base_url(request)}{way.dataset}/"
+        served = ServedDataset(self.serving, await self._find(way.dataset), url)
+        with self.serving.pull_session(self.serving.address_of(request)):
+            return await serve_pull(request, served)
+
+    async def _find(self, text: str) -> DatasetEntry:
+        """The dataset of this name; names are looked up again once a second at most."""
+        known = self._found.get(text)
+        if known is not None and known[0] > time.monotonic():
+            return known[1]
+        entry = await self.serving.run(self.serving.find, text)
+        if len(self._found) > 1000:
+            self._found.clear()
+        self._found[text] = (time.monotonic() + _FRESH_SECONDS, entry)
+        return entry
+
+    async def _list(self, request: web.BaseRequest, only: DatasetEntry | None) -> web.StreamResponse:
+        base = self.serving.base_url(request)
+        async with self._listing_lock:
+            rows = await self.serving.run(self._listing.rows)
+        if only is not None:
+            rows = [row for row in rows if row.id == str(only.id)]
+            if not rows:
+                raise NotFound("there is no such dataset")
+        headers = {"Cache-Control": "no-cache", "Vary": "Accept"}
+        if _wants_json(request.headers.get("Accept", "")):
+            body = await self.serving.run(render_json, rows)
+            return web.Response(body=body, content_type="application/json", headers=headers)
+        headers |= {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
+        page = await self.serving.run(render_html, rows, base, only is not None)
+        return web.Response(text=page, content_type="text/html", headers=headers)
+
+
+def _way(raw: str) -> _Route:
+    """What a path means.
+
+    Raises:
+        UsageError: it cannot be a path of this server.
+        NotFound: it means nothing here.
+    """
+    if len(raw) > _MAX_PATH or not raw.startswith("/"):
+        raise UsageError("not a path of this server")
+    try:
+        parts = [unquote_to_bytes(part).decode("utf-8") for part in raw[1:].split("/")]
+    except UnicodeError:  # one of the two parsers of aiohttp gives bytes as surrogates
+        raise UsageError("the path is not UTF-8") from None
+    if any(part in (".", "..") or "/" in part or not part.isprintable() for part in parts):
+        raise UsageError("not a path of this server")
+    kind, name = "", ""
+    if parts[-1] in _SMART and len(parts) > 1:
+        kind = parts.pop()
+    elif len(parts) > 2 and parts[-2] in _KINDS and parts[-1]:
+        name, kind = parts.pop(), parts.pop()
+    elif not parts[-1]:
+        parts.pop()
+    if len(parts) > 2 or (kind and not parts):
+        raise NotFound("there is nothing here")
+    return _Route("/".join(parts), kind, name)
+
+
+def _wants_json(accept: str) -> bool:
+    """Whether a client asks for JSON rather than for a page; a client that takes anything gets the page."""
+    return "application/json" in accept.lower() and "text/html" not in accept.lower()
+
+
+def _refusal(error: OdfError) -> web.Response:
+    """An error as an answer: its message alone, because the rest speaks of files here."""
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
+    response = web.Response(status=status, text=f"{error.message}\n")
+    if status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    if status == 503:
+        response.headers["Retry-After"] = "5"
+    return response

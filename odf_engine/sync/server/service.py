@@ -1,0 +1,426 @@
+"""Served workspace: datasets, permissions, open pushes, cached messages."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import tempfile
+from collections import Counter, OrderedDict
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from odf_engine.errors import Conflict, InvalidIdentity, NotFound, OdfError, SourceUnavailable, UsageError
+from odf_engine.files import write_all
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.names import DatasetAlias, DatasetPattern
+from odf_engine.settings import ServeConfig
+from odf_engine.storage.atomic_files import write_error
+from odf_engine.sync.remotes.base import ObjectFile
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.tokens import Token, Tokens
+from odf_engine.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+
+_MAX_KEPT: Final = 32
+_MAX_BYTES: Final = 256 << 20
+
+
+class MessageFile:
+    """A message in a file, which is gone with the last who uses it.
+
+    Attributes:
+        size: in bytes.
+    """
+
+    def __init__(self, text: bytes, folder: Path) -> None:
+        try:
+            folder.mkdir(exist_ok=True)
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115 (it is kept)
+            write_all(self._file.fileno(), text)
+        except OSError as error:
+            raise write_error(folder / "message", error) from error
+        self.size = len(text)
+
+    def read(self, start: int, count: int) -> bytes:
+        """So many bytes from byte ``start`` on; fewer at the end."""
+        return os.pread(self._file.fileno(), count, start)
+
+
+class MessageCache:
+    """The newest of them, by what they say; of the event loop's thread alone.
+
+    Args:
+        folder: where the files are.
+        run: does work beside the event loop.
+        heavy: is held while a message is in memory.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        run: Callable[..., Awaitable[MessageFile]],
+        heavy: asyncio.Semaphore,
+    ) -> None:
+        self._folder = folder
+        self._run = run
+        self._heavy = heavy
+        self._kept: OrderedDict[Hashable, MessageFile] = OrderedDict()
+        self._making: dict[Hashable, asyncio.Task[MessageFile]] = {}
+
+    async def get(self, key: Hashable, make: Callable[[], bytes]) -> MessageFile:
+        """The message of this key, made by ``make`` (beside the event loop) where it is not kept."""
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+            return found
+        task = self._making.get(key)
+        if task is None:
+            task = self._making[key] = asyncio.create_task(self._make(key, make))
+            task.add_done_callback(lambda _: self._making.pop(key))
+        return await asyncio.shield(task)  # others may wait for it too
+
+    async def _make(self, key: Hashable, make: Callable[[], bytes]) -> MessageFile:
+        async with self._heavy:
+            made = await self._run(lambda: MessageFile(make(), self._folder))
+        self._kept[key] = made
+        while len(self._kept) > _MAX_KEPT or (
+            len(self._kept) > 1 and sum(each.size for each in self._kept.values()) > _MAX_BYTES
+        ):
+            self._kept.popitem(last=False)
+        return made
+
+
+T = TypeVar("T")
+COMMON_HEADERS: Final = {"Server": "odf", "X-Content-Type-Options": "nosniff"}
+"""Headers of every answer."""
+_THREADS: Final = 8
+_HEAVY: Final = 4
+_HOST: Final = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
+
+
+class Forbidden(OdfError):
+    """The client may not do that (403)."""
+
+
+class Unauthorized(OdfError):
+    """The client did not say who it is, or nobody knows that token (401)."""
+
+
+@dataclass(frozen=True)
+class ServedDataset:
+    """A dataset that a client reads.
+
+    Attributes:
+        serving: the server.
+        entry: the dataset.
+        url: its address as the client sees it, with a slash at its end.
+    """
+
+    serving: DatasetService
+    entry: DatasetEntry
+    url: str
+
+
+@dataclass(frozen=True)
+class PushTarget:
+    """A dataset that a client, who may do so, wants to push to.
+
+    Attributes:
+        serving: the server.
+        alias: its name.
+        entry: the dataset; None when there is none of this name yet.
+        url: its address as the client sees it, with a slash at its end.
+        token: by which it is pushed; ``token.name`` says where the dataset came from.
+        authorization: what the client sent in ``Authorization``; its uploads need the same.
+    """
+
+    serving: DatasetService
+    alias: DatasetAlias
+    entry: DatasetEntry | None
+    url: str
+    token: Token
+    authorization: str
+
+    def check_seed(self, dataset_id: DatasetId) -> None:
+        """Whether the chain that comes may be that of the target; call it before anything is stored.
+
+        Raises:
+            Conflict: the target is another dataset, or the dataset is here under another name.
+            Forbidden: its key is here, so it is only changed here; the token does not cover it.
+        """
+        if self.entry is not None and self.entry.id != dataset_id:
+            raise Conflict(f"{self.alias} is another dataset here: {self.entry.id}")
+        if self.entry is None:
+            for other in self.serving.workspace.datasets():
+                if other.id == dataset_id:
+                    raise Conflict(f"the dataset is here already, as {other.alias}")
+        self.serving.check_push(self.token, self.alias, dataset_id)
+
+
+@dataclass
+class PushSession:
+    """A push that is on: which objects it announced, and where they go.
+
+    Uploads are taken for announced objects alone, of the announced size.
+
+    Attributes:
+        target: what is pushed to.
+        folder: of the dataset, in repository layout: its own, or the one in which it is being made; set it
+            before objects are announced.
+        announced: objects that may be uploaded, with their sizes.
+        arrived: how many of them came by upload.
+        bytes: of blocks and objects announced so far.
+    """
+
+    target: PushTarget
+    folder: Path | None = None
+    announced: dict[tuple[str, Multihash], int] = field(default_factory=dict)
+    arrived: int = 0
+    bytes: int = 0
+    uploading: set[tuple[str, Multihash]] = field(default_factory=set)
+
+    def announce(self, files: Iterable[ObjectFile]) -> None:
+        """Lets these objects be uploaded.
+
+        Raises:
+            Forbidden: more, or more bytes, than one push may bring.
+        """
+        limits = self.target.serving.limits
+        for file in files:
+            if (key := (file.kind, file.hash)) in self.announced:
+                continue
+            if len(self.announced) >= limits.most_push_objects:
+                raise Forbidden(f"a push may bring {limits.most_push_objects:,} objects")
+            self.count(file.size)
+            self.announced[key] = file.size
+
+    def count(self, size: int) -> None:
+        """Counts bytes that come, of blocks or objects.
+
+        Raises:
+            Forbidden: it is more than one push may bring.
+        """
+        limits = self.target.serving.limits
+        if size < 0 or self.bytes + size > limits.most_push_bytes:
+            raise Forbidden(f"a push may bring {limits.most_push_bytes:,} bytes")
+        self.bytes += size
+
+
+class DatasetService:
+    """A workspace that is being served.
+
+    Attributes:
+        workspace, limits, tokens: what they are called.
+        allow_push: whether anything may be pushed.
+        heavy: hold it (``async with``) while a message of megabytes is in memory, and never while waiting
+            for a client: so few of them are in memory at once.
+        messages: long messages that were made already.
+        stopping: set when the server is told to stop.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace,
+        *,
+        limits: ServeConfig | None = None,
+        allow_push: bool = False,
+        patterns: Sequence[str] = (),
+        tls: bool = False,
+    ) -> None:
+        """``patterns`` says which datasets are served; none: all. InvalidIdentity when one is malformed."""
+        self.workspace = workspace
+        self.limits = limits or workspace.config.serve
+        self.allow_push = allow_push
+        self.tokens = Tokens(workspace.odf)
+        self.heavy = asyncio.Semaphore(_HEAVY)
+        self.messages = MessageCache(workspace.odf / "cache", self.run, self.heavy)
+        self.stopping = asyncio.Event()
+        self._scheme = "https" if tls else "http"
+        self._patterns = [DatasetPattern.parse(text) for text in patterns]
+        self._pushes: dict[DatasetAlias, PushSession] = {}
+        self._pulls: Counter[str] = Counter()
+        self._threads = ThreadPoolExecutor(_THREADS, "serve")
+
+    async def run(self, work: Callable[..., T], *args: Any) -> T:
+        """Does what waits for files or takes long beside the event loop, a few at a time."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
+
+    def close(self) -> None:
+        """Lets go of the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    # --- Which datasets; these read files ---
+
+    def datasets(self) -> list[DatasetEntry]:
+        """Those that are served, by name."""
+        return [each for each in self.workspace.datasets() if self.serves(each.alias, each.id)]
+
+    def serves(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
+        """Whether this dataset is one of those that are served."""
+        return not self._patterns or any(each.matches(alias, dataset_id) for each in self._patterns)
+
+    def find(self, text: str) -> DatasetEntry:
+        """The served dataset of this alias or id.
+
+        Raises:
+            UsageError: neither of them.
+            NotFound: there is none, or it is not served.
+        """
+        try:
+            entry = self.workspace.resolve(text)
+        except InvalidIdentity:
+            raise UsageError("this can be the name of no dataset") from None
+        except NotFound:
+            entry = None  # its words name folders
+        if entry is None or not self.serves(entry.alias, entry.id):
+            raise NotFound("there is no such dataset")
+        return entry
+
+    # --- Who may do what ---
+
+    def token_of(self, request: web.BaseRequest) -> Token:
+        """The token that a request brings.
+
+        Raises:
+            Unauthorized: none, or one that is not good (any more).
+        """
+        scheme, _, text = request.headers.get("Authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not text.strip():
+            raise Unauthorized("a token is needed: Authorization: Bearer TOKEN")
+        token = self.tokens.find(text.strip())
+        if token is None:
+            raise Unauthorized("the token is not known, was revoked, or has expired")
+        self.tokens.note_use(token)
+        return token
+
+    def check_push(self, token: Token, alias: DatasetAlias, dataset_id: DatasetId | None) -> None:
+        """Whether a dataset may be pushed to; without its id as far as that can be said.
+
+        Raises:
+            Forbidden: it may not; the message says why.
+        """
+        if not self.allow_push:
+            raise Forbidden("this server is read-only")
+        if not token.covers(alias, dataset_id) and (dataset_id is not None or not token.names_ids):
+            raise Forbidden(f"the token '{token.name}' is not for {alias}")
+        if dataset_id is not None and self.workspace.keys.has_key(dataset_id):
+            raise Forbidden(f"{alias} is made here: its key is here, and only here it is changed")
+        if dataset_id is not None and not self.serves(alias, dataset_id):
+            raise Forbidden(f"{alias} is not one of the datasets that are served")
+
+    def target(self, text: str, request: web.BaseRequest) -> PushTarget:
+        """What a client wants to push to; reads files.
+
+        Raises:
+            Unauthorized, Forbidden: it may not.
+            UsageError: neither an alias nor an id.
+            NotFound: an id that is not here.
+        """
+        if not self.allow_push:
+            raise Forbidden("this server is read-only")
+        token = self.token_of(request)
+        try:
+            entry = self.find(text)
+        except NotFound:
+            if text.lower().startswith("did:"):
+                raise
+            entry = None
+        alias = DatasetAlias.parse(text) if entry is None else entry.alias
+        self.check_push(token, alias, None if entry is None else entry.id)
+        url = self.base_url(request) + text + "/"
+        return PushTarget(self, alias, entry, url, token, request.headers["Authorization"])
+
+    # --- How many at once ---
+
+    @contextmanager
+    def push_session(self, target: PushTarget) -> Iterator[PushSession]:
+        """A push, for as long as it is on; one at a time for each dataset.
+
+        Raises:
+            Conflict: another push of the dataset is on.
+            SourceUnavailable: too many pushes are on.
+        """
+        if target.alias in self._pushes:
+            raise Conflict(f"{target.alias} is being pushed by somebody else", hint="try again later")
+        if len(self._pushes) >= self.limits.pushes:
+            raise SourceUnavailable("too many pushes at once", hint="try again later")
+        session = self._pushes[target.alias] = PushSession(target)
+        try:
+            yield session
+        finally:
+            del self._pushes[target.alias]
+
+    def push_of(self, alias: DatasetAlias, token: Token) -> PushSession | None:
+        """The push of a dataset that is on, by the same token."""
+        session = self._pushes.get(alias)
+        return session if session is not None and session.target.token.hash == token.hash else None
+
+    @contextmanager
+    def pull_session(self, address: str) -> Iterator[None]:
+        """A smart pull, for as long as it is on.
+
+        Raises:
+            SourceUnavailable: too many are on, in all or from this address.
+        """
+        if self._pulls.total() >= self.limits.sessions or self._pulls[address] >= self.limits.sessions_each:
+            raise SourceUnavailable("too many transfers at once", hint="try again later")
+        self._pulls[address] += 1
+        try:
+            yield
+        finally:
+            self._pulls[address] -= 1
+            self._pulls += Counter()  # forgets addresses that are done
+
+    # --- Addresses ---
+
+    def address_of(self, request: web.BaseRequest) -> str:
+        """From which address a request comes; behind a proxy as that says."""
+        told = _last(request.headers.get("X-Forwarded-For")) if self.limits.behind_proxy else ""
+        return told[:64] or request.remote or ""
+
+    def base_url(self, request: web.BaseRequest) -> str:
+        """The server's address as this client sees it, with a slash at its end.
+
+        What ``Forwarded`` and ``X-Forwarded-…`` say counts only where a proxy is known to set them.
+
+        Raises:
+            UsageError: the client names no host, or something that is none.
+        """
+        headers = request.headers
+        scheme, host, prefix = self._scheme, headers.get("Host", ""), ""
+        if self.limits.behind_proxy:
+            told = _forwarded(headers.get("Forwarded", ""))
+            scheme = _last(headers.get("X-Forwarded-Proto")) or told.get("proto") or scheme
+            host = _last(headers.get("X-Forwarded-Host")) or told.get("host") or host
+            prefix = (_last(headers.get("X-Forwarded-Prefix")) or "").strip("/")
+        if scheme not in ("http", "https") or not _HOST.fullmatch(host):
+            raise UsageError("the request names no host that can be one")
+        if prefix and not re.fullmatch(r"[A-Za-z0-9._~/-]{1,200}", prefix, re.ASCII):
+            raise UsageError("X-Forwarded-Prefix is no path")
+        return f"{scheme}://{host}/" + (f"{prefix}/" if prefix else "")
+
+
+def _last(value: str | None) -> str:
+    # The proxy next to us has written the last of them; what is before it, anybody may have.
+    return (value or "").rpartition(",")[2].strip()
+
+
+def _forwarded(value: str) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in _last(value).split(";"))
+    return {name.strip().lower(): text.strip().strip('"') for name, _, text in pairs}
+
+
+def parse_hash(text: str) -> Multihash:
+    """The hash in a path, in any encoding; InvalidIdentity when it is none."""
+    if not text.isascii() or len(text) > 256:
+        raise InvalidIdentity("not a hash")
+    return Multihash.parse(text)

@@ -1,0 +1,314 @@
+"""Server side of a smart pull; session handling."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Final, NamedTuple
+
+from aiohttp import WSCloseCode, web
+
+from odf_engine.chain.block_index import BlockIndex, BlockPosition
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import NotFound, OdfError, Unsupported
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.storage.object_store import LocalObjectStore, find_object_name
+from odf_engine.sync.remotes.base import ObjectFile
+from odf_engine.sync.server.service import DatasetService, ServedDataset
+from odf_engine.sync.smart import messages as m
+from odf_engine.sync.smart.messages import VERSION, VERSION_HEADER, error_text, write_archive
+from odf_engine.sync.smart.websocket import MAX_PACKED_SHARE, ConnectionClosed, MessageChannel
+
+CLIENT: Final = "the client"
+_CLOSE_SECONDS: Final = 5.0
+_JSON: Final = "application/json"
+
+
+class SessionRefused(OdfError):
+    """What is told to the client: ``{"Err": {kind: details}}``, and then the session ends.
+
+    Attributes:
+        as_answer: whether it is the answer to what the client waits for; else only the close frame says it.
+        text: the JSON.
+    """
+
+    def __init__(self, kind: str, *, as_answer: bool = True, **details: object) -> None:
+        super().__init__(kind)
+        self.as_answer = as_answer
+        self.text = error_text(kind, **details)
+
+
+def internal_error(
+    error: OdfError, phase: tuple[str, str], *, newer: bool, as_answer: bool = True
+) -> SessionRefused:
+    """An error as a client is told of it: its message alone, because the rest speaks of files here.
+
+    Args:
+        error: what went wrong.
+        phase: ``Pull`` or ``Push``, and the name of the step.
+        newer: the client's era.
+        as_answer: as in :class:`SessionRefused`.
+    """
+    where: dict[str, object] = {"phase": {phase[0]: phase[1]}} if newer else {}
+    return SessionRefused("Internal", as_answer=as_answer, **where, error_message=error.message)
+
+
+async def run_session(
+    request: web.BaseRequest,
+    serving: DatasetService,
+    flow: Callable[[MessageChannel, bool], Awaitable[None]],
+    *,
+    most_bytes: int | None = None,
+) -> web.StreamResponse:
+    """Opens the session and holds the conversation.
+
+    Args:
+        request: what wants to become a session.
+        serving: limits.
+        flow: what is said; gets the channel, and whether the client is of the newer era.
+        most_bytes: of a message of the client, where that is less than what any may have.
+    """
+    version = request.headers.get(VERSION_HEADER)
+    if version not in (None, VERSION):
+        return web.Response(status=400, text='{"message":"Incompatible client version"}', content_type=_JSON)
+    most = serving.limits.most_message_bytes
+    socket = web.WebSocketResponse(
+        max_msg_size=min(most_bytes or most, most), compress=False, timeout=_CLOSE_SECONDS
+    )
+    if not socket.can_prepare(request).ok:
+        headers = {"Upgrade": "websocket"}
+        return web.Response(status=426, text="this is for the smart transfer protocol\n", headers=headers)
+    await socket.prepare(request)
+    transport = request.transport
+    if transport is None:
+        return socket
+    assert isinstance(transport, asyncio.Transport)
+    channel = MessageChannel(socket, transport, CLIENT, patience=serving.limits.idle_seconds, most_bytes=most)
+    await _hold(channel, flow(channel, version is not None))
+    return socket
+
+
+async def _hold(channel: MessageChannel, flow: Awaitable[None]) -> None:
+    """Holds the conversation, and closes the session however that ends."""
+    try:
+        await flow
+        await channel.close()
+    except ConnectionClosed:
+        pass
+    except SessionRefused as refusal:
+        await _refuse(channel, refusal)
+    except OdfError as error:
+        await channel.close(WSCloseCode.INTERNAL_ERROR, error_text("Internal", error_message=error.message))
+    except BaseException:
+        channel.abort()
+        raise
+
+
+async def until_closed(channel: MessageChannel) -> None:
+    """Gives the client a moment to close the session."""
+    with suppress(OdfError):
+        await channel.receive(patience=_CLOSE_SECONDS)
+
+
+async def _refuse(channel: MessageChannel, refusal: SessionRefused) -> None:
+    with suppress(OdfError):
+        if refusal.as_answer:
+            await channel.send(refusal.text)
+    await channel.close(WSCloseCode.INTERNAL_ERROR, refusal.text)
+
+
+_SLOWEST: Final = 64 << 10  # bytes a second, of objects
+_MAX_OBJECTS: Final = 50_000
+_ASKED_LEAST, _ASKED_EACH = 1 << 16, 256
+_MAX_RAW: Final = 40
+"""Blocks of so many times the size of a message are not even packed."""
+
+
+class _Interval(NamedTuple):
+    """The blocks that a client asks for: those after ``after`` (None: from the first) up to ``stop``."""
+
+    after: Multihash | None
+    stop: Multihash
+    plan: m.TransferPlan
+
+
+async def serve_pull(request: web.BaseRequest, dataset: ServedDataset) -> web.StreamResponse:
+    """Holds the session of a pull.
+
+    Args:
+        request: what wants to become the session.
+        dataset: what is pulled.
+    """
+    ending = asyncio.create_task(dataset.serving.stopping.wait())
+    try:
+        most = await dataset.serving.run(_most_asked, dataset.entry.dataset)
+        return await run_session(
+            request,
+            dataset.serving,
+            lambda channel, newer: _Pull(dataset, channel, newer).run(ending),
+            most_bytes=most,
+        )
+    finally:
+        ending.cancel()
+
+
+class _Pull:
+    """One session."""
+
+    def __init__(self, served: ServedDataset, channel: MessageChannel, newer: bool) -> None:
+        self._dataset = served.entry.dataset
+        self._serving = served.serving
+        self._url = served.url
+        self._channel = channel
+        self._newer = newer
+
+    async def run(self, stopping: asyncio.Task[bool]) -> None:
+        """The conversation; a server that stops ends it."""
+        talk = asyncio.create_task(self._talk())
+        try:
+            await asyncio.wait({talk, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if talk.done():
+                await talk
+        finally:
+            if not talk.done():
+                talk.cancel()
+                await asyncio.gather(talk, return_exceptions=True)
+                await self._channel.close(WSCloseCode.GOING_AWAY, "the server stops")
+
+    async def _talk(self) -> None:
+        channel, serving = self._channel, self._serving
+        request = m.read_message(await channel.receive(), m.PullRequest, CLIENT)
+        try:
+            interval = await serving.run(self._interval, request)
+        except SessionRefused:
+            raise
+        except OdfError as error:
+            raise internal_error(error, ("Pull", "InitialRequest"), newer=self._newer) from None
+        await channel.send(m.answer_text(m.PullAccepted(interval.plan)))
+        m.read_message(await channel.receive(), m.Empty, CLIENT)
+        try:
+            # Who asks for the same blocks is sent the same message.
+            key = self._dataset.folder, interval.after, interval.stop
+            message = await serving.messages.get(key, partial(self._blocks, interval))
+        except OdfError as error:
+            phase = ("Pull", "MetadataRequest")
+            raise internal_error(error, phase, newer=self._newer, as_answer=False) from None
+        await channel.send_pieces(message.size, message.read)
+        patience = serving.limits.idle_seconds
+        while True:
+            asked = m.read_message(await channel.receive(patience=patience), m.PullObjects, CLIENT)
+            try:
+                answer, size = await serving.run(self._strategies, asked)
+            except OdfError as error:
+                phase = ("Pull", "ObjectsRequest")
+                raise internal_error(error, phase, newer=self._newer, as_answer=False) from None
+            await channel.send(answer)
+            # Older clients keep the session until they have fetched everything.
+            patience = serving.limits.idle_seconds + size / _SLOWEST
+
+    # --- In threads ---
+
+    def _interval(self, request: m.PullRequest) -> _Interval:
+        dataset, after = self._dataset, request.begin_after
+        head = dataset.head()
+        if head is None:
+            raise NotFound("the dataset is empty")
+        stop = request.stop_at or head
+        found = dataset.query_index(lambda index, at: (_found(index, at, after, stop),))[0]
+        if found is None:
+            raise SessionRefused("InvalidInterval", head=stop, tail=after or stop)
+        if found.plan.bytes_in_raw_blocks > _MAX_RAW * self._serving.limits.most_message_bytes:
+            raise Unsupported("there are too many blocks for one message; read them one by one")
+        return found
+
+    def _blocks(self, interval: _Interval) -> bytes:
+        def ask(index: BlockIndex, at: BlockPosition) -> list[Multihash]:
+            between = _between(index, at, interval.after, interval.stop)
+            if between is None:
+                raise NotFound("the dataset was replaced meanwhile")
+            rows = index.rows(f"SELECT hash FROM blocks WHERE {_WITHIN} ORDER BY sequence", *between)
+            return [Multihash.from_bytes(row[0]) for row in rows]
+
+        hashes = self._dataset.query_index(ask)
+        most = int((self._serving.limits.most_message_bytes - 1024) / MAX_PACKED_SHARE)
+        archive = write_archive(_read(self._dataset, hashes), most)
+        return m.encode_message(m.PullBlocks(m.batch_of(len(hashes), archive)))
+
+    def _strategies(self, asked: m.PullObjects) -> tuple[bytes, int]:
+        if len(asked.object_files) > _MAX_OBJECTS:
+            raise Unsupported(f"at most {_MAX_OBJECTS:,} objects can be asked for at once")
+        told = [self._strategy(reference) for reference in asked.object_files]
+        size = sum(reference.size for reference in asked.object_files)
+        return m.encode_message(m.PullStrategies(told)), size
+
+    def _strategy(self, reference: m.ObjectReference) -> m.PullStrategy:
+        file = reference.file
+        if (name := find_object(self._dataset, file)) is None:
+            raise NotFound(f"{file.kind}/{file.hash} of this size is not here")
+        return m.PullStrategy(reference, "HttpDownload", m.TransferUrl(f"{self._url}{file.kind}/{name}", []))
+
+
+def _most_asked(dataset: Dataset) -> int:
+    """How long a message of a client can be that asks for all objects of a dataset."""
+    try:
+        slices = dataset.state().slices
+    except OdfError:
+        slices = 0  # the client is told of it in the session
+    return _ASKED_LEAST + _ASKED_EACH * min(2 * slices, _MAX_OBJECTS)
+
+
+def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
+    """The name under which a dataset has an object of this size."""
+    objects = LocalObjectStore(dataset.folder / file.kind)
+    name = find_object_name(objects, file.hash)
+    try:
+        return name if name is not None and objects.size(name) == file.size else None
+    except NotFound:
+        return None  # it is gone since
+
+
+_WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"
+
+
+def _found(
+    index: BlockIndex, at: BlockPosition, after: Multihash | None, stop: Multihash
+) -> _Interval | None:
+    """The blocks after ``after`` up to ``stop``; None where one of them is no part of the chain so."""
+    between = _between(index, at, after, stop)
+    if between is None:
+        return None
+    ((blocks, raw),) = index.rows(
+        f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM blocks WHERE {_WITHIN}", *between
+    )
+    ((slices, size, records),) = index.rows(
+        "SELECT COUNT(*), COALESCE(SUM(size), 0), COALESCE(SUM(last - first + 1), 0) FROM slices"
+        f" WHERE {_WITHIN}",
+        *between,
+    )
+    # Checkpoints are not counted: the plan is for progress bars.
+    return _Interval(after, stop, m.TransferPlan(blocks, slices, max(0, records), raw, max(0, size)))
+
+
+def _between(
+    index: BlockIndex, at: BlockPosition, after: Multihash | None, stop: Multihash
+) -> tuple[int, int, int] | None:
+    """The chain, and the numbers between which the blocks are: the first of them exclusive."""
+    last = _number(index, at, stop)
+    first = -1 if after is None else _number(index, at, after)
+    if last is None or first is None or first > last:
+        return None
+    return at.chain, first, last
+
+
+def _number(index: BlockIndex, at: BlockPosition, block: Multihash) -> int | None:
+    found = index.position(block)
+    if found is None or found.chain != at.chain or found.sequence > at.sequence:
+        return None
+    return found.sequence
+
+
+def _read(dataset: Dataset, hashes: list[Multihash]) -> Iterator[tuple[Multihash, bytes]]:
+    for block_hash in hashes:
+        yield block_hash, dataset.block_bytes(block_hash)

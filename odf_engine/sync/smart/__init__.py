@@ -1,0 +1,1 @@
+"""The smart transfer protocol (WebSocket): messages, connection, client."""

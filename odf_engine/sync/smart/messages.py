@@ -1,0 +1,482 @@
+"""Messages and block archives of the smart transfer protocol."""
+
+from __future__ import annotations
+
+import tarfile
+import zlib
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from odf_engine.errors import (
+    AlreadyExists,
+    BadData,
+    Conflict,
+    InvalidIdentity,
+    OdfError,
+    SourceUnavailable,
+    Unsupported,
+)
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.sync.remotes.base import MAX_BLOCK_BYTES, ObjectFile
+
+VERSION_HEADER: Final = "x-odf-smtp-version"
+VERSION: Final = "1"
+MEDIA_TYPE: Final = "application/tar+gzip"
+ENCODING: Final = "raw"
+PULLED: Final = "Client pull flow succeeded"
+PUSHED: Final = "Client push flow succeeded"
+U64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]  # msgspec's bounds are signed; nobody has half as much
+_MESSAGE_CHUNK: Final = 1 << 18
+_SAID: Final = 300
+T = TypeVar("T")
+
+
+class Message(msgspec.Struct, frozen=True):
+    """A message, or a part of one."""
+
+
+class Empty(Message, frozen=True):
+    """``{}``: go on, accepted, how far are you, done; its place says which."""
+
+
+# --- Parts -----------------------------------------------------------------------------------
+
+
+class TransferPlan(Message, frozen=True):
+    """How much is going to be sent; sizes in bytes."""
+
+    num_blocks: U64
+    num_objects: U64
+    num_records: U64
+    bytes_in_raw_blocks: U64
+    bytes_in_raw_objects: U64
+
+
+class ObjectsBatch(Message, frozen=True):
+    """Blocks in an archive. ``payload`` is a JSON array of bytes (see :func:`from_number_array`)."""
+
+    num_blocks: U64
+    media_type: str
+    encoding: str
+    payload: msgspec.Raw
+
+
+class ObjectReference(Message, frozen=True):
+    """A slice or a checkpoint, and its size in bytes."""
+
+    object_type: Literal["DataSlice", "Checkpoint"]
+    physical_hash: Multihash
+    size: U64
+
+    @classmethod
+    def of(cls, file: ObjectFile) -> ObjectReference:
+        """The reference to a file."""
+        return cls("DataSlice" if file.kind == "data" else "Checkpoint", file.hash, file.size)
+
+    @property
+    def file(self) -> ObjectFile:
+        """What it refers to."""
+        kind: Literal["data", "checkpoints"] = "data" if self.object_type == "DataSlice" else "checkpoints"
+        return ObjectFile(kind, self.physical_hash, self.size)
+
+
+class HeaderRow(Message, frozen=True):
+    """A header that goes with a request as it is."""
+
+    name: str
+    value: str
+
+
+class TransferUrl(Message, frozen=True):
+    """Where an object is to be read from, or written to; ``expires_at`` is in RFC 3339."""
+
+    url: str
+    headers: list[HeaderRow]
+    expires_at: str | None = None
+
+
+# --- Pull ------------------------------------------------------------------------------------
+
+
+class PullRequest(Message, frozen=True):
+    """Asks for the blocks after ``begin_after`` (none: from the first) up to ``stop_at`` (none: the head)."""
+
+    begin_after: Multihash | None = None
+    stop_at: Multihash | None = None
+    force_update_if_diverged: bool = False
+
+
+class PullAccepted(Message, frozen=True):
+    """How much there is to pull."""
+
+    transfer_plan: TransferPlan
+
+
+class PullBlocks(Message, frozen=True):
+    """The blocks of a pull."""
+
+    blocks: ObjectsBatch
+
+
+class PullObjects(Message, frozen=True):
+    """Asks from where objects can be read."""
+
+    object_files: list[ObjectReference]
+
+
+class PullStrategy(Message, frozen=True):
+    """From where an object can be read."""
+
+    object_file: ObjectReference
+    pull_strategy: Literal["HttpDownload"]
+    download_from: TransferUrl
+
+
+class PullStrategies(Message, frozen=True):
+    """From where objects can be read."""
+
+    object_transfer_strategies: list[PullStrategy]
+
+
+# --- Push ------------------------------------------------------------------------------------
+
+
+class PushRequest(Message, frozen=True):
+    """Announces blocks that follow ``current_head`` (none: there is no dataset yet)."""
+
+    transfer_plan: TransferPlan
+    current_head: Multihash | None = None
+    force_update_if_diverged: bool = False
+    visibility_for_created_dataset: str = "Private"
+
+
+class PushBlocks(Message, frozen=True):
+    """The blocks of a push."""
+
+    new_blocks: ObjectsBatch
+
+
+class PushObjects(Message, frozen=True):
+    """Asks where objects are to be written to; ``is_truncated``: more are asked for afterwards."""
+
+    object_files: list[ObjectReference]
+    is_truncated: bool = False
+
+
+class PushStrategy(Message, frozen=True):
+    """Where an object is to be written to, or that it is there."""
+
+    object_file: ObjectReference
+    push_strategy: Literal["HttpUpload", "SkipUpload"]
+    upload_to: TransferUrl | None = None
+
+
+class PushStrategies(Message, frozen=True):
+    """Where objects are to be written to."""
+
+    object_transfer_strategies: list[PushStrategy]
+
+
+class Running(Message, frozen=True):
+    """How many objects are written so far."""
+
+    uploaded_objects_count: U64
+
+
+class RunningDetails(Message, frozen=True):
+    """The wrapping of :class:`Running`."""
+
+    Running: Running
+
+
+class PushProgress(Message, frozen=True):
+    """How far the uploads are."""
+
+    details: RunningDetails | Literal["Complete"]
+
+
+# --- Texts -----------------------------------------------------------------------------------
+
+
+def encode_message(message: Message) -> bytes:
+    """The message as JSON."""
+    return msgspec.json.encode(message, enc_hook=str)
+
+
+def answer_text(message: Message, wrapped: bool = True) -> bytes:
+    """An answer as JSON, wrapped as the peer's era wants it."""
+    text = encode_message(message)
+    return b'{"Ok":' + text + b"}" if wrapped else text
+
+
+def error_text(kind: str, **details: object) -> bytes:
+    """An error as JSON: ``{"Err": {kind: details}}``."""
+    return msgspec.json.encode({"Err": {kind: details}}, enc_hook=str)
+
+
+def read_message(text: str | bytes, kind: type[T], where: str) -> T:
+    """A message of the peer.
+
+    Raises:
+        BadData: it is of another shape.
+    """
+    try:
+        return msgspec.json.decode(text, type=kind, dec_hook=_decode_hook)
+    except (msgspec.MsgspecError, InvalidIdentity, UnicodeError, RecursionError) as error:
+        problem = f"what came is no {kind.__name__} of the smart protocol: {sanitize(str(error))}"
+        raise BadData(problem, where=where) from None
+
+
+def read_answer(text: str | bytes, kind: type[T], where: str) -> T:
+    """An answer of a server, wrapped or bare.
+
+    Raises:
+        BadData: it is of another shape.
+        OdfError: it is an error, see :func:`parse_peer_error`.
+    """
+    parts = read_message(text, dict[str, msgspec.Raw], where)
+    if "Err" in parts:
+        raise parse_peer_error(parts["Err"], where)
+    return read_message(parts.get("Ok", text), kind, where)
+
+
+def _decode_hook(kind: type, value: Any) -> Any:
+    if kind is Multihash and isinstance(value, str):
+        return Multihash.parse(value)
+    raise msgspec.ValidationError(f"Expected {kind.__name__}")
+
+
+# --- Payloads --------------------------------------------------------------------------------
+
+
+def to_number_array(data: bytes) -> msgspec.Raw:
+    """Bytes as a JSON array of numbers, about 3.6 bytes each."""
+    pieces = (
+        msgspec.json.encode(list(data[start : start + _MESSAGE_CHUNK]))[1:-1]
+        for start in range(0, len(data), _MESSAGE_CHUNK)
+    )
+    return msgspec.Raw(b"[" + b",".join(pieces) + b"]")
+
+
+def from_number_array(payload: msgspec.Raw, where: str) -> bytes:
+    """The bytes of a JSON array of numbers; in pieces, so that a large one does not take 8 times its size.
+
+    Raises:
+        BadData: it is something else, or a number is no byte.
+    """
+    text = memoryview(payload)
+    if len(text) < 2 or text[0] != 0x5B:
+        raise BadData("the payload of the blocks is no array of bytes", where=where)
+    found, start, end = bytearray(), 1, len(text) - 1
+    while start < end:
+        stop = min(start + _MESSAGE_CHUNK, end)
+        while stop < end and text[stop] != 0x2C:  # up to the next comma
+            stop += 1
+        try:
+            found += bytes(msgspec.json.decode(b"[%b]" % bytes(text[start:stop]), type=list[int]))
+        except (msgspec.MsgspecError, ValueError, OverflowError):
+            raise BadData("the payload of the blocks is no array of bytes", where=where) from None
+        start = stop + 1
+    return bytes(found)
+
+
+def archive_of(batch: ObjectsBatch, where: str) -> bytes:
+    """The archive of a batch.
+
+    Raises:
+        BadData: it is packed in a way that is not known.
+    """
+    if (batch.media_type, batch.encoding) != (MEDIA_TYPE, ENCODING):
+        kind = sanitize(f"{batch.media_type}, {batch.encoding}")
+        raise BadData(f"the blocks come as {kind}; only {MEDIA_TYPE}, {ENCODING} is known", where=where)
+    return from_number_array(batch.payload, where)
+
+
+def batch_of(blocks: int, archive: bytes) -> ObjectsBatch:
+    """An archive as a batch."""
+    return ObjectsBatch(blocks, MEDIA_TYPE, ENCODING, to_number_array(archive))
+
+
+# --- Errors ----------------------------------------------------------------------------------
+
+
+def parse_peer_error(raw: bytes | msgspec.Raw | str, where: str) -> OdfError:
+    """The error that a peer tells of, by what stands after ``Err``."""
+    try:
+        said_so = msgspec.json.decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        said_so = None
+    if isinstance(said_so, str):
+        kind, details = said_so, {}
+    elif isinstance(said_so, dict) and len(said_so) == 1:
+        kind, details = next(iter(said_so.items()))
+        details = details if isinstance(details, dict) else {}
+    else:
+        return SourceUnavailable(f"the server refused: {sanitize(_plain(raw))}", where=where)
+    match kind:
+        case "InvalidHead":
+            hint = "somebody else pushed meanwhile; pull, then push again"
+            actual = sanitize(str(details.get("expected_head")))  # kamu has the two the wrong way round
+            return Conflict(f"the head there is another one by now: {actual}", where=where, hint=hint)
+        case "InvalidInterval":
+            problem = "the history there does not have the block that the one here ends with"
+            return Conflict(problem, where=where, hint="take the history there: --force")
+        case "SeedBlockOverwriteRestricted":
+            hint = "give it another name there"
+            return Conflict("the dataset there is another one: it begins otherwise", where=where, hint=hint)
+        case "RefCollision":
+            owner = sanitize(str(details.get("dataset_id", "")))
+            return Conflict(f"the dataset is there already, under another name: {owner}", where=where)
+        case "NameCollision":
+            name = sanitize(str(details.get("dataset_alias", "")))
+            hint = "choose another name there"
+            return AlreadyExists(f"the name is taken there: {name}", where=where, hint=hint)
+    text = details.get("error_message")
+    told = sanitize(text) if isinstance(text, str) and text else sanitize(_plain(raw))
+    return SourceUnavailable(f"the server refused: {told}", where=where)
+
+
+def problem_of_close(reason: str, where: str) -> OdfError | None:
+    """The error that stands in the reason of a close frame (which may be cut off), if there is one."""
+    if not reason:
+        return None
+    try:
+        parts = msgspec.json.decode(reason, type=dict[str, msgspec.Raw])
+    except (msgspec.MsgspecError, UnicodeError):
+        return SourceUnavailable(f"the server broke off: {sanitize(reason)}", where=where)
+    return parse_peer_error(parts.get("Err", msgspec.Raw(reason.encode())), where)
+
+
+def sanitize(text: str) -> str:
+    """Words of a stranger that are safe to show: one line, no control characters, not endless."""
+    clean = "".join(char if char.isprintable() else " " for char in text[: _SAID + 1])
+    return clean if len(clean) <= _SAID else clean[: _SAID - 1] + "…"
+
+
+def _plain(raw: bytes | msgspec.Raw | str) -> str:
+    return raw if isinstance(raw, str) else bytes(raw)[: 4 * _SAID].decode("utf-8", "replace")
+
+
+MAX_UNPACKED_BYTES: Final = 1 << 30
+"""Larger archives are refused."""
+MAX_RATIO: Final = 250
+"""How many times its packed size an archive may unpack to, from :data:`_RATIO_FROM` bytes on."""
+_RATIO_FROM: Final = 16 << 20
+_TAR: Final = tarfile.BLOCKSIZE
+_PIECE: Final = 1 << 16
+_GZIP: Final = 31
+
+
+def write_archive(blocks: Iterable[tuple[Multihash, bytes]], most_bytes: int) -> bytes:
+    """The archive of blocks, given oldest first; the same bytes for the same blocks.
+
+    Raises:
+        Unsupported: it would have more than ``most_bytes``.
+    """
+    packer = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
+    packed = bytearray()
+    for block_hash, data in blocks:
+        header = tarfile.TarInfo(str(block_hash))
+        header.size, header.mode, header.mtime = len(data), 0, 0
+        packed += packer.compress(header.tobuf(tarfile.GNU_FORMAT))
+        packed += packer.compress(data + bytes(-len(data) % _TAR))
+        _check_packed(len(packed), most_bytes)
+    packed += packer.compress(bytes(2 * _TAR)) + packer.flush()
+    _check_packed(len(packed), most_bytes)
+    return bytes(packed)
+
+
+def _check_packed(size: int, most_bytes: int) -> None:
+    if size > most_bytes:
+        raise Unsupported(
+            f"the new blocks do not fit into one message: their archive has more than {most_bytes:,} bytes",
+            hint="use a folder, S3 or the simple protocol, which take blocks one by one",
+        )
+
+
+def read_archive(archive: bytes, blocks: int, where: str) -> Iterator[tuple[Multihash, bytes]]:
+    """The blocks of an archive, in its order, with names as they are; their bytes are not hashed here.
+
+    Args:
+        archive: its bytes.
+        blocks: how many it has to have.
+        where: from where it came.
+
+    Raises:
+        BadData: it is no such archive, or it is out of bounds; what came before was right so far.
+    """
+    source = _Unpacked(archive, where)
+    seen: set[Multihash] = set()
+    while (header := source.header()) is not None:
+        if len(seen) == blocks:
+            raise BadData(f"the archive has more than the {blocks:,} blocks announced", where=where)
+        if header.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
+            raise BadData(f"'{sanitize(header.name)}' in the archive is no plain file", where=where)
+        try:
+            block_hash = Multihash.parse(header.name)
+        except InvalidIdentity:
+            raise BadData(f"'{sanitize(header.name)}' in the archive is no hash", where=where) from None
+        if block_hash in seen:
+            raise BadData(f"block {block_hash} is in the archive twice", where=where)
+        if not 0 <= header.size <= MAX_BLOCK_BYTES:
+            raise BadData(f"block {block_hash} has more than {MAX_BLOCK_BYTES:,} bytes", where=where)
+        seen.add(block_hash)
+        data = source.read(header.size)
+        source.read(-header.size % _TAR)
+        yield block_hash, data
+    if len(seen) != blocks:
+        raise BadData(f"the archive has {len(seen):,} blocks, and {blocks:,} were announced", where=where)
+
+
+class _Unpacked:
+    """The tar within an archive, unpacked as far as it is read."""
+
+    def __init__(self, archive: bytes, where: str) -> None:
+        self._archive = archive
+        self._where = where
+        self._unpacker = zlib.decompressobj(_GZIP)
+        self._fed = 0
+        self._ready = bytearray()
+        self._total = 0
+
+    def header(self) -> tarfile.TarInfo | None:
+        """The next header; None at the end."""
+        raw = self.read(_TAR)
+        if raw == bytes(_TAR):
+            return None
+        try:
+            return tarfile.TarInfo.frombuf(raw, "utf-8", "surrogateescape")
+        except (tarfile.HeaderError, ValueError, OverflowError):
+            raise self._broken("it is no tar") from None
+
+    def read(self, size: int) -> bytes:
+        """So many bytes, no less."""
+        while len(self._ready) < size:
+            self._more()
+        data = bytes(self._ready[:size])
+        del self._ready[:size]
+        return data
+
+    def _more(self) -> None:
+        rest = self._unpacker.unconsumed_tail
+        if not rest:
+            rest = self._archive[self._fed : self._fed + _PIECE]
+            self._fed += len(rest)
+        if self._unpacker.eof or not rest:
+            raise self._broken("it ends early")
+        try:
+            piece = self._unpacker.decompress(rest, _PIECE)
+        except zlib.error:
+            raise self._broken("it is no gzip") from None
+        self._ready += piece
+        self._total += len(piece)
+        if self._total > MAX_UNPACKED_BYTES:
+            raise self._broken(f"it unpacks to more than {MAX_UNPACKED_BYTES:,} bytes")
+        if self._total > max(_RATIO_FROM, MAX_RATIO * len(self._archive)):
+            raise self._broken(f"it unpacks to more than {MAX_RATIO} times its size")
+
+    def _broken(self, why: str) -> BadData:
+        return BadData(f"the archive of blocks cannot be read: {why}", where=self._where)

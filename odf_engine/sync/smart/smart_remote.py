@@ -1,0 +1,733 @@
+"""Client of the smart transfer protocol: pull, push, transfer URLs."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import urlsplit, urlunsplit
+
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import BadData, Cancelled, Conflict, NotFound, OdfError, SourceUnavailable, Unsupported
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.ownership_proof import read_proof
+from odf_engine.net.credentials import RemoteAccess
+from odf_engine.net.download import AttemptFailed
+from odf_engine.net.http_client import HttpClient
+from odf_engine.net.urls import origin_of
+from odf_engine.progress import Reporter
+from odf_engine.sync.history import Relation
+from odf_engine.sync.push import PushResult
+from odf_engine.sync.remotes.base import (
+    MAX_PROOF_BYTES,
+    ObjectFile,
+    ObjectKind,
+    read_verified_chunks,
+    upload_parallel,
+)
+from odf_engine.sync.remotes.http_remote import HttpRemote, download
+from odf_engine.sync.smart import messages as m
+from odf_engine.sync.smart.messages import (
+    MAX_UNPACKED_BYTES,
+    TransferUrl,
+    read_archive,
+    sanitize,
+    write_archive,
+)
+from odf_engine.sync.smart.websocket import (
+    MAX_PACKED_SHARE,
+    ConnectionClosed,
+    EventLoopThread,
+    MessageChannel,
+    MessageTooLong,
+    ReceiveTimeout,
+    SmartProtocolUnsupported,
+    SmartSession,
+)
+
+_LONGEST: Final = 8192
+_MAX_HEADERS: Final = 64
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_OURS: Final = frozenset({"expect", "trailer"})
+
+
+class TransferTarget(NamedTuple):
+    """Where an object is read from or written to.
+
+    Attributes:
+        url, headers: as the server said.
+        own: whether it is the server's own origin.
+    """
+
+    url: str
+    headers: dict[str, str]
+    own: bool
+
+
+def parse_transfer_url(told: TransferUrl, base: str) -> TransferTarget:
+    """What a server at ``base`` told, checked.
+
+    Raises:
+        BadData: it is no URL to follow.
+    """
+    url = _checked(told.url, base)
+    return TransferTarget(url, _headers(told, base), origin_of(url) == origin_of(base))
+
+
+def _checked(url: str, base: str) -> str:
+    if len(url) > _LONGEST or not url.isascii() or not url.isprintable() or " " in url:
+        raise _refused("it is malformed", url, base)
+    try:
+        parts, ours = urlsplit(url), urlsplit(base)
+        port, host = parts.port, parts.hostname
+    except ValueError:
+        raise _refused("it is malformed", url, base) from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise _refused("it is no http: or https: address", url, base)
+    if "@" in parts.netloc:
+        raise _refused("it has a login in it", url, base)
+    if ours.scheme == "https" and parts.scheme == "http":
+        # Older servers behind a proxy do not know that they are reached by https.
+        if host != ours.hostname or port not in (None, 80, ours.port):
+            raise _refused("it leads from https to http", url, base)
+        parts = parts._replace(scheme="https", netloc=ours.netloc)
+    return urlunsplit(parts._replace(fragment=""))
+
+
+def _headers(told: TransferUrl, base: str) -> dict[str, str]:
+    if len(told.headers) > _MAX_HEADERS:
+        raise _refused("too many headers go with it", told.url, base)
+    headers: dict[str, str] = {}
+    for row in told.headers:
+        if not _NAME.fullmatch(row.name) or not _VALUE.fullmatch(row.value) or len(row.value) > _LONGEST:
+            raise _refused("a header that goes with it is malformed", told.url, base)
+        if row.name.lower() not in _OURS:
+            headers[row.name] = row.value
+    return headers
+
+
+def _refused(why: str, url: str, base: str) -> BadData:
+    # What stands behind ? may be a signature.
+    shown = sanitize(url.partition("?")[0].rpartition("@")[2])
+    return BadData(f"the server tells to go to {shown}, which is refused: {why}", where=base)
+
+
+ROUND: Final = 4000
+"""How many objects are asked for at once: with signed URLs, an answer of some megabytes."""
+Ask = Callable[[Sequence[ObjectFile]], Sequence[m.PullStrategy]]
+
+
+class DownloadLocations:
+    """Where the objects of one pull are; safe from several threads."""
+
+    def __init__(self, files: Sequence[ObjectFile], base: str, web: HttpClient, ask: Ask) -> None:
+        """``ask`` asks the server at ``base``."""
+        self._base, self._web, self._ask = base, web, ask
+        self._rounds = [files[start : start + ROUND] for start in range(0, len(files), ROUND)]
+        self._round_of = {file: number for number, part in enumerate(self._rounds) for file in part}
+        self._asked: set[int] = set()
+        self._known: dict[ObjectFile, m.TransferUrl] = {}
+        self._lock = threading.Lock()
+
+    def first(self) -> Sequence[ObjectFile]:
+        """What to ask for at the beginning."""
+        return self._rounds[0] if self._rounds else ()
+
+    def add_answer(self, number: int, told: Sequence[m.PullStrategy]) -> None:
+        """Takes the answer to a round; what was not asked for is passed over."""
+        self._asked.add(number)
+        for each in told:
+            if each.object_file.file in self._round_of:
+                self._known[each.object_file.file] = each.download_from
+
+    def chunks(self, file: ObjectFile, start: int) -> Iterator[bytes] | None:
+        """The object from byte ``start`` on; None when the server has not said where it is.
+
+        Raises:
+            BadData: it said something that is not to be followed.
+            OdfError: as the connection has it.
+        """
+        told = self._told(file)
+        return None if told is None else self._read(file, start, told)
+
+    def _told(self, file: ObjectFile, instead_of: m.TransferUrl | None = None) -> m.TransferUrl | None:
+        """Where an object is; asks when that is not known, or only what is to be replaced."""
+        number = self._round_of.get(file)
+        if number is None:
+            return None
+        with self._lock:
+            known = self._known.get(file)
+            if number not in self._asked or (instead_of is not None and known == instead_of):
+                self.add_answer(number, self._ask(self._rounds[number]))
+            return self._known.get(file)
+
+    def _read(self, file: ObjectFile, start: int, told: m.TransferUrl) -> Iterator[bytes]:
+        begun = False
+        try:
+            for piece in self._download(file, start, parse_transfer_url(told, self._base)):
+                begun = True
+                yield piece
+            return
+        except (SourceUnavailable, NotFound):
+            fresh = None if begun else self._told(file, instead_of=told)
+            if fresh is None or fresh == told:
+                raise
+        yield from self._download(file, start, parse_transfer_url(fresh, self._base))
+
+    def _download(self, file: ObjectFile, start: int, transfer: TransferTarget) -> Iterator[bytes]:
+        return download(self._web, transfer.url, file.size, start, transfer.headers)
+
+
+_KEPT_SECONDS: Final = 30.0
+
+
+class SmartRemote:
+    """A dataset at a server; ``url`` starts with ``odf+``.
+
+    Attributes:
+        most_bytes: of a message, either way.
+    """
+
+    def __init__(self, url: str, access: RemoteAccess) -> None:
+        self.url = url
+        self.most_bytes = access.config.sync.most_message_bytes
+        self._access = access
+        self._base = url.removeprefix("odf+")
+        self._plain = HttpRemote(self._base, access)
+        self._loop = EventLoopThread()
+        self._session: SmartSession | None = None
+        self._lock = threading.Lock()
+        self._strategies: DownloadLocations | None = None
+        self._interval: tuple[Multihash | None, Multihash] | None = None
+
+    # --- What the simple protocol does ---
+
+    def head(self) -> Multihash | None:
+        """The newest block; None when there is no dataset yet."""
+        return self._plain.head()
+
+    def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
+        """A small object as a whole."""
+        return self._plain.read(kind, object_hash, at_most)
+
+    # --- Pull ---
+
+    def block_batch(
+        self, after: Multihash | None, head: Multihash
+    ) -> Iterator[tuple[Multihash, bytes]] | None:
+        """All blocks after ``after`` up to ``head``; None where they have to be read one by one.
+
+        Raises:
+            BadData: the server sends something else; while iterating, too.
+            SourceUnavailable: it is silent, or denies access.
+        """
+        self._interval = self._strategies = None
+        reporter = self._access.reporter
+        try:
+            batch = self._loop.run(self._begin(after, head), reporter)
+        except (SmartProtocolUnsupported, ConnectionClosed, MessageTooLong, _NoBatch) as error:
+            reporter.log(f"blocks are read one by one: {error.message}", "debug")
+            return None
+        return self._blocks(batch, after, head)
+
+    def prepare(self, files: Sequence[ObjectFile]) -> None:
+        """Asks from where the files can be read."""
+        with self._lock:
+            session, self._session = self._session, None
+        if self._interval is None:
+            return
+        reporter = self._access.reporter
+        strategies = DownloadLocations(
+            files, self._base, self._plain.web, lambda part: self._loop.run(self._ask(part), reporter)
+        )
+        if session is not None and (first := strategies.first()):
+            try:
+                strategies.add_answer(0, self._loop.run(self._ask_last(session, first), reporter))
+            except ConnectionClosed:
+                reporter.log("the server ended the session early", "debug")  # it is asked again
+        elif session is not None:
+            self._loop.run(session.close(m.PULLED), reporter)
+        self._strategies = strategies
+
+    def chunks(self, file: ObjectFile, start: int = 0) -> Iterator[bytes]:
+        """A slice or checkpoint from byte ``start`` on, from where the server says that it is."""
+        found = None if self._strategies is None else self._strategies.chunks(file, start)
+        return self._plain.chunks(file, start) if found is None else found
+
+    # --- Push ---
+
+    def push(
+        self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
+    ) -> PushResult:
+        """Sends what ``relation`` says the other side does not have, and has its head moved.
+
+        Raises:
+            Conflict: the dataset there is another one, or its head moved meanwhile.
+            Unsupported: the new blocks do not fit into one message.
+            OdfError: the server refused; its head is what it was.
+        """
+
+        uploads = ObjectUploads(dataset, self._plain.web, self._base, reporter, parallel)
+        work = SmartPush(self, dataset, self._base, self._access, reporter, uploads)
+        return work.run(self._loop, relation, force=force)
+
+    def close(self) -> None:
+        """Lets go of all connections."""
+        with self._lock:
+            session, self._session = self._session, None
+        if session is not None:
+            self._loop.run(session.abort(), Reporter())
+        self._loop.close()
+        self._plain.close()
+
+    # --- Inside ---
+
+    async def _begin(self, after: Multihash | None, head: Multihash) -> m.ObjectsBatch:
+        session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
+        try:
+            batch = await self._request(session, after, head)
+        except BaseException:
+            await session.abort()
+            raise
+        self._keep(session)
+        return batch
+
+    def _keep(self, session: SmartSession) -> None:
+        """Keeps a session for the question after objects, but not for long."""
+        with self._lock:
+            self._session = session
+        asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._let_go, session)
+
+    def _let_go(self, session: SmartSession) -> None:
+        with self._lock:
+            if self._session is not session:
+                return
+            self._session = None
+        self._loop.soon(session.close(m.PULLED))
+
+    async def _request(
+        self, session: SmartSession, after: Multihash | None, head: Multihash
+    ) -> m.ObjectsBatch:
+        channel = session.channel
+        await channel.send(m.encode_message(m.PullRequest(after, head)))
+        text = await channel.receive()
+        try:
+            plan = m.read_answer(text, m.PullAccepted, self.url).transfer_plan
+        except BadData:
+            raise
+        except OdfError as error:  # what the server says; whether it matters is seen without its help
+            raise _NoBatch(error.message) from None
+        if plan.num_blocks == 0 or plan.bytes_in_raw_blocks > MAX_UNPACKED_BYTES:
+            raise _NoBatch("the server has none of them, or too many for one message")
+        await channel.send(m.encode_message(m.Empty()))
+        text = await channel.receive(expected=4 * plan.bytes_in_raw_blocks)
+        batch = m.read_message(text, m.PullBlocks, self.url).blocks
+        if batch.num_blocks != plan.num_blocks:
+            problem = f"the server announced {plan.num_blocks:,} blocks and sends {batch.num_blocks:,}"
+            raise BadData(problem, where=self.url)
+        return batch
+
+    def _blocks(
+        self, batch: m.ObjectsBatch, after: Multihash | None, head: Multihash
+    ) -> Iterator[tuple[Multihash, bytes]]:
+        before, last = after, after
+        for block_hash, data in read_archive(m.archive_of(batch, self.url), batch.num_blocks, self.url):
+            before, last = last, block_hash
+            yield block_hash, data
+        if last != head:
+            raise BadData(f"the last block of the archive is {last}, not {head}", where=self.url)
+        self._interval = before, head  # asking for objects again does not need more than the last block
+
+    async def _ask(self, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
+        """Asks in a session of its own; what objects were asked for before is over by now."""
+        assert self._interval is not None
+        session = await SmartSession.open(f"{self._base}pull", self._access, self.most_bytes)
+        try:
+            await self._request(session, *self._interval)
+        except BaseException:
+            await session.abort()
+            raise
+        return await self._ask_last(session, files)
+
+    async def _ask_last(self, session: SmartSession, files: Sequence[ObjectFile]) -> Sequence[m.PullStrategy]:
+        """Asks, and ends the session."""
+        found: Sequence[m.PullStrategy] = ()
+        try:
+            if files:
+                await session.channel.send(
+                    m.encode_message(m.PullObjects([m.ObjectReference.of(f) for f in files]))
+                )
+                text = await session.channel.receive(expected=2048 * len(files))
+                found = m.read_answer(text, m.PullStrategies, self.url).object_transfer_strategies
+        except BaseException:
+            await session.abort()
+            raise
+        await session.close(m.PULLED)
+        return found
+
+
+class _NoBatch(OdfError):
+    """There is no batch, for a reason that reading blocks one by one may do without."""
+
+
+class ObjectUploads:
+    """The uploads of one push.
+
+    Attributes:
+        done: how many objects are there by now.
+        sent, sent_bytes: how many of them were sent, and their bytes.
+    """
+
+    def __init__(
+        self, dataset: Dataset, web: HttpClient, base: str, reporter: Reporter, parallel: int
+    ) -> None:
+        self.done = self.sent = self.sent_bytes = 0
+        self._dataset, self._web, self._base = dataset, web, base
+        self._reporter, self._parallel = reporter, parallel
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._moved = 0
+
+    def begin(self, files: Sequence[ObjectFile]) -> None:
+        """Says what is going to be sent, if it is not there."""
+        total = sum(file.size for file in files)
+        self._reporter.set_amounts(bytes=0, total_bytes=total, files=0, total_files=len(files))
+
+    def stop(self) -> None:
+        """Breaks off what is running; from any thread."""
+        self._stopped.set()
+        self._web.connections.abort()
+
+    def send(self, strategies: Sequence[m.PushStrategy]) -> None:
+        """Uploads what is not there; the first failure ends it.
+
+        Raises:
+            SourceUnavailable: an upload failed.
+            BadData: a URL that is not to be followed; an object here is damaged.
+        """
+        upload_parallel(
+            strategies,
+            self._one,
+            parallel=self._parallel,
+            reporter=self._reporter,
+            check=self._check,
+            stop=self.stop,
+        )
+
+    def send_proof(self, head: Multihash, proof: bytes) -> None:
+        """Sends the proof of a head, to a server that takes such."""
+        url = f"{self._base}proofs/{head}"
+        try:
+            self._web.request("PUT", url, headers={"Content-Type": "application/json"}, body=proof).close()
+        except AttemptFailed as failure:
+            text = f"the server did not take the proof of the head: {failure.error.message}"
+            self._reporter.log(text, "debug")
+
+    # --- Inside ---
+
+    def _one(self, strategy: m.PushStrategy) -> None:
+        file = strategy.object_file.file
+        if strategy.push_strategy == "HttpUpload":
+            if strategy.upload_to is None:
+                raise BadData(f"the server does not say where {_name(file)} goes", where=self._base)
+            self._upload(file, parse_transfer_url(strategy.upload_to, self._base))
+            with self._lock:
+                self.sent += 1
+                self.sent_bytes += file.size
+        else:
+            self._told(file.size)
+        with self._lock:
+            self.done += 1
+        self._reporter.set_amounts(files=self.done)
+
+    def _upload(self, file: ObjectFile, transfer: TransferTarget) -> None:
+        path = self._path(file)
+        for _ in read_verified_chunks(file, path):  # a damaged one does not get there
+            self._check()
+        before = 0
+
+        def told(sent: int) -> None:
+            nonlocal before
+            self._told(sent - before)
+            before = sent
+
+        def once(headers: dict[str, str]) -> None:
+            typed = {"Content-Type": "application/octet-stream", **headers}
+            self._web.request("PUT", transfer.url, headers=typed, body=path, told=told).close()
+
+        def attempt() -> None:
+            self._check()
+            try:
+                once(transfer.headers)
+            except AttemptFailed as failure:
+                spelled = _spelled(transfer)
+                if failure.again or spelled is None:
+                    raise
+                once(spelled)
+
+        try:
+            self._web.with_retries(attempt)
+        except Cancelled:
+            raise
+        except (OdfError, OSError) as error:
+            self._check()
+            why = error.message if isinstance(error, OdfError) else f"{error.strerror}"
+            hint = "the head there is what it was; push again"
+            raise SourceUnavailable(
+                f"{_name(file)} could not be sent: {why}", where=getattr(error, "where", None), hint=hint
+            ) from error
+
+    def _path(self, file: ObjectFile) -> Path:
+        if file.kind == "data":
+            return self._dataset.slice_path(file.hash)
+        return self._dataset.checkpoint_path(file.hash)
+
+    def _check(self) -> None:
+        self._reporter.raise_if_cancelled()
+        if self._stopped.is_set():
+            raise Cancelled
+
+    def _told(self, more: int) -> None:
+        self._check()
+        with self._lock:
+            self._moved += more
+        self._reporter.set_amounts(bytes=self._moved)
+
+
+def _spelled(transfer: TransferTarget) -> dict[str, str] | None:
+    """Headers with the login as the server's own URLs need it: older servers forget the word Bearer."""
+    told = [name for name in transfer.headers if name.lower() == "authorization"]
+    if not transfer.own or not told or " " in transfer.headers[told[0]]:
+        return None
+    return {**transfer.headers, told[0]: f"Bearer {transfer.headers[told[0]]}"}
+
+
+def _name(file: ObjectFile) -> str:
+    return f"{file.kind}/{file.hash}"
+
+
+_ROUND: Final = 10_000
+_AROUND_PAYLOAD: Final = 1024
+_MAX_SAID: Final = 100
+_CHECKED_A_SECOND: Final = 10 << 20  # bytes of objects that a server looks at before it moves the head
+_NO_HURRY: Final = 7 * 86_400.0
+
+
+class _Outgoing(NamedTuple):
+    """Blocks, oldest first, and the objects that they speak of."""
+
+    head: Multihash
+    blocks: list[Multihash]
+    files: list[ObjectFile]
+    plan: m.TransferPlan
+
+
+class SmartPush:
+    """One push.
+
+    Attributes:
+        quiet_seconds: so long nothing comes from a server that has said all.
+        quiet_times: so often that is awaited, before its head has to be the new one.
+    """
+
+    quiet_seconds = 2.0
+    quiet_times = 5
+
+    def __init__(
+        self,
+        remote: SmartRemote,
+        dataset: Dataset,
+        base: str,
+        access: RemoteAccess,
+        reporter: Reporter,
+        uploads: ObjectUploads,
+    ) -> None:
+        self._remote = remote
+        self._dataset = dataset
+        self._base = base
+        self._access = access
+        self._reporter = reporter
+        self._uploads = uploads
+
+    def run(self, loop: EventLoopThread, relation: Relation, *, force: bool) -> PushResult:
+        """Pushes what ``relation`` says is missing there; see :meth:`SmartRemote.push`."""
+        theirs = self._remote.head()
+        other = relation.kind in ("behind", "diverged")
+        if other and not force:
+            raise Conflict("the dataset there has blocks that are not here", where=self._remote.url)
+        common = None if other else relation.common
+        if not other and common != theirs:
+            raise Conflict("the dataset there moved meanwhile", where=self._remote.url, hint="push again")
+        new = self._collect(common)
+        if new.head == theirs:
+            self._send_proof(new.head)  # which may be newer than the head
+            return self._pushed(theirs, new, "up-to-date")
+        archive = self._archive(new.blocks)
+        try:
+            loop.run(self._exchange(new, archive, theirs, force=other), self._reporter)
+        except ConnectionClosed as error:
+            raise m.problem_of_close(error.reason, self._remote.url) or error from None
+        except SmartProtocolUnsupported as error:
+            hint = error.hint or "push needs a server that takes it, such as: odf serve --allow-push"
+            problem = f"the server takes no pushes: {error.message}"
+            raise Unsupported(problem, where=self._remote.url, hint=hint) from None
+        return self._pushed(theirs, new, "updated")
+
+    def _pushed(self, theirs: Multihash | None, new: _Outgoing, status: str) -> PushResult:
+        updated = status == "updated"
+        return PushResult(
+            status="updated" if updated else "up-to-date",
+            old_head=theirs,
+            new_head=new.head,
+            blocks=len(new.blocks) if updated else 0,
+            objects=self._uploads.sent,
+            bytes=self._uploads.sent_bytes + (new.plan.bytes_in_raw_blocks if updated else 0),
+            relation=Relation("equal", 0, 0, new.head),
+        )
+
+    # --- What goes ---
+
+    def _collect(self, common: Multihash | None) -> _Outgoing:
+        """What has come since ``common``; every block is read and checked, newest first."""
+        head = at = self._dataset.head()
+        if head is None:
+            raise NotFound("the dataset is empty: there is nothing to push", where=str(self._dataset.folder))
+        blocks: list[Multihash] = []
+        files: dict[ObjectFile, None] = {}
+        records = raw = 0
+        while at is not None and at != common:
+            self._reporter.raise_if_cancelled()
+            stored = self._dataset.block(at)
+            event = stored.block.event
+            if (checkpoint := getattr(event, "new_checkpoint", None)) is not None:
+                files[ObjectFile("checkpoints", checkpoint.physical_hash, checkpoint.size)] = None
+            if (data := getattr(event, "new_data", None)) is not None:
+                files[ObjectFile("data", data.physical_hash, data.size)] = None
+                records += data.offset_interval.end - data.offset_interval.start + 1
+            raw += stored.size
+            blocks.append(at)
+            at = stored.block.prev_block_hash
+        if at != common:
+            where = str(self._dataset.folder)
+            raise Conflict("the dataset was set back meanwhile", where=where, hint="push again")
+        total = sum(file.size for file in files)
+        plan = m.TransferPlan(len(blocks), len(files), records, raw, total)
+        return _Outgoing(head, blocks[::-1], list(files)[::-1], plan)
+
+    def _archive(self, blocks: Sequence[Multihash]) -> bytes:
+        def read() -> Iterator[tuple[Multihash, bytes]]:
+            for block in blocks:
+                self._reporter.raise_if_cancelled()
+                data = self._dataset.block_bytes(block)
+                if Multihash.sha3_256(data) != block:
+                    raise BadData(f"block {block} is damaged here", where=str(self._dataset.folder))
+                yield block, data
+
+        most = int((self._remote.most_bytes - _AROUND_PAYLOAD) / MAX_PACKED_SHARE)
+        return write_archive(read(), most)
+
+    # --- The conversation ---
+
+    async def _exchange(
+        self, new: _Outgoing, archive: bytes, theirs: Multihash | None, *, force: bool
+    ) -> None:
+        url = f"{self._base}push"
+        async with await SmartSession.open(url, self._access, self._remote.most_bytes) as session:
+            channel = session.channel
+            await channel.send(m.encode_message(m.PushRequest(new.plan, theirs, force)))
+            m.read_answer(await channel.receive(), m.Empty, self._base)
+            blocks = m.PushBlocks(m.batch_of(len(new.blocks), archive))
+            await channel.send(m.encode_message(blocks))
+            text = await channel.receive(expected=4 * new.plan.bytes_in_raw_blocks)
+            m.read_answer(text, m.Empty, self._base)
+            self._reporter.phase("send")
+            self._uploads.begin(new.files)
+            for start in range(0, max(1, len(new.files)), _ROUND):
+                await self._send_round(channel, new.files, start)
+            self._reporter.phase("commit")
+            await channel.send(m.encode_message(m.Empty()))
+            await self._confirm(channel, new)
+            await channel.close(reason=m.PUSHED)
+        await asyncio.to_thread(self._send_proof, new.head)
+
+    async def _send_round(self, channel: MessageChannel, files: Sequence[ObjectFile], start: int) -> None:
+        part = files[start : start + _ROUND]
+        more = start + _ROUND < len(files)
+        asked = m.PushObjects([m.ObjectReference.of(file) for file in part], more)
+        await channel.send(m.encode_message(asked))
+        text = await channel.receive(expected=2048 * len(part))
+        told = m.read_answer(text, m.PushStrategies, self._base).object_transfer_strategies
+        strategies = {each.object_file.file: each for each in told}
+        missing = [file for file in part if file not in strategies]
+        if missing:
+            file = missing[0]
+            raise BadData(
+                f"the server does not say what to do with {file.kind}/{file.hash}", where=self._base
+            )
+        reports = asyncio.create_task(self._report(channel))
+        told = [strategies[file] for file in part]
+        uploads = asyncio.create_task(asyncio.to_thread(self._uploads.send, told))
+        try:
+            await asyncio.wait({reports, uploads}, return_when=asyncio.FIRST_COMPLETED)
+            if reports.done() and not uploads.done():
+                await reports  # it ends by an error only
+            await uploads
+        finally:
+            if not uploads.done():
+                self._uploads.stop()
+            reports.cancel()
+            await asyncio.gather(reports, uploads, return_exceptions=True)
+        await channel.send(m.encode_message(m.PushProgress("Complete")))
+
+    async def _report(self, channel: MessageChannel) -> None:
+        """Says how far the uploads are, whenever the server asks."""
+        while True:
+            m.read_answer(await channel.receive(patience=_NO_HURRY), m.Empty, self._base)
+            running = m.RunningDetails(m.Running(self._uploads.done))
+            await channel.send(m.encode_message(m.PushProgress(running)))
+
+    async def _confirm(self, channel: MessageChannel, new: _Outgoing) -> None:
+        """Waits until the head there is the new one.
+
+        That the server says ``{}`` may also mean that it asks for the progress once more: its head tells.
+        """
+        fetch, raw = self._access.config.fetch, new.plan.bytes_in_raw_objects
+        waited = fetch.read_timeout_seconds + raw / _CHECKED_A_SECOND
+        quiet = said = 0
+        while True:
+            try:
+                m.read_answer(await channel.receive(patience=waited), m.Empty, self._base)
+                said += 1
+            except ConnectionClosed as error:
+                problem = m.problem_of_close(error.reason, self._base)
+                if problem is not None and error.reason.startswith("{"):
+                    raise problem from None
+                quiet = self.quiet_times
+            except ReceiveTimeout:
+                quiet += 1
+            waited = self.quiet_seconds
+            if await asyncio.to_thread(self._remote.head) == new.head:
+                return
+            if quiet >= self.quiet_times or said > _MAX_SAID:
+                problem = "the server took everything, and yet its head is not the new one"
+                raise SourceUnavailable(problem, where=self._remote.url, hint="push again")
+
+    def _send_proof(self, head: Multihash) -> None:
+        """Sends the proof of the head, if there is one here and none there; without it nothing is lost."""
+        try:
+            proof = read_proof(self._dataset.folder, head)
+            if proof is None:
+                return
+            with suppress(NotFound):
+                if self._remote.read("proofs", head, MAX_PROOF_BYTES) == bytes(proof):
+                    return
+            self._uploads.send_proof(head, bytes(proof))
+        except Cancelled:
+            return  # the push is done
+        except OdfError as error:
+            self._reporter.log(f"the proof of the head was not sent: {error.message}", "warning")

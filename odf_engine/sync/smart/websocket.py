@@ -1,0 +1,382 @@
+"""WebSocket message channel of both ends, and the client session."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import struct
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError, Future
+from contextlib import suppress
+from typing import Any, Final, TypeVar
+
+import aiohttp
+from aiohttp import WSCloseCode, WSMsgType, web
+from yarl import URL
+
+from odf_engine.errors import BadData, Conflict, NotFound, SourceUnavailable, Unsupported
+from odf_engine.net.credentials import RemoteAccess
+from odf_engine.net.download import connection_failure
+from odf_engine.net.urls import origin_of
+from odf_engine.progress import Reporter
+from odf_engine.sync.smart.messages import VERSION, VERSION_HEADER
+
+MAX_PACKED_SHARE: Final = 3.65
+"""So many bytes of a message are needed for a byte of its payload, at most on the average of gzip."""
+_SHORT_BYTES: Final = 1 << 16
+_FRAME_BYTES: Final = 1 << 18
+_SLOWEST: Final = 64 << 10  # bytes a second, of long messages
+_FULL_BUFFER: Final = 1 << 18
+_REASON_BYTES: Final = 123
+Socket = aiohttp.ClientWebSocketResponse | web.WebSocketResponse
+
+
+class ConnectionClosed(SourceUnavailable):
+    """The other end closed the connection; ``reason`` is what it said."""
+
+    def __init__(self, message: str, *, reason: str = "", **rest: str | None) -> None:
+        super().__init__(message, **rest)
+        self.reason = reason
+
+
+class MessageChannel:
+    """An open WebSocket.
+
+    Attributes:
+        where: what the other end is called in errors.
+        most_bytes: longer messages are neither sent nor read.
+    """
+
+    def __init__(
+        self, socket: Socket, transport: asyncio.Transport, where: str, *, patience: float, most_bytes: int
+    ) -> None:
+        """``patience`` is for how many seconds the other end may be silent, or take nothing."""
+        self.where = where
+        self.most_bytes = most_bytes
+        self._socket = socket
+        self._transport = transport
+        self._patience = patience
+        self._masked = isinstance(socket, aiohttp.ClientWebSocketResponse)
+
+    async def send(self, text: bytes) -> None:
+        """Sends a message.
+
+        Raises:
+            Unsupported: it is longer than :attr:`most_bytes`.
+            PeerGone, SourceUnavailable: the other end is gone, or takes nothing.
+        """
+        if len(text) > _SHORT_BYTES:
+            await self.send_pieces(len(text), lambda start, count: text[start : start + count])
+            return
+        await self._within(len(text), self._socket.send_str(text.decode()))
+
+    async def send_pieces(self, size: int, read: Callable[[int, int], bytes]) -> None:
+        """Sends a message of ``size`` bytes, of which ``read`` gives so many from so many on.
+
+        Raises:
+            Unsupported, PeerGone, SourceUnavailable: as :meth:`send`.
+        """
+        if size > self.most_bytes:
+            raise Unsupported(
+                f"a message of {size:,} bytes would be longer than {self.most_bytes:,}", where=self.where
+            )
+        await self._within(size, self._send_in_frames(size, read))
+
+    async def _within(self, size: int, sending: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(self._patience + size / _SLOWEST):
+                await sending
+        except TimeoutError:
+            raise SourceUnavailable("the other end takes nothing any more", where=self.where) from None
+        except (ConnectionError, aiohttp.ClientError, RuntimeError):
+            raise self._gone() from None
+
+    async def receive(self, expected: int = 0, patience: float | None = None) -> str:
+        """The next message; ``expected`` is about how many bytes it may have.
+
+        Raises:
+            PeerGone: the other end closed the connection.
+            SourceUnavailable: nothing came in time.
+            BadData: something else came than a text that is not too long.
+        """
+        wait = (patience or self._patience) + min(expected, self.most_bytes) / _SLOWEST
+        try:
+            async with asyncio.timeout(wait):
+                message = await self._socket.receive()
+        except TimeoutError:
+            raise ReceiveTimeout(f"nothing came for {wait:g} seconds", where=self.where) from None
+        except (ConnectionError, aiohttp.ClientError, RuntimeError):
+            raise self._gone() from None
+        match message.type:
+            case WSMsgType.TEXT:
+                return message.data
+            case WSMsgType.CLOSE:
+                raise self._gone(message.extra or "")
+            case WSMsgType.CLOSING | WSMsgType.CLOSED:
+                raise self._gone()
+            case WSMsgType.ERROR if self._socket.close_code == WSCloseCode.MESSAGE_TOO_BIG:
+                raise MessageTooLong(
+                    f"a message came that is longer than {self.most_bytes:,} bytes", where=self.where
+                )
+        raise BadData("something came that is no text", where=self.where)
+
+    async def close(self, code: int = WSCloseCode.OK, reason: str | bytes = "") -> None:
+        """Closes the connection, and says why; waits for the other end for a moment only."""
+        raw = reason.encode() if isinstance(reason, str) else reason
+        short = raw[:_REASON_BYTES].decode(errors="ignore").encode()
+        try:
+            async with asyncio.timeout(min(self._patience, 5.0)):
+                await self._socket.close(code=code, message=short)
+        except (TimeoutError, ConnectionError, aiohttp.ClientError, RuntimeError):
+            self.abort()
+
+    def abort(self) -> None:
+        """Breaks the connection."""
+        self._transport.abort()
+
+    async def _send_in_frames(self, size: int, read: Callable[[int, int], bytes]) -> None:
+        # aiohttp sends any message as one frame.
+        kind = WSMsgType.TEXT
+        for start in range(0, size, _FRAME_BYTES):
+            piece = read(start, _FRAME_BYTES)
+            first = kind | (0x80 if start + _FRAME_BYTES >= size else 0)
+            if self._transport.is_closing():
+                raise ConnectionResetError
+            header = _header(first, 0x80 if self._masked else 0, len(piece))
+            if self._masked:
+                key = secrets.token_bytes(4)
+                header, piece = header + key, _masked(piece, key)
+            self._transport.write(header)
+            self._transport.write(piece)
+            kind = WSMsgType.CONTINUATION
+            pause = 0.001
+            while self._transport.get_write_buffer_size() > _FULL_BUFFER:
+                await asyncio.sleep(pause)
+                pause = min(pause * 1.5, 0.05)  # a slow one costs little
+
+    def _gone(self, reason: str = "") -> ConnectionClosed:
+        return ConnectionClosed("the other end closed the connection", reason=reason, where=self.where)
+
+
+class ReceiveTimeout(SourceUnavailable):
+    """Nothing came in time."""
+
+
+class MessageTooLong(BadData):
+    """A message is longer than any may be."""
+
+
+def _header(first: int, mask: int, size: int) -> bytes:
+    """The beginning of a frame, as short as it has to be."""
+    if size < 0x7E:
+        return struct.pack("!BB", first, mask | size)
+    if size < 1 << 16:
+        return struct.pack("!BBH", first, mask | 0x7E, size)
+    return struct.pack("!BBQ", first, mask | 0x7F, size)
+
+
+def _masked(data: bytes, key: bytes) -> bytes:
+    size = len(data)
+    pattern = (key * (size // 4 + 1))[:size]
+    return (int.from_bytes(data, "big") ^ int.from_bytes(pattern, "big")).to_bytes(size, "big")
+
+
+T = TypeVar("T")
+_JOIN_SECONDS: Final = 5.0
+_NOT_SMART: Final = frozenset({200, 204, 301, 302, 303, 304, 307, 308, 404, 405, 410, 501})
+
+
+class SmartProtocolUnsupported(NotFound):
+    """What is there does not speak the smart protocol, or has no such dataset."""
+
+
+class EventLoopThread:
+    """An event loop that runs in the background, started when it is first needed."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.current_thread()
+        self._lock = threading.Lock()
+
+    def run(self, work: Coroutine[Any, Any, T], reporter: Reporter) -> T:
+        """Does work on the loop and waits for it.
+
+        Raises:
+            Cancelled: somebody asked to stop; the work was broken off.
+        """
+        future = self._submit(work)
+
+        def cancel() -> None:
+            future.cancel()
+
+        with reporter.on_cancel(cancel):
+            try:
+                return future.result()
+            except CancelledError:
+                reporter.raise_if_cancelled()
+                raise SourceUnavailable("the connection was closed") from None
+
+    def soon(self, work: Coroutine[Any, Any, object]) -> None:
+        """Does work on the loop without waiting for it."""
+        self._submit(work)
+
+    def close(self) -> None:
+        """Breaks off whatever is going on, and ends the thread."""
+        with self._lock:
+            loop, self._loop = self._loop, None
+            if loop is None:
+                return
+            # What was handed in before has begun by then.
+            loop.call_soon_threadsafe(loop.stop)
+            thread = self._thread
+        if thread is not threading.current_thread():
+            thread.join(_JOIN_SECONDS)
+
+    def _submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(target=_serve, args=(self._loop,), name="smart", daemon=True)
+                self._thread.start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_break_off(asyncio.all_tasks(loop)))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.run_until_complete(loop.shutdown_default_executor())
+    finally:
+        loop.close()
+
+
+async def _break_off(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class _OneOrigin(aiohttp.TCPConnector):
+    """Connects to one origin: a redirect to another one is not followed, whatever it would be sent."""
+
+    def __init__(self, origin: URL) -> None:
+        super().__init__()
+        self._origin = origin
+        self.transport: asyncio.Transport | None = None
+
+    async def connect(self, req: Any, *rest: Any, **more: Any) -> Any:
+        if req.url.origin() != self._origin:
+            raise _CrossOriginRedirect
+        connection = await super().connect(req, *rest, **more)
+        self.transport = connection.transport
+        return connection
+
+
+class _CrossOriginRedirect(aiohttp.ClientError):
+    """A redirect to another origin."""
+
+
+class SmartSession:
+    """An open session; use it within ``async with``, or :meth:`close` it."""
+
+    def __init__(self, session: aiohttp.ClientSession, channel: MessageChannel) -> None:
+        self._session = session
+        self.channel = channel
+
+    @classmethod
+    async def open(cls, url: str, access: RemoteAccess, most_bytes: int) -> SmartSession:
+        """Connects.
+
+        Args:
+            url: ``http(s)://…/pull`` or ``…/push``.
+            access: settings, and the login of the origin.
+            most_bytes: of a message.
+
+        Raises:
+            NotSmart: the server does not know the smart protocol, or the dataset.
+            SourceUnavailable: it cannot be reached, or denies access.
+        """
+        fetch = access.config.fetch
+        timeout = aiohttp.ClientTimeout(
+            total=None,
+            connect=2 * fetch.connect_timeout_seconds,
+            sock_connect=fetch.connect_timeout_seconds,
+            sock_read=fetch.read_timeout_seconds,
+        )
+        connector = _OneOrigin(URL(url).origin())
+        session = aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False)
+        try:
+            socket = await session.ws_connect(
+                url, headers=headers_for(url, access), max_msg_size=most_bytes, compress=0, heartbeat=None
+            )
+        except BaseException as error:
+            await session.close()
+            if isinstance(error, aiohttp.ClientError | TimeoutError | OSError | ValueError):
+                raise _refused(error, url) from None
+            raise
+        assert connector.transport is not None
+        channel = MessageChannel(
+            socket, connector.transport, url, patience=fetch.read_timeout_seconds, most_bytes=most_bytes
+        )
+        return cls(session, channel)
+
+    async def close(self, reason: str = "") -> None:
+        """Closes the session."""
+        try:
+            await self.channel.close(reason=reason)
+        finally:
+            await self._session.close()
+
+    async def abort(self) -> None:
+        """Breaks the session off."""
+        self.channel.abort()
+        with suppress(aiohttp.ClientError, OSError):
+            await self._session.close()
+
+    async def __aenter__(self) -> SmartSession:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            await self.close()
+        else:
+            await self.abort()
+
+
+def headers_for(url: str, access: RemoteAccess) -> dict[str, str]:
+    """The version of the protocol, and the login of the URL's origin."""
+    login = access.credentials.of(url)
+    headers = {VERSION_HEADER: VERSION}
+    return headers if login is None else {**headers, "Authorization": login.header}
+
+
+def _refused(error: Exception, url: str) -> Exception:
+    if isinstance(error, _CrossOriginRedirect):
+        return BadData("the server sends us to another origin", where=url)
+    if not isinstance(error, aiohttp.WSServerHandshakeError):
+        reason = getattr(error, "certificate_error", None) or getattr(error, "os_error", None) or error
+        return connection_failure(reason, url, "check the address and the network, then try again").error
+    status = error.status
+    if status in (401, 403):
+        hint = f"log in: odf repo login {origin_of(url)}"
+        return SourceUnavailable(f"access is denied (HTTP {status})", where=url, hint=hint)
+    if status == 426:
+        hint = "a proxy in between has to pass WebSockets on"
+        return SmartProtocolUnsupported(
+            "the server was asked for a session, and did not see it (426)", where=url, hint=hint
+        )
+    if status == 409:
+        return Conflict(
+            "somebody else is pushing the dataset just now (409)", where=url, hint="try again later"
+        )
+    if status in (429, 503):
+        return SourceUnavailable(
+            f"the server has too much to do ({status})", where=url, hint="try again later"
+        )
+    if status in _NOT_SMART or status == 101:
+        return SmartProtocolUnsupported("no dataset answers there by the smart protocol", where=url)
+    if status == 400:
+        return SourceUnavailable("the server does not take this version of the protocol", where=url)
+    return SourceUnavailable(f"the server answers with HTTP {status}", where=url)

@@ -1,0 +1,200 @@
+"""Checkpoint files: engine state, watermarks, emitted rows."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, Self, cast
+
+import msgspec
+import pyarrow as pa
+
+from odf_engine.chain.normal_form import SPARK_VERSION
+from odf_engine.data.digest import physical_hash
+from odf_engine.errors import BadData, Unsupported
+from odf_engine.metadata.model import Checkpoint
+
+FORMAT: Final = 1
+ENGINE: Final = SPARK_VERSION
+"""The engine that writes state."""
+_ABOUT: Final = "checkpoint.json"
+
+# Limits of what others may have written.
+_ALLOWED_BYTES: Final = 64 << 20
+_ALLOWED_RATIO: Final = 250
+"""A checkpoint may unpack to 64 MiB, or to this many times its size."""
+_MAX_ABOUT_BYTES: Final = 1 << 20
+_MAX_HEADER_BYTES: Final = 1 << 16
+_MAX_ENTRIES: Final = 100_000
+
+
+class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
+    """What a checkpoint says about itself.
+
+    Attributes:
+        format: of the file.
+        engine: that wrote it.
+        query: a hash of the query and its inputs, whose state it is.
+        state: what the state depends on: another query of the same may go on from it.
+        watermarks: of each input in milliseconds, by the alias in the query.
+        watermark: the least of them, when all inputs have one.
+    """
+
+    format: int
+    engine: str
+    query: str
+    watermarks: dict[str, int]
+    watermark: int | None
+    state: str | None = None
+
+
+class _Head(msgspec.Struct):
+    format: int
+    engine: str
+
+
+def write_checkpoint(path: Path, about: CheckpointMetadata, folder: Path) -> Checkpoint:
+    """Writes a checkpoint.
+
+    Args:
+        path: the new file.
+        about: what it says about itself.
+        folder: everything in it becomes part of the checkpoint.
+
+    Returns:
+        Its hash and size.
+    """
+    with (
+        pa.output_stream(str(path), compression="zstd") as output,
+        tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as tar,  # pyright: ignore[reportArgumentType]
+    ):
+        text = msgspec.json.encode(about, order="sorted")
+        tar.addfile(_entry(_ABOUT, len(text)), io.BytesIO(text))
+        for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+            with file.open("rb") as content:
+                entry = _entry(file.relative_to(folder).as_posix(), file.stat().st_size)
+                tar.addfile(entry, content)
+    found, size = physical_hash(path)
+    return Checkpoint(physical_hash=found, size=size)
+
+
+def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
+    """Unpacks a checkpoint.
+
+    Args:
+        path: the file.
+        folder: where its parts go.
+
+    Raises:
+        BadData: it is missing, damaged or no checkpoint, or it unpacks to more than is allowed.
+        Unsupported: it was written by a version that this one does not understand.
+    """
+    with _opened(path) as (about, tar):
+        count = 0
+        while (entry := tar.next()) is not None:
+            count += 1
+            if count > _MAX_ENTRIES:
+                raise tarfile.ReadError(f"it has more than {_MAX_ENTRIES:,} files")
+            if entry.sparse is not None:
+                raise tarfile.ReadError(f"{entry.name!r} is sparse")
+            tar.extract(entry, folder, filter="data")
+        return about
+
+
+def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
+    """What a checkpoint says about itself.
+
+    Raises:
+        BadData, Unsupported: as in :func:`read_checkpoint`.
+    """
+    with _opened(path) as (about, _):
+        return about
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[CheckpointMetadata, tarfile.TarFile]]:
+    """What a checkpoint says about itself, and its other parts."""
+    try:
+        with (
+            pa.input_stream(str(path), compression="zstd") as input,
+            tarfile.open(
+                fileobj=cast("BinaryIO", _Unpacked(input, path.stat().st_size)),
+                mode="r|",
+                tarinfo=_Entry,
+            ) as tar,
+        ):
+            first = tar.next()
+            content = tar.extractfile(first) if first is not None and first.name == _ABOUT else None
+            if first is None or content is None or first.size > _MAX_ABOUT_BYTES:
+                raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_AGAIN)
+            yield _about(content.read(), path), tar
+    except FileNotFoundError:
+        raise BadData("the checkpoint is missing", where=str(path), hint=_AGAIN) from None
+    except (OSError, tarfile.TarError, pa.ArrowException, EOFError, ValueError, RecursionError) as error:
+        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+
+
+class _Unpacked:
+    """The decompressed bytes of a checkpoint, as long as they are not many more than the compressed ones."""
+
+    def __init__(self, stream: pa.NativeFile, packed_bytes: int) -> None:
+        self._stream = stream
+        self._allowed = self._left = max(_ALLOWED_BYTES, _ALLOWED_RATIO * packed_bytes)
+
+    def read(self, size: int) -> bytes:
+        """Return the next bytes, ``size`` of them except at the end.
+
+        Raises:
+            tarfile.ReadError: there were more than are allowed.
+        """
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise tarfile.ReadError(f"it unpacks to more than {self._allowed:,} bytes")
+        return data
+
+
+class _Entry(tarfile.TarInfo):
+    """An entry of a checkpoint: a file, or the attributes of the file after it, such as a long name."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        """Read a header.
+
+        Raises:
+            tarfile.ReadError: the entry is of another kind, or has too many attributes to hold in memory.
+        """
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.XHDTYPE):
+            raise tarfile.ReadError(f"{entry.name!r} is not a file")
+        if entry.type == tarfile.XHDTYPE and entry.size > _MAX_HEADER_BYTES:
+            raise tarfile.ReadError(f"the attributes of a file have {entry.size:,} bytes")
+        return entry
+
+
+_AGAIN: Final = "see `odf verify`; bring the dataset from where it is whole, or make it anew"
+
+
+def _about(text: bytes, path: Path) -> CheckpointMetadata:
+    try:
+        head = msgspec.json.decode(text, type=_Head)
+        if head.format != FORMAT or head.engine != ENGINE:
+            raise Unsupported(
+                f"the checkpoint was written by the engine {head.engine} in format {head.format}, "
+                f"and this is {ENGINE} with format {FORMAT}",
+                where=str(path),
+                hint="go on with that version, or make the dataset anew with this one",
+            )
+        return msgspec.json.decode(text, type=CheckpointMetadata)
+    except msgspec.MsgspecError as error:
+        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+
+
+def _entry(name: str, size: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.size = size
+    entry.mode = 0o644
+    return entry

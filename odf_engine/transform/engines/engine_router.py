@@ -1,0 +1,132 @@
+"""Chooses the engine for a query: Spark, a configured service, the sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from odf_engine.errors import InvalidQuery
+from odf_engine.metadata.model import DatasetVocabulary, OffsetInterval, Sql, TransformRequest
+from odf_engine.progress import Reporter
+from odf_engine.query.execution import TableFiles
+from odf_engine.settings import Config
+from odf_engine.transform.engines.contract import (
+    Computed,
+    Engine,
+    QueryInput,
+    RowProvenance,
+    TransactionResult,
+    ValidatedQuery,
+)
+from odf_engine.transform.engines.grpc_client import GrpcEngine
+from odf_engine.transform.engines.sandbox import Sandbox
+from odf_engine.transform.engines.spark_engine import SparkEngine
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.trust import Trust
+from odf_engine.workspace.workspace import Workspace
+
+if TYPE_CHECKING:
+    from odf_engine.spark.runtime.session import SparkRuntime
+
+SPARK: Final = "spark"
+"""The engine that is always here; the configuration may put another one in its place."""
+
+
+class EngineMissing(InvalidQuery):
+    """The query is for an engine that is not here."""
+
+
+class EngineRouter:
+    """All engines of a workspace, asked as if they were one: each query goes to the engine that it is for.
+
+    Args:
+        config: names engines elsewhere, and their addresses (``engines``).
+        spark: runs queries for ``spark``.
+    """
+
+    def __init__(self, config: Config, spark: Engine) -> None:
+        self._addresses = {name.lower(): address for name, address in config.engines.items()}
+        self._known: dict[str, Engine] = {} if SPARK in self._addresses else {SPARK: spark}
+
+    def get_engine(self, name: str) -> Engine:
+        """The engine of this name, whatever its case.
+
+        Raises:
+            EngineMissing: there is none.
+            InvalidManifest: its address in the configuration is none.
+        """
+        key = name.lower()
+        if key not in self._known:
+            if key not in self._addresses:
+                here = ", ".join(sorted({SPARK, *self._addresses}))
+                raise EngineMissing(
+                    f"the query is for the engine '{name}', which is not here",
+                    where="transform",
+                    hint=f"engines: {here}; tell where another one is: "
+                    f"odf config set engines.{key} grpc://HOST:PORT",
+                )
+            self._known[key] = GrpcEngine(self._addresses[key])
+        return self._known[key]
+
+    def execute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return self.get_engine(request.transform.engine).execute(request, declared, reporter)
+
+    def finish(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return self.get_engine(request.transform.engine).finish(request, declared, reporter)
+
+    def rebuild(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return self.get_engine(request.transform.engine).rebuild(request, declared, reporter)
+
+    def validate(
+        self,
+        transform: Sql,
+        inputs: Sequence[QueryInput],
+        vocab: DatasetVocabulary,
+        declared: pa.Schema | None,
+    ) -> ValidatedQuery:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return self.get_engine(transform.engine).validate(transform, inputs, vocab, declared)
+
+    def provenance(
+        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    ) -> RowProvenance:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return self.get_engine(request.transform.engine).provenance(request, rows, reporter)
+
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+        """See :class:`odf_engine.transform.engines.contract.Engine`."""
+        return self.get_engine(SPARK).compute_outcome(sql, tables, reporter)
+
+
+@contextmanager
+def engines_for(workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime) -> Iterator[EngineRouter]:
+    """The engines for the queries of a dataset, for as long as one job needs them.
+
+    Spark runs queries of somebody else, which nobody here trusts, in a sandbox. The engines elsewhere are
+    what their owners made of them.
+
+    Args:
+        workspace: says in its configuration which engines there are.
+        entry: a derivative dataset.
+        runtime: the Spark of this process.
+    """
+    config, spark = workspace.config, SparkEngine(runtime)
+    if Trust(workspace).is_trusted(entry):
+        yield EngineRouter(config, spark)
+        return
+    odf = workspace.odf
+    sandbox = Sandbox(config, odf / "cache", odf / "sandbox.log", str(entry.alias), without=spark)
+    with closing(sandbox):
+        yield EngineRouter(config, sandbox)

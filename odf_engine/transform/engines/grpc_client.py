@@ -1,0 +1,578 @@
+"""Engine client over gRPC; checks what an external engine wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from pathlib import Path, PurePath, PurePosixPath
+from threading import Lock
+from typing import Any, Final, Literal, TypeVar
+from urllib.parse import parse_qs, urlsplit
+
+import grpc
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec.structs import replace
+from pyarrow import types
+
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.data.changelog import Op
+from odf_engine.data.digest import digest_file, physical_hash
+from odf_engine.data.parquet_reader import UNREADABLE, read_parquet_schema
+from odf_engine.data.slices import WrittenSlice, read_batches
+from odf_engine.errors import (
+    BadData,
+    Cancelled,
+    InvalidManifest,
+    InvalidQuery,
+    InvalidSchema,
+    OdfError,
+    SourceUnavailable,
+    Unsupported,
+)
+from odf_engine.metadata.flatbuffers import decode_table, encode_table
+from odf_engine.metadata.model import (
+    Checkpoint,
+    DatasetVocabulary,
+    OffsetInterval,
+    Sql,
+    TransformInternalError,
+    TransformInvalidQuery,
+    TransformProgress,
+    TransformRequest,
+    TransformResponse,
+    TransformSuccess,
+)
+from odf_engine.progress import Reporter
+from odf_engine.query.execution import TableFiles
+from odf_engine.transform.engines.contract import (
+    Computed,
+    QueryInput,
+    RowProvenance,
+    TransactionResult,
+    ValidatedQuery,
+)
+from odf_engine.transform.engines.grpc_messages import (
+    FURTHER,
+    MAX_MESSAGE,
+    MIGRATE,
+    OUTCOME,
+    OWN_SERVICE,
+    PROVENANCE,
+    SERVICE,
+    TRANSFORM,
+    VALIDATE,
+    Answer,
+    ComputedOutcome,
+    ComputeOutcome,
+    Derivation,
+    DeriveProvenance,
+    ErrorMessage,
+    InputSchema,
+    Migrated,
+    MigrateQuery,
+    ProgressMessage,
+    QueryTable,
+    RequestExtension,
+    UnimplementedMessage,
+    Valid,
+    ValidateQuery,
+    Wire,
+    decode,
+    encode,
+    strip_control_characters,
+    to_exception,
+    unwrap,
+    wrap,
+)
+
+
+def check_engine_output(
+    request: TransformRequest, interval: OffsetInterval | None, declared: pa.Schema | None
+) -> TransactionResult:
+    """What the engine wrote, read once and found to be right.
+
+    Args:
+        request: says where the files are, and what they have to be.
+        interval: the offsets that the engine says it wrote; None for no rows.
+        declared: the schema of the dataset; None before it has one.
+
+    Raises:
+        BadData: what it wrote is not what the contract asks for, in one sentence.
+    """
+    path = Path(request.new_data_path)
+    if interval is None:
+        if path.exists() and pq.read_metadata(path).num_rows:
+            raise BadData("it wrote rows, and says that there are none")
+        schema = declared if declared is not None else pa.schema([])
+        return TransactionResult(None, schema, _checkpoint(request))
+    if path.is_symlink() or not path.is_file():
+        raise BadData("it says that there are rows, and wrote no file")
+    schema = read_parquet_schema(path).remove_metadata()
+    _check_schema(schema, request.vocab, declared)
+    end = _check_rows(path, schema, request)
+    if (interval.start, interval.end) != (request.next_offset, end):
+        raise BadData(f"it says offsets {interval.start} to {interval.end}, and wrote others")
+    found = digest_file(path)
+    written = WrittenSlice(
+        path, found.logical_hash, found.physical_hash, found.size, found.rows, interval, None, None
+    )
+    return TransactionResult(written, schema if declared is None else declared, _checkpoint(request))
+
+
+def _check_schema(schema: pa.Schema, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
+    checks: dict[str, Callable[[pa.DataType], bool]] = {
+        vocab.offset_column: types.is_integer,
+        vocab.operation_type_column: types.is_integer,
+        vocab.system_time_column: _is_moment,
+        vocab.event_time_column: lambda kind: types.is_date(kind) or _is_moment(kind),
+    }
+    if schema.names[: len(checks)] != list(checks):
+        there, wanted = ", ".join(schema.names[: len(checks)]), ", ".join(checks)
+        raise BadData(f"its columns begin with {there}, not {wanted}")
+    for name, check in checks.items():
+        if not check(schema.field(name).type):
+            raise BadData(f"its column '{name}' is of the type {schema.field(name).type}")
+    if declared is not None and [(each.name, each.type) for each in schema] != [
+        (each.name, each.type) for each in declared
+    ]:
+        raise BadData(f"its columns are not those of the dataset: {', '.join(schema.names)}")
+
+
+def _is_moment(kind: pa.DataType) -> bool:
+    return types.is_timestamp(kind) and kind.unit == "ms" and kind.tz in ("UTC", "+00:00")
+
+
+def _check_rows(path: Path, schema: pa.Schema, request: TransformRequest) -> int:
+    """Looks at the system columns of each row; the last offset."""
+    expected, before = request.next_offset, int(Op.APPEND)
+    latest = request.system_time.ms
+    for batch in read_batches(path, schema.names[:4]):
+        offsets, operations, system_times, event_times = batch.columns
+        wanted = pa.array(range(expected, expected + batch.num_rows), pa.int64())
+        if offsets.null_count or not pc.all(pc.equal(offsets.cast(pa.int64()), wanted)).as_py():
+            raise BadData("its offsets do not go on from those of the dataset")
+        if event_times.null_count:
+            raise BadData("it wrote rows without an event time")
+        if system_times.null_count or pc.any(pc.greater(system_times.cast(pa.int64()), latest)).as_py():
+            raise BadData("it wrote rows with a later system time than that of the transaction")
+        before = _check_operations(operations, before)
+        expected += batch.num_rows
+    if before == Op.CORRECT_FROM:
+        raise BadData("it wrote the old row of a correction without the new one")
+    return expected - 1
+
+
+def _check_operations(operations: pa.Array, before: int) -> int:
+    """Corrections are pairs, the new row directly after the old one; the last operation."""
+    codes = operations.cast(pa.int64())
+    known = pa.array([int(each) for each in Op], pa.int64())
+    if codes.null_count or not pc.all(pc.is_in(codes, value_set=known)).as_py():
+        raise BadData("it wrote rows with an operation that there is not")
+    previous = pa.concat_arrays([pa.array([before], pa.int64()), codes.slice(0, len(codes) - 1)])
+    after_old, is_new = pc.equal(previous, int(Op.CORRECT_FROM)), pc.equal(codes, int(Op.CORRECT_TO))
+    if not pc.all(pc.equal(after_old, is_new)).as_py():
+        raise BadData("it wrote a correction whose old and new row are not next to each other")
+    return codes[-1].as_py()
+
+
+def _checkpoint(request: TransformRequest) -> Checkpoint | None:
+    """What the engine left of its state, if anything."""
+    path = Path(request.new_checkpoint_path)
+    if not path.exists() and not path.is_symlink():
+        return None
+    if path.is_symlink() or not path.is_file():
+        raise BadData("its checkpoint is no file")
+    found, size = physical_hash(path)
+    return Checkpoint(physical_hash=found, size=size)
+
+
+_CHUNK = 1 << 20
+
+
+class FileExchange:
+    """Folders for the files of a transaction: read by the engine, written by it, and for its own use.
+
+    Args:
+        folder: here; ``in``, ``out`` and ``scratch`` are made within.
+        seen_as: what the engine calls it; by default the same.
+    """
+
+    def __init__(self, folder: Path, seen_as: PurePath | None = None) -> None:
+        self.folder = folder
+        self._seen_as = folder if seen_as is None else seen_as
+        self.inputs, self.outputs, self.scratch = (folder / name for name in ("in", "out", "scratch"))
+        for each in (self.inputs, self.outputs, self.scratch):
+            each.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def staged_request(self, request: TransformRequest) -> Iterator[TransformRequest]:
+        """The request with the paths that the engine knows; the files are there within the block.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        clear(self.inputs)
+        clear(self.outputs)
+        try:
+            yield replace(
+                request,
+                query_inputs=[
+                    replace(
+                        each,
+                        data_paths=[
+                            self._hand(path, f"{at}-{number}.parquet")
+                            for number, path in enumerate(each.data_paths)
+                        ],
+                        schema_file=self._hand(each.schema_file, f"{at}-schema.parquet"),
+                    )
+                    for at, each in enumerate(request.query_inputs)
+                ],
+                prev_checkpoint_path=None
+                if request.prev_checkpoint_path is None
+                else self._hand(request.prev_checkpoint_path, "checkpoint"),
+                new_checkpoint_path=str(self._seen_as / "out" / "checkpoint"),
+                new_data_path=str(self._seen_as / "out" / "data"),
+            )
+        finally:
+            clear(self.inputs)
+            clear(self.outputs)
+
+    @contextmanager
+    def lend(self, tables: Sequence[TableFiles]) -> Iterator[list[TableFiles]]:
+        """The tables with the paths that the engine knows; the files are there within the block.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        clear(self.inputs)
+        try:
+            yield [
+                dataclasses.replace(
+                    each,
+                    paths=[
+                        Path(self._hand(str(path), f"{at}-{number}.parquet"))
+                        for number, path in enumerate(each.paths)
+                    ],
+                )
+                for at, each in enumerate(tables)
+            ]
+        finally:
+            clear(self.inputs)
+
+    def fetch(self, request: TransformRequest) -> None:
+        """Copies what the engine wrote to where the request wants it: afterwards the engine cannot change it.
+
+        Raises:
+            BadData: there is something else than a file in its place.
+        """
+        for name, wanted in (("data", request.new_data_path), ("checkpoint", request.new_checkpoint_path)):
+            _copy(self.outputs / name, Path(wanted))
+
+    def _hand(self, path: str, name: str) -> str:
+        place = self.inputs / name
+        try:
+            # Another name for the same file, which is never changed: nothing is copied.
+            place.hardlink_to(Path(path).resolve())
+        except OSError:
+            shutil.copyfile(path, place)
+        return str(self._seen_as / "in" / name)
+
+
+def clear(folder: Path) -> None:
+    """Empties a folder."""
+    for each in folder.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each, ignore_errors=True)
+        else:
+            each.unlink(missing_ok=True)
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copies a file, and nothing else: a link could lead anywhere, a pipe would never end."""
+    try:
+        descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return
+    except OSError:
+        raise BadData(f"the engine left something that is no file: {source.name}") from None
+    with os.fdopen(descriptor, "rb") as file, target.open("xb") as copy:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise BadData(f"the engine left something that is no file: {source.name}")
+        shutil.copyfileobj(file, copy, _CHUNK)
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+]
+_CONNECT_SECONDS: Final = 30
+_AMOUNTS: Final = frozenset(("rows", "bytes", "files", "total_rows", "total_bytes", "total_files"))
+T = TypeVar("T")
+Rows = OffsetInterval | None
+
+
+class TookTooLong(OdfError):
+    """The engine did not answer within the time that it has."""
+
+
+class GrpcEngine:
+    """An engine at an address.
+
+    Args:
+        address: such as ``grpc://127.0.0.1:2884`` or ``unix:/run/engine.sock``. The engine sees the same
+            files under the same paths. One that sees only a folder has it after a question mark, and what
+            it calls it: ``grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine``.
+        name: what errors call it; by default its address.
+        seconds: how long a request may take; by default as long as it takes.
+        exchange: the folder that it sees, in place of the one of the address.
+
+    Raises:
+        InvalidManifest: this is no such address.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        name: str | None = None,
+        seconds: float | None = None,
+        exchange: FileExchange | None = None,
+    ) -> None:
+        self._address = name or address.partition("?")[0]
+        self._target, given = _target(address)
+        self._seconds = seconds
+        self._exchange = exchange or given
+        # One request at a time goes through a folder.
+        self._turn: Any = nullcontext() if self._exchange is None else Lock()
+
+    def execute(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """See :class:`odf_engine.transform.engines.contract.Engine`.
+
+        Raises:
+            SourceUnavailable: the engine cannot be reached, or broke off.
+            BadData: what it wrote is not what the contract asks for.
+        """
+
+        def ask(inner: TransformRequest) -> Rows:
+            message = wrap(encode_table(inner), encode(RequestExtension(_schema(declared))))
+            return self._ask(f"/{SERVICE}/{TRANSFORM}", message, self._transformed, reporter)[0]
+
+        return self._run(request, declared, ask)
+
+    def finish(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        return self._migrate("finish", request, declared, reporter)
+
+    def rebuild(
+        self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
+    ) -> TransactionResult:
+        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        return self._migrate("rebuild", request, declared, reporter)
+
+    def validate(
+        self,
+        transform: Sql,
+        inputs: Sequence[QueryInput],
+        vocab: DatasetVocabulary,
+        declared: pa.Schema | None,
+    ) -> ValidatedQuery:
+        """See :class:`odf_engine.transform.engines.contract.Engine`.
+
+        Raises:
+            SourceUnavailable: the engine cannot be reached, or broke off.
+        """
+        shown = [InputSchema(each.alias, encode_schema(each.schema), each.vocab) for each in inputs]
+        query = ValidateQuery(transform, shown, vocab, _schema(declared))
+        valid = self._ask_own(VALIDATE, query, Valid, Reporter())
+        return ValidatedQuery(decode_schema(valid.schema), valid.state)
+
+    def provenance(
+        self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
+    ) -> RowProvenance:
+        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        exchange = self._exchange
+        with (
+            self._turn,
+            nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
+        ):
+            query = DeriveProvenance(encode_table(inner), list(rows))
+            found = self._ask_own(PROVENANCE, query, Derivation, reporter)
+        read = {each.query_alias: each.offset_interval for each in request.query_inputs}
+        for feed in found.feeds:
+            known = read.get(feed.alias)
+            inside = (known and known.start <= each.start <= each.end <= known.end for each in feed.rows)
+            if not all(inside):
+                raise self._broken(
+                    f"it names rows of '{strip_control_characters(feed.alias)}' that it was not given"
+                )
+        reason = None if found.reason is None else strip_control_characters(found.reason)
+        return RowProvenance([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
+
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        exchange = self._exchange
+        with self._turn, nullcontext(tables) if exchange is None else exchange.lend(tables) as inner:
+            shown = [
+                QueryTable(each.name, list(map(str, each.paths)), encode_schema(each.schema), each.vocab)
+                for each in inner
+            ]
+            found = self._ask_own(OUTCOME, ComputeOutcome(sql, shown), ComputedOutcome, reporter)
+        return Computed(found.outcome, found.read, found.spark)
+
+    # --- Transactions ---------------------------------------------------------------------------
+
+    def _migrate(
+        self,
+        how: Literal["finish", "rebuild"],
+        request: TransformRequest,
+        declared: pa.Schema | None,
+        reporter: Reporter,
+    ) -> TransactionResult:
+        def ask(inner: TransformRequest) -> Rows:
+            query = MigrateQuery(how, encode_table(inner), _schema(declared))
+            return self._ask_own(MIGRATE, query, Migrated, reporter).new_offset_interval
+
+        return self._run(request, declared, ask)
+
+    def _run(
+        self, request: TransformRequest, declared: pa.Schema | None, ask: Callable[[TransformRequest], Rows]
+    ) -> TransactionResult:
+        exchange = self._exchange
+        with (
+            self._turn,
+            nullcontext(request) if exchange is None else exchange.staged_request(request) as inner,
+        ):
+            interval = ask(inner)
+            try:
+                if exchange is not None:
+                    exchange.fetch(request)
+                return check_engine_output(request, interval, declared)
+            except (BadData, InvalidSchema) as error:
+                raise self._broken(error.message) from None
+            except UNREADABLE as error:
+                raise self._broken(f"its data cannot be read: {error}") from None
+
+    # --- Messages -------------------------------------------------------------------------------
+
+    def _ask(
+        self, method: str, message: bytes, answer: Callable[[bytes, Reporter], T | None], reporter: Reporter
+    ) -> T:
+        """Sends a request and listens until ``answer`` makes something of a message."""
+        with grpc.insecure_channel(self._target, options=_OPTIONS) as channel:
+            stream: Any = channel.unary_stream(method)
+            try:
+                grpc.channel_ready_future(channel).result(timeout=_CONNECT_SECONDS)
+                call = stream(message, timeout=self._seconds)
+                with reporter.on_cancel(call.cancel):
+                    for each in call:
+                        if (found := answer(each, reporter)) is not None:
+                            return found
+            except grpc.FutureTimeoutError:
+                raise SourceUnavailable(
+                    "the engine does not answer", where=self._address, hint="is it running?"
+                ) from None
+            except grpc.RpcError as error:
+                raise self._failure(error, reporter) from None
+            except (ValueError, msgspec.MsgspecError) as error:
+                raise self._broken(f"its answer cannot be read: {error}") from None
+        reporter.raise_if_cancelled()
+        raise self._broken("it ended without an answer")
+
+    def _ask_own(self, method: str, query: Wire, kind: type[T], reporter: Reporter) -> T:
+        """Asks our own service, which other engines do not have."""
+
+        def answer(message: bytes, reporter: Reporter) -> T | None:
+            found = decode(unwrap(message), Answer)
+            if isinstance(found, ProgressMessage):
+                return _tell(found, reporter)
+            if isinstance(found, ErrorMessage):
+                raise to_exception(found)
+            if isinstance(found, UnimplementedMessage):
+                raise Unsupported(found.message, where=self._address)
+            if not isinstance(found, kind):
+                raise self._broken(f"it answered with {type(found).__name__}")
+            return found
+
+        return self._ask(f"/{OWN_SERVICE}/{method}", wrap(encode(query)), answer, reporter)
+
+    def _transformed(self, message: bytes, reporter: Reporter) -> tuple[Rows] | None:
+        """What a message of ExecuteTransform says; the interval within a tuple, since it may be None."""
+        response = decode_table(unwrap(message), TransformResponse)
+        further = unwrap(message, FURTHER)
+        match response:
+            case TransformSuccess():
+                return (response.new_offset_interval,)
+            case TransformProgress():
+                return _tell(decode(further, ProgressMessage), reporter) if further else None
+            case TransformInvalidQuery() | TransformInternalError() if further:
+                raise to_exception(decode(further, ErrorMessage))
+            case TransformInvalidQuery():
+                raise InvalidQuery(response.message, where="query")
+            case TransformInternalError():
+                raise OdfError(f"the engine failed: {response.message}", where=self._address)
+        return None
+
+    def _failure(self, error: grpc.RpcError, reporter: Reporter) -> OdfError:
+        if reporter.cancelled:
+            return Cancelled()
+        code = error.code() if isinstance(error, grpc.Call) else None
+        if code is grpc.StatusCode.UNIMPLEMENTED:
+            return Unsupported("the engine cannot do this: it can only run queries", where=self._address)
+        if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+            return TookTooLong(f"the query ran longer than {self._seconds:,g} s", where=self._address)
+        details = error.details() if isinstance(error, grpc.Call) else str(error)
+        return SourceUnavailable(f"the engine broke off: {details}", where=self._address)
+
+    def _broken(self, what: str) -> BadData:
+        return BadData(f"the engine does not keep the contract: {what}", where=self._address)
+
+
+def _target(address: str) -> tuple[str, FileExchange | None]:
+    """What gRPC calls the address, and the folder that it names."""
+    if address.startswith("unix:"):
+        return address, None
+    parts = urlsplit(address)
+    try:
+        whole = parts.scheme == "grpc" and parts.hostname and parts.port
+        named = {
+            name: values[-1]
+            for name, values in parse_qs(parts.query, strict_parsing=bool(parts.query)).items()
+        }
+    except ValueError:
+        whole, named = False, {}
+    if not whole or not named.keys() <= {"folder", "as"} or ("as" in named and "folder" not in named):
+        raise InvalidManifest(
+            f"'{address}' is no address of an engine",
+            where="engines",
+            hint="such as grpc://127.0.0.1:2884, or grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine",
+        )
+    if "folder" not in named:
+        return parts.netloc, None
+    folder = Path(named["folder"])
+    return parts.netloc, FileExchange(folder, PurePosixPath(named.get("as", folder)))
+
+
+def _tell(told: ProgressMessage, reporter: Reporter) -> None:
+    if told.phase is not None:
+        reporter.phase(strip_control_characters(told.phase))
+    if amounts := {name: value for name, value in told.amounts.items() if name in _AMOUNTS}:
+        reporter.set_amounts(**amounts)
+    for line in told.lines:
+        reporter.log(strip_control_characters(line.text), line.level)
+
+
+def _schema(schema: pa.Schema | None) -> bytes | None:
+    return None if schema is None else encode_schema(schema)

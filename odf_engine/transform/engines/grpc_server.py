@@ -1,0 +1,448 @@
+"""Serves the Spark engine over gRPC (``python -m``)."""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import grpc
+import msgspec
+import pyarrow as pa
+
+from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.errors import InvalidQuery, OdfError
+from odf_engine.metadata.flatbuffers import decode_table, encode_table
+from odf_engine.metadata.model import (
+    OffsetInterval,
+    RawQueryInternalError,
+    RawQueryInvalidQuery,
+    RawQueryProgress,
+    RawQueryRequest,
+    RawQuerySuccess,
+    TransformInternalError,
+    TransformInvalidQuery,
+    TransformProgress,
+    TransformRequest,
+    TransformSuccess,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.query.execution import TableFiles
+from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
+from odf_engine.spark.runtime.spark_conf import SparkConfig, SparkOptions
+from odf_engine.terminal_text import escape_standard_streams
+from odf_engine.transform.engines.contract import Engine, QueryInput, TransactionResult
+from odf_engine.transform.engines.grpc_messages import (
+    FURTHER,
+    MAX_MESSAGE,
+    MIGRATE,
+    OUTCOME,
+    OWN_SERVICE,
+    PROVENANCE,
+    RAW_QUERY,
+    SERVICE,
+    TRANSFORM,
+    VALIDATE,
+    ComputedOutcome,
+    ComputeOutcome,
+    Derivation,
+    DerivedFrom,
+    DeriveProvenance,
+    ErrorMessage,
+    Line,
+    Migrated,
+    MigrateQuery,
+    ProgressMessage,
+    RequestExtension,
+    Valid,
+    ValidateQuery,
+    decode,
+    encode,
+    failed,
+    unwrap,
+    wrap,
+)
+from odf_engine.transform.engines.spark_engine import SparkEngine, raw_query
+
+_PROGRESS_SECONDS: Final = 1.0
+_NEWS_SECONDS: Final = 0.25
+
+
+class ResponseFormat(Protocol):
+    """How the answers of a service are written."""
+
+    def progress_message(self, told: ProgressMessage) -> bytes:
+        """A message of progress."""
+        ...
+
+    def failed(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
+        """A message that an error was; ``invalid`` when the query is to blame."""
+        ...
+
+
+class JsonResponses:
+    """Messages of one JSON document."""
+
+    def progress_message(self, told: ProgressMessage) -> bytes:
+        return wrap(encode(told))
+
+    def failed(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
+        return wrap(encode(failure))
+
+
+class FlatBufferResponses:
+    """Messages of a FlatBuffer, and a JSON document for those who know it."""
+
+    def __init__(self, progress: Any, invalid: Callable[[str], Any], failed: Callable[[str], Any]) -> None:
+        self._progress, self._invalid, self._failed = progress, invalid, failed
+
+    def progress_message(self, told: ProgressMessage) -> bytes:
+        return wrap(encode_table(self._progress), encode(told))
+
+    def failed(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
+        place = f"{failure.where}: " if failure.where else ""
+        hint = f" ({failure.hint})" if failure.hint else ""
+        text = f"{place}{failure.message}{hint}"
+        return wrap(encode_table((self._invalid if invalid else self._failed)(text)), encode(failure))
+
+
+class _ProgressBuffer(Reporter):
+    """Gathers what there is to tell, for the next message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._news = threading.Lock()
+        self._phase: str | None = None
+        self._amounts: dict[str, int] = {}
+        self._lines: list[Line] = []
+
+    def phase(self, name: str) -> None:
+        """See :class:`Reporter`."""
+        with self._news:
+            self._phase, self._amounts = name, {}
+
+    def set_amounts(self, **amounts: int | None) -> None:
+        """See :class:`Reporter`."""
+        with self._news:
+            self._amounts |= {name: value for name, value in amounts.items() if value is not None}
+
+    def log(self, text: str, level: Any = "info") -> None:
+        """See :class:`Reporter`."""
+        with self._news:
+            self._lines.append(Line(text, level))
+
+    def told(self) -> ProgressMessage:
+        """What is new since it was asked last."""
+        with self._news:
+            told = ProgressMessage(self._phase, self._amounts, self._lines)
+            self._phase, self._amounts, self._lines = None, {}, []
+        return told
+
+
+class Requests:
+    """The requests that are being worked on.
+
+    Args:
+        left: called, in a thread of its own, after a request was cancelled.
+    """
+
+    def __init__(self, left: Callable[[], None]) -> None:
+        self._left = left
+        self._gate = threading.Condition()
+        self._open = 0
+        self._held = False
+
+    def busy(self) -> bool:
+        """Whether there are any."""
+        return self._open > 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """New requests wait until the end of the block."""
+        with self._gate:
+            self._held = True
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._held = False
+                self._gate.notify_all()
+
+    def answers(
+        self, work: Callable[[Reporter], bytes], context: grpc.ServicerContext, form: ResponseFormat
+    ) -> Iterator[bytes]:
+        """Progress while the work runs, then what came of it. A client that goes away stops the work."""
+        reporter = _ProgressBuffer()
+        done: queue.Queue[bytes] = queue.Queue()
+        context.add_callback(reporter.cancel)
+        threading.Thread(
+            target=self._run, args=(work, reporter, form, done), name="engine-request", daemon=True
+        ).start()
+        silent = 0.0
+        answer: bytes | None = None
+        while answer is None:
+            try:
+                answer = done.get(timeout=_NEWS_SECONDS)
+            except queue.Empty:
+                silent += _NEWS_SECONDS
+            told = reporter.told()
+            if told != ProgressMessage() or (answer is None and silent >= _PROGRESS_SECONDS):
+                silent = 0.0
+                yield form.progress_message(told)
+        yield answer
+
+    def _run(
+        self,
+        work: Callable[[Reporter], bytes],
+        reporter: Reporter,
+        form: ResponseFormat,
+        done: queue.Queue[bytes],
+    ) -> None:
+        with self._gate:
+            self._gate.wait_for(lambda: not self._held)
+            self._open += 1
+        try:
+            done.put(work(reporter))
+        except OdfError as error:
+            done.put(form.failed(failed(error), invalid=isinstance(error, InvalidQuery)))
+        except msgspec.MsgspecError as error:
+            done.put(form.failed(ErrorMessage(f"the request cannot be read: {error}"), invalid=False))
+        except Exception as error:
+            done.put(form.failed(ErrorMessage(f"{type(error).__name__}: {error}"), invalid=False))
+        finally:
+            with self._gate:
+                self._open -= 1
+        if reporter.cancelled:
+            self._left()
+
+
+_OPTIONS: Final = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE),
+    ("grpc.max_send_message_length", MAX_MESSAGE),
+    ("grpc.so_reuseport", 0),
+]
+_AT_ONCE: Final = 4
+
+
+class EngineServer:
+    """Serves a Spark that has started.
+
+    Args:
+        runtime: the Spark.
+        address: host and port; port 0 takes a free one, which :attr:`port` names. Or ``unix:`` and a path.
+
+    Raises:
+        OdfError: the address cannot be had.
+    """
+
+    def __init__(self, runtime: SparkRuntime, address: str) -> None:
+        self._runtime = runtime
+        self._requests = Requests(self._left)
+        self._engine: Engine = SparkEngine(runtime)
+        self._server = grpc.server(ThreadPoolExecutor(2 * _AT_ONCE, "grpc"), options=_OPTIONS)
+        self._handle(SERVICE, {TRANSFORM: self._transform, RAW_QUERY: self._raw_query})
+        own = {
+            VALIDATE: self._validate,
+            MIGRATE: self._migrate,
+            PROVENANCE: self._provenance,
+            OUTCOME: self._outcome,
+        }
+        self._handle(OWN_SERVICE, own)
+        try:
+            self.port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise OdfError(f"the engine cannot listen: {error}", where=address) from None
+
+    def start(self) -> None:
+        """Begins to answer."""
+        self._server.start()
+
+    def stop(self) -> None:
+        """Ends running requests and stops."""
+        self._server.stop(grace=1).wait()
+
+    def _handle(self, service: str, methods: dict[str, Callable[..., Iterator[bytes]]]) -> None:
+        handlers = {name: grpc.unary_stream_rpc_method_handler(each) for name, each in methods.items()}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+
+    def _left(self) -> None:
+        """A request was cancelled: its tasks must not go on for ever."""
+        if has_runaway_tasks(self._runtime, self._requests.busy):
+            with self._requests.paused():
+                if not self._requests.busy():
+                    self._runtime.stop()
+                    self._runtime.start()
+
+    # --- engine.Engine --------------------------------------------------------------------------
+
+    def _transform(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            request = decode_table(unwrap(message), TransformRequest)
+            further = decode(unwrap(message, FURTHER) or b"{}", RequestExtension)
+            result = self._engine.execute(request, _schema(further.declared), reporter)
+            return wrap(encode_table(TransformSuccess(_interval(result), _watermark(request))))
+
+        progress, wrong = TransformProgress(), (TransformInvalidQuery, TransformInternalError)
+        return self._requests.answers(work, context, FlatBufferResponses(progress, *wrong))
+
+    def _raw_query(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            request = decode_table(unwrap(message), RawQueryRequest)
+            return wrap(encode_table(RawQuerySuccess(raw_query(self._runtime.session(), request, reporter))))
+
+        progress, wrong = RawQueryProgress(), (RawQueryInvalidQuery, RawQueryInternalError)
+        return self._requests.answers(work, context, FlatBufferResponses(progress, *wrong))
+
+    # --- odf.engine.v1.Engine -------------------------------------------------------------------
+
+    def _validate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            query = decode(unwrap(message), ValidateQuery)
+            inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in query.inputs]
+            valid = self._engine.validate(query.transform, inputs, query.vocab, _schema(query.declared))
+            return wrap(encode(Valid(encode_schema(valid.schema), valid.state)))
+
+        return self._requests.answers(work, context, JsonResponses())
+
+    def _migrate(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            query = decode(unwrap(message), MigrateQuery)
+            request = decode_table(query.request, TransformRequest)
+            migrate = self._engine.finish if query.how == "finish" else self._engine.rebuild
+            result = migrate(request, _schema(query.declared), reporter)
+            return wrap(encode(Migrated(_interval(result))))
+
+        return self._requests.answers(work, context, JsonResponses())
+
+    def _provenance(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            query = decode(unwrap(message), DeriveProvenance)
+            request = decode_table(query.request, TransformRequest)
+            derived = self._engine.provenance(request, query.rows, reporter)
+            feeds = [DerivedFrom(alias, rows) for alias, rows in derived.feeds]
+            return wrap(encode(Derivation(feeds, derived.exact, derived.reason)))
+
+        return self._requests.answers(work, context, JsonResponses())
+
+    def _outcome(self, message: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        def work(reporter: Reporter) -> bytes:
+            query = decode(unwrap(message), ComputeOutcome)
+            tables = [
+                TableFiles(each.name, list(map(Path, each.paths)), decode_schema(each.schema), each.vocab)
+                for each in query.tables
+            ]
+            found = self._engine.compute_outcome(query.query, tables, reporter)
+            return wrap(encode(ComputedOutcome(found.outcome, found.read, found.spark)))
+
+        return self._requests.answers(work, context, JsonResponses())
+
+
+def _interval(result: TransactionResult) -> OffsetInterval | None:
+    return None if result.written is None else result.written.offset_interval
+
+
+def _schema(data: bytes | None) -> pa.Schema | None:
+    return None if data is None else decode_schema(data)
+
+
+def _watermark(request: TransformRequest) -> Timestamp | None:
+    """The least of the inputs' newest watermarks; none while one has none in this request."""
+    newest = [max((mark.event_time for mark in each.explicit_watermarks), default=None)
+              for each in request.query_inputs]  # fmt: skip
+    known = [mark for mark in newest if mark is not None]
+    return min(known) if len(known) == len(newest) and known else None
+
+
+def serve(
+    config: SparkConfig,
+    address: str,
+    said: Callable[[str], None],
+    stopped: threading.Event,
+    scratch: Path | None,
+) -> None:
+    """Serves until it is stopped.
+
+    Args:
+        config: how Spark runs.
+        address: see :class:`EngineServer`.
+        said: is told when and where the engine listens.
+        stopped: set to end it.
+        scratch: a folder for temporary files; by default one of the machine's own.
+
+    Raises:
+        OdfError: Spark does not start, or the address cannot be had.
+    """
+    with tempfile.TemporaryDirectory(prefix="odf-engine-", dir=scratch) as folder:
+        runtime = SparkRuntime(config, Path(folder) / "spark.log", Path(folder))
+        runtime.start()
+        try:
+            server = EngineServer(runtime, address)
+            server.start()
+            place = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{server.port}"
+            said(f"{runtime.detail}\nthe engine listens at grpc://{place}")
+            stopped.wait()
+            server.stop()
+        finally:
+            runtime.stop()
+
+
+def main() -> int:
+    """The program: options as ``odf engine serve`` gives them, and those of a sandbox."""
+    escape_standard_streams()
+    given = _arguments()
+    stopped = threading.Event()
+    for name in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(name, lambda *_: stopped.set())
+    try:
+        if given.socket is None:
+            config, address = _configured(given.settings_of), f"{given.host}:{given.port}"
+            if given.settings_of is not None:  # the executors of a cluster see the workspace, not /tmp
+                given.scratch = given.settings_of / "cache"
+                given.scratch.mkdir(exist_ok=True)
+        else:
+            config = SparkOptions(given.master, driver_memory=given.memory)
+            address = f"unix:{given.socket}"
+            threading.Thread(target=_until_closed, args=(stopped,), daemon=True).start()
+        serve(config, address, lambda text: print(text, flush=True), stopped, given.scratch)
+    except OdfError as error:
+        hint = f"\n  hint: {error.hint}" if error.hint else ""
+        sys.stderr.write(f"error: {error}{hint}\n")
+        return error.exit_code
+    return 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="odf engine serve")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=5544)
+    parser.add_argument("--settings-of", type=Path, help="folder .odf of a workspace")
+    sandbox = parser.add_argument_group("in a sandbox, until standard input is closed")
+    sandbox.add_argument("--socket", type=Path, help="listen there instead")
+    sandbox.add_argument("--scratch", type=Path, help="folder for temporary files")
+    sandbox.add_argument("--master", default="local[*]", help="where Spark runs")
+    sandbox.add_argument("--memory", default="1g", help="of Spark")
+    return parser.parse_args()
+
+
+def _configured(odf: Path | None) -> SparkConfig:
+    from odf_engine.settings import load, load_workspace, user_file
+
+    return (load_workspace(odf) if odf else load(user_file())).spark
+
+
+def _until_closed(stopped: threading.Event) -> None:
+    sys.stdin.read()
+    stopped.set()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,357 @@
+"""Output contract of a query result, and the changelog of grouped results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.ipc as ipc
+from pyarrow import types
+
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.changelog import Op
+from odf_engine.data.ddl import type_ddl
+from odf_engine.data.schema_enforcement import match_columns, slice_type
+from odf_engine.data.slices import slice_schema
+from odf_engine.errors import BadData, InvalidQuery, Unsupported
+from odf_engine.metadata.model import DatasetVocabulary
+
+_PLACE = "odf_place"
+
+
+class EmittedRows:
+    """The newest row of each group, as it is in the dataset.
+
+    Args:
+        schema: of the rows.
+        keys: columns that tell groups apart; none when all rows are one group.
+        event_time: the column that rows are put in order by, before all others.
+
+    Raises:
+        Unsupported: groups cannot be told apart by such a column.
+    """
+
+    def __init__(self, schema: pa.Schema, keys: Sequence[str], event_time: str) -> None:
+        for name in keys:
+            if types.is_nested(schema.field(name).type):
+                raise Unsupported(
+                    f"the query groups by '{name}', a {type_ddl(schema.field(name).type)}, without a window",
+                    where="query",
+                    hint="group by its members, each as a column of its own",
+                )
+        self._keys = list(keys)
+        self._names = schema.names
+        flat = [field.name for field in schema if not types.is_nested(field.type)]
+        self._order = sorted(flat, key=lambda name: name != event_time)
+        self._rows = schema.empty_table()
+
+    def load(self, path: Path) -> None:
+        """Takes the rows of a file, where there is one.
+
+        Raises:
+            BadData: it is damaged, or has other columns.
+        """
+        before = read_emitted(path)
+        if before is None:
+            return
+        try:
+            self._rows = before.cast(self._rows.schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise BadData(f"the checkpoint is damaged: {error}", where=path.name) from error
+
+    def save(self, path: Path) -> None:
+        """Writes the rows to a file."""
+        with ipc.new_file(str(path), self._rows.schema) as file:
+            file.write_table(self._rows.combine_chunks())
+
+    def changes(self, new: pa.Table, alive: Sequence[bool]) -> tuple[pa.Table, list[int]]:
+        """What new rows of groups change.
+
+        Args:
+            new: at most one row of each group.
+            alive: of each, whether the group still is part of the result.
+
+        Returns:
+            Rows in order, -C and +C of a group after each other, and the operation of each.
+        """
+        old, count = self._rows, self._rows.num_rows
+        both = pa.concat_tables([old, new.select(self._names).cast(old.schema)])
+        before, after, stays = self._matched(both, count)
+        same = _same_rows(both, before, after)
+        units: list[tuple[int, int | None]] = []  # the row that stands for a group, and the one before it
+        kept = list(stays)
+        for was, now, equal in zip(before, after, same, strict=True):
+            lives = alive[now - count]
+            if lives:
+                kept.append(was if equal and was is not None else now)
+            if lives and not equal:
+                units.append((now, was))
+            elif not lives and was is not None:
+                units.append((was, was))
+        order = self._sorted(both.take(pa.array([row for row, _ in units], pa.int64())))
+        places: list[int] = []
+        operations: list[int] = []
+        for row, was in (units[at] for at in order):
+            if was is None:
+                found = [(row, Op.APPEND)]
+            elif was == row:
+                found = [(row, Op.RETRACT)]
+            else:
+                found = [(was, Op.CORRECT_FROM), (row, Op.CORRECT_TO)]
+            places += [place for place, _ in found]
+            operations += [int(operation) for _, operation in found]
+        left = both.take(pa.array(sorted(kept), pa.int64()))
+        self._rows = left.take(pa.array(self._sorted(left), pa.int64()))
+        return both.take(pa.array(places, pa.int64())), operations
+
+    def replacement_changes(self, before: pa.Table | None) -> tuple[pa.Table, list[int]]:
+        """What turns the rows of another query into the rows of these groups.
+
+        Args:
+            before: the newest rows of its groups; columns that it did not have are null. None when
+                it was not such a query.
+
+        Returns:
+            As for :meth:`changes`.
+
+        Raises:
+            BadData: its columns are of other types.
+        """
+        rows, old = self._rows, self._aligned(before)
+        both = pa.concat_tables([old, rows])
+        if not self._tells_apart(old):
+            order = [self._sorted(old), [old.num_rows + at for at in self._sorted(rows)]]
+            operations = [int(Op.RETRACT)] * old.num_rows + [int(Op.APPEND)] * rows.num_rows
+            return both.take(pa.array([*order[0], *order[1]], pa.int64())), operations
+        gone = self._matched(both, old.num_rows)[2]
+        named = pa.concat_tables([rows, old.take(pa.array(gone, pa.int64()))])
+        self._rows = old
+        return self.changes(named, [True] * rows.num_rows + [False] * len(gone))
+
+    def _aligned(self, before: pa.Table | None) -> pa.Table:
+        schema = self._rows.schema
+        if before is None:
+            return schema.empty_table()
+        nulls = {field.name: pa.nulls(before.num_rows, field.type) for field in schema}
+        have = {**nulls, **dict(zip(before.column_names, before.columns, strict=True))}
+        try:
+            return pa.table({name: have[name] for name in schema.names}).cast(schema)
+        except (pa.ArrowException, ValueError) as error:
+            raise BadData(f"the rows of the old query are no rows of the new one: {error}") from error
+
+    def _tells_apart(self, rows: pa.Table) -> bool:
+        """Whether these rows are one for each group."""
+        if not self._keys:
+            return rows.num_rows <= 1
+        return rows.group_by(self._keys).aggregate([]).num_rows == rows.num_rows
+
+    def _matched(self, both: pa.Table, count: int) -> tuple[list[int | None], list[int], list[int]]:
+        """Of each group with a new row the places of its old and its new row; and the other old rows."""
+        places = pa.array(range(both.num_rows), pa.int64())
+        columns: dict[str, Any] = {f"k{at}": both.column(name) for at, name in enumerate(self._keys)}
+        columns = columns or {"k0": pa.nulls(both.num_rows, pa.int8())}
+        names = list(columns)
+        grouped = pa.table({**columns, _PLACE: places}).group_by(names, use_threads=False)
+        found = grouped.aggregate([(_PLACE, "min"), (_PLACE, "max")])
+        least, most = found.column(f"{_PLACE}_min"), found.column(f"{_PLACE}_max")
+        changed = pc.greater_equal(most, count)
+        before = [place if place < count else None for place in least.filter(changed).to_pylist()]
+        stays = least.filter(pc.invert(changed)).to_pylist()
+        return before, most.filter(changed).to_pylist(), stays
+
+    def _sorted(self, rows: pa.Table) -> list[int]:
+        columns: list[Any] = []
+        for name in self._order:
+            column = rows.column(name)
+            columns += [column.is_valid(), column] if column.null_count else [column]
+        names = [str(at) for at in range(len(columns))]
+        keys = [(name, "ascending") for name in names]
+        return pc.sort_indices(pa.table(columns, names=names), sort_keys=keys).to_pylist()
+
+
+def read_emitted(path: Path) -> pa.Table | None:
+    """The rows of a file that :meth:`EmittedRows.save` wrote; None where there is none.
+
+    Raises:
+        BadData: it is damaged.
+    """
+    if not path.exists():
+        return None
+    try:
+        with ipc.open_file(str(path)) as file:
+            table = file.read_all()
+        table.validate(full=True)  # Arrow's kernels crash on offsets that are out of bounds
+        return table
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise BadData(f"the checkpoint is damaged: {error}", where=path.name) from error
+
+
+def _same_rows(both: pa.Table, before: Sequence[int | None], after: Sequence[int]) -> list[bool]:
+    """Of each pair of places, whether the rows there are the same."""
+    old = both.take(pa.array(before, pa.int64()))
+    new = both.take(pa.array(after, pa.int64()))
+    same = [place is not None for place in before]
+    for left, right in zip(old.columns, new.columns, strict=True):
+        if types.is_nested(left.type):
+            equal = [one == other for one, other in zip(left.to_pylist(), right.to_pylist(), strict=True)]
+        else:
+            equal = _same_values(left, right).to_pylist()
+        same = [known and now for known, now in zip(same, equal, strict=True)]
+    return same
+
+
+def _same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArray:
+    equal = pc.fill_null(pc.equal(left, right), False)
+    equal = pc.or_(equal, pc.and_(left.is_null(), right.is_null()))
+    if types.is_floating(left.type):
+        nans = pc.and_(pc.is_nan(left), pc.is_nan(right))
+        equal = pc.or_(equal, pc.fill_null(nans, False))
+    return equal
+
+
+class OutputContract:
+    """The columns of a result.
+
+    Args:
+        own: the query's own columns.
+        vocab: the dataset's column names.
+        declared: the schema that the dataset has; None before it has one.
+
+    Attributes:
+        schema: of the slice.
+        event_time: what the query calls the event time.
+        operation: what the query calls the operation; None when it does not give one.
+
+    Raises:
+        InvalidQuery: no event time, a column of a reserved name, or other columns than the dataset has.
+    """
+
+    def __init__(self, own: pa.Schema, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
+        self._own = own
+        self._vocab = vocab
+        self.operation = _one(own, vocab.operation_type_column)
+        _check_columns(own, vocab)
+        self.event_time = str(_one(own, vocab.event_time_column))
+        data = pa.schema([field.with_nullable(True) for field in own if field.name != self.operation])
+        if declared is not None:
+            _check_same(data, declared, vocab)
+        self.schema = declared if declared is not None else slice_schema(data, vocab)
+
+    def require_event_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Lets pass rows that have an event time.
+
+        Raises:
+            BadData: shows the first that has none.
+        """
+        times = batch.column(self.event_time)
+        if times.null_count:
+            row = (
+                batch.slice(pc.index(times.is_null(), True).as_py(), 1).select(self._own.names).to_pylist()[0]
+            )
+            shown = ", ".join(f"{column}={value}" for column, value in list(row.items())[:8])
+            raise BadData(
+                f"the event time '{self.event_time}' of a result row is null: {shown}",
+                where="query",
+                hint=f"filter such rows out, or give them a time: coalesce({self.event_time}, …)",
+            )
+        return batch
+
+    def finished(self, batch: pa.RecordBatch, operations: pa.Array) -> pa.RecordBatch:
+        """The query's own columns, with these operations unless it gives them itself."""
+        batch = batch.select(self._own.names)
+        if self.operation is not None:
+            return batch
+        return batch.append_column(self._vocab.operation_type_column, operations)
+
+
+def _one(schema: pa.Schema, name: str) -> str | None:
+    """What the schema calls a column, whatever the case of its letters."""
+    (place,) = match_columns(schema.names, [name])
+    return None if place is None else schema.names[place]
+
+
+def _check_columns(own: pa.Schema, vocab: DatasetVocabulary) -> None:
+    for name in (vocab.offset_column, vocab.system_time_column):
+        if (found := _one(own, name)) is not None:
+            raise InvalidQuery(
+                f"the query gives a column '{found}', which the engine fills in itself",
+                where="query",
+                hint="leave it out, or give it another name with AS",
+            )
+    time = _one(own, vocab.event_time_column)
+    if time is None:
+        raise InvalidQuery(
+            f"the query gives no event time: a column '{vocab.event_time_column}' is missing",
+            where="query",
+            hint=f"its columns are {', '.join(own.names)}; select one AS {vocab.event_time_column}",
+        )
+    kind = own.field(time).type
+    if not (types.is_timestamp(kind) or types.is_date(kind)):
+        raise InvalidQuery(
+            f"the event time '{time}' is {type_ddl(kind)}, not TIMESTAMP or DATE",
+            where="query",
+            hint=f"CAST({time} AS TIMESTAMP) AS {time}",
+        )
+    operation = _one(own, vocab.operation_type_column)
+    if operation is not None and not types.is_integer(own.field(operation).type):
+        raise InvalidQuery(
+            f"the operation '{operation}' is {type_ddl(own.field(operation).type)}, not INT",
+            where="query",
+            hint=f"operations are {', '.join(f'{each:d} ({each.code})' for each in Op)}",
+        )
+
+
+def add_new_columns(declared: pa.Schema, made: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
+    """The schema of a dataset with the columns that a query gives and it does not have yet, at its end.
+
+    Args:
+        declared: the schema that the dataset has.
+        made: of the slices that the query makes.
+        vocab: the dataset's column names.
+
+    Raises:
+        InvalidQuery: the query lacks columns, or gives them in other types.
+    """
+    wrong, new = _differences(made, declared, vocab)
+    if wrong:
+        raise InvalidQuery(
+            "the query's columns are not those of the dataset: " + "; ".join(wrong),
+            where="query",
+            hint="give them as they were, with CAST(… AS …) AS name, or make a new dataset",
+        )
+    return pa.schema([*declared, *(made.field(name).with_nullable(True) for name in new)], declared.metadata)
+
+
+def _check_same(data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) -> None:
+    wrong, new = _differences(data, declared, vocab)
+    if not wrong and not new:
+        return
+    hint = "name the columns in the query, instead of SELECT *"
+    if not wrong:
+        hint += ", or take in what is new: odf add --update MANIFEST --accept-columns"
+    raise InvalidQuery(
+        "the query's columns are not those of the dataset: "
+        + "; ".join([*wrong, *(f"column '{name}' is new" for name in new)]),
+        where="query",
+        hint=hint,
+    )
+
+
+def _differences(
+    data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
+) -> tuple[list[str], list[str]]:
+    """What is missing or of another type, as people read it; and the names of columns that are new."""
+    system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    wanted = pa.schema([field for field in declared if field.name not in system])
+    given = pa.schema([field for field in data if field.name not in system])
+    wrong: list[str] = []
+    places = match_columns(given.names, wanted.names)
+    for field, place in zip(wanted, places, strict=True):
+        if place is None:
+            wrong.append(f"column '{field.name}' is missing")
+        elif slice_type(given.field(place).type) != field.type:
+            kind = type_ddl(given.field(place).type)
+            wrong.append(f"column '{field.name}' was {type_ddl(field.type)}, is {kind}")
+    return wrong, [name for at, name in enumerate(given.names) if at not in places]

@@ -1,0 +1,439 @@
+"""Migrates a derivative dataset to a new query, and previews the outcome."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import pyarrow as pa
+from msgspec.structs import replace
+
+from odf_engine.chain.normal_form import SPARK
+from odf_engine.chain.schema_evolution import declared_schema
+from odf_engine.chain.state import ChainState, vocabulary_of
+from odf_engine.data.arrow_schema import decode_schema, encode_schema
+from odf_engine.errors import BadData, InvalidQuery, Unsupported, UsageError
+from odf_engine.metadata.model import (
+    DEFAULT_VOCABULARY,
+    DatasetSnapshot,
+    DatasetVocabulary,
+    MetadataEvent,
+    SetDataSchema,
+    SetTransform,
+    SetVocab,
+    TransformInput,
+    kind_of,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.sql.query_text import attach_query_excerpt
+from odf_engine.storage.scratch import job_scratch_folder
+from odf_engine.transform.engines.contract import Engine, QueryInput, TransactionResult, ValidatedQuery
+from odf_engine.transform.engines.output_contract import add_new_columns
+from odf_engine.transform.plan import Transaction, boundary_transaction
+from odf_engine.transform.run import CHECKPOINT, execute_transaction, make_request, to_event, transform
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definition import Change, Update, commit_update, describe_change
+from odf_engine.workspace.workspace import Workspace
+
+Choice = Literal["", "flush", "rebuild"]
+StateOutcome = Literal["none", "kept", "lost", "flushed", "rebuilt"]
+
+
+class InputWithoutSchema(Unsupported):
+    """A query cannot be looked at yet: an input has no schema before it has data."""
+
+
+@dataclass(frozen=True)
+class MigrationPreview:
+    """What a definition would change.
+
+    Attributes:
+        columns: that the query gives, besides those that the engine fills in.
+        new: columns that the dataset does not have yet; none for one that has no schema.
+        state: what becomes of the state of its query: none, kept or lost.
+    """
+
+    columns: pa.Schema
+    new: list[str]
+    state: StateOutcome
+
+
+def preview_migration(
+    workspace: Workspace, snapshot: DatasetSnapshot, engine: Engine
+) -> MigrationPreview | None:
+    """Looks whether the query of a definition can be run; None when it has none, or a newer one.
+
+    Raises:
+        NotYet: an input has no schema.
+        OdfError: the definition or its query is wrong.
+    """
+    (update,) = workspace.update([snapshot], dry_run=True)
+    state = None if update.entry is None else update.entry.dataset.state()
+    transform = transform_after(update, state)
+    if transform is None:
+        return None
+    vocab = _vocabulary(update, state)
+    checked = checked_query(workspace, transform, engine, vocab)
+    declared = schema_after(update, state)
+    new = [] if declared is None else add_new_columns(declared, checked.schema, vocab).names[len(declared) :]
+    fate: StateOutcome = "none"
+    if state is not None and update.entry is not None and state.last_inputs is not None:
+        before = state_before(workspace, update.entry, state, engine)
+        fate = state_outcome(state, before, transform, checked)
+    filled = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
+    columns = pa.schema([field for field in checked.schema if field.name not in filled])
+    return MigrationPreview(columns, new, fate)
+
+
+def transform_after(update: Update, state: ChainState | None) -> SetTransform | None:
+    """The transform after an update."""
+    found = [event for event in update.events if isinstance(event, SetTransform)]
+    return found[-1] if found else None if state is None else state.transform
+
+
+def _vocabulary(update: Update, state: ChainState | None) -> DatasetVocabulary:
+    for event in update.events:
+        if isinstance(event, SetVocab):
+            return vocabulary_of(event)
+    return DEFAULT_VOCABULARY if state is None else state.vocabulary
+
+
+def schema_after(update: Update, state: ChainState | None) -> pa.Schema | None:
+    """The schema after an update."""
+    for event in update.events:
+        if isinstance(event, SetDataSchema) and event.schema is not None:
+            return decode_schema(event.schema)
+    return None if state is None else declared_schema(state)
+
+
+def with_schema(update: Update, state: ChainState, schema: pa.Schema | None) -> Update:
+    """The update with this schema, where the dataset has another one."""
+    declared = declared_schema(state)
+    if schema is None or (declared is not None and schema.equals(declared, check_metadata=True)):
+        return update
+    event = SetDataSchema(schema=encode_schema(schema))
+    before = None if state.schema is None else SetDataSchema(schema=state.schema)
+    pairs = zip(update.events, update.changes, strict=True)
+    rest = [(other, said) for other, said in pairs if not isinstance(other, SetDataSchema)]
+    whole = [(event, describe_change(event, before, {})), *rest]
+    return replace(update, events=[each for each, _ in whole], changes=[said for _, said in whole])
+
+
+def checked_query(
+    workspace: Workspace, transform: SetTransform, engine: Engine, vocab: DatasetVocabulary
+) -> ValidatedQuery:
+    """What the engine says of a query over its inputs as they are now."""
+    inputs = [_query_input(workspace, item) for item in transform.inputs]
+    with attach_query_excerpt(transform.transform.queries or []):
+        return engine.validate(transform.transform, inputs, vocab, None)
+
+
+def _query_input(workspace: Workspace, item: TransformInput) -> QueryInput:
+    entry = workspace.resolve(item.dataset_ref)
+    state = entry.dataset.state()
+    schema = declared_schema(state)
+    if schema is None:
+        raise InputWithoutSchema(
+            f"the query cannot be looked at yet: the input {entry.alias} has no columns before it has data",
+            where="query",
+            hint=f"odf pull {entry.alias}",
+        )
+    return QueryInput(item.alias or item.dataset_ref, schema, state.vocabulary)
+
+
+def state_before(workspace: Workspace, entry: DatasetEntry, state: ChainState, engine: Engine) -> str | None:
+    """What the state of a dataset's query depends on; None where it keeps none, or nobody knows."""
+    if state.last_checkpoint is None or state.transform is None:
+        return None
+    old = boundary_transaction(workspace, entry, state, "finish", state.system_time)
+    inputs = [QueryInput(each.alias, decode_schema(each.schema), each.vocab) for each in old.inputs]
+    try:
+        return engine.validate(state.transform.transform, inputs, state.vocabulary, None).state
+    except (InvalidQuery, Unsupported):
+        return None
+
+
+def state_outcome(
+    state: ChainState, before: str | None, transform: SetTransform, checked: ValidatedQuery
+) -> StateOutcome:
+    """What becomes of the state of the query that a dataset has.
+
+    Args:
+        state: of the chain.
+        before: what the state depends on (:func:`state_before`).
+        transform: the new query.
+        checked: what the engine says of it.
+    """
+    if checked.state is None and state.last_checkpoint is None:
+        return "none"
+    if checked.state is None or state.last_checkpoint is None or state.transform is None:
+        return "lost"
+    same = before == checked.state and _by_alias(state.transform.inputs) == _by_alias(transform.inputs)
+    return "kept" if same else "lost"
+
+
+def _by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:
+    return [(each.alias, each.dataset_ref) for each in inputs]
+
+
+def check_choice(fate: StateOutcome, choice: Choice, checked: ValidatedQuery) -> None:
+    """Lets pass what is clear.
+
+    Raises:
+        UsageError: somebody has to choose.
+    """
+    flush = (
+        "--flush lets come out now what the old query has still to give, such as windows that are open, "
+        "and begins with what comes from now on"
+    )
+    rebuild = "--rebuild reads the inputs from their start, for the state that the new query would have"
+    if choice == "rebuild" and checked.state is None and fate == "lost":
+        raise UsageError("the new query goes row by row: there is no state to rebuild", hint=flush)
+    if fate == "lost" and not choice:
+        raise UsageError(
+            "the new query cannot go on from the state of the old one: what is grouped by, the windows, "
+            "the inputs or what is kept of them are not the same",
+            hint=flush if checked.state is None else f"{flush}; {rebuild}",
+        )
+
+
+@dataclass(frozen=True)
+class MigrationResult:
+    """What became of a dataset whose definition changed.
+
+    Attributes:
+        changes: what was appended, for people.
+        state: what became of the state of its query.
+    """
+
+    changes: list[Change]
+    state: StateOutcome
+
+
+class _Boundary(NamedTuple):
+    """Where one query ends and another one begins."""
+
+    state: ChainState
+    update: Update
+    transform: SetTransform
+    checked: ValidatedQuery
+    schema: pa.Schema | None
+    system_time: Timestamp
+
+
+def migrate_query(
+    workspace: Workspace,
+    entry: DatasetEntry,
+    snapshot: DatasetSnapshot,
+    engine: Engine,
+    reporter: Reporter,
+    *,
+    choice: Choice = "",
+    accept_columns: bool = False,
+    origin: str | None = None,
+) -> MigrationResult:
+    """Changes a derivative dataset to what a definition says; nothing is appended before all is found right.
+
+    Args:
+        workspace: where the dataset and its inputs are.
+        entry: the dataset.
+        snapshot: the definition.
+        engine: what runs its queries.
+        reporter: hears of phases, amounts and commits, and is asked whether to stop.
+        choice: what becomes of a state that the new query cannot go on from.
+        accept_columns: whether new columns come into the schema where nothing else changes.
+        origin: where the definition came from, when somebody else wrote it.
+
+    Raises:
+        UsageError: the state cannot be kept, and nothing was chosen.
+        InvalidQuery: the new query is wrong, or lacks columns that the dataset has.
+        Conflict: somebody else committed meanwhile.
+        OdfError: the definition is wrong, or a transaction failed.
+    """
+    return _Migration(workspace, entry, snapshot, engine, reporter).run(choice, accept_columns, origin)
+
+
+class _Migration:
+    def __init__(
+        self,
+        workspace: Workspace,
+        entry: DatasetEntry,
+        snapshot: DatasetSnapshot,
+        engine: Engine,
+        reporter: Reporter,
+    ) -> None:
+        self._workspace = workspace
+        self._entry = entry
+        self._snapshot = snapshot
+        self._engine = engine
+        self._reporter = reporter
+
+    def run(self, choice: Choice, accept: bool, origin: str | None) -> MigrationResult:
+        update, state = self._planned(), self._entry.dataset.state()
+        transform = transform_after(update, state)
+        changes_query = any(isinstance(event, SetTransform) for event in update.events)
+        if transform is None or state.last_inputs is None or not (changes_query or accept):
+            self._append(update, update.events, origin)
+            return MigrationResult(update.changes, "none")
+        self._reporter.phase("validate")
+        checked = self._checked(transform, state)
+        self._next_schema(update, state, checked, accept)
+        before = state_before(self._workspace, self._entry, state, self._engine)
+        check_choice(state_outcome(state, before, transform, checked), choice, checked)
+        self._finish_what_lies_before()
+
+        update, state = self._planned(), self._entry.dataset.state()
+        schema = self._next_schema(update, state, checked, accept)
+        update = with_schema(update, state, schema)
+        if not update.events:
+            return MigrationResult([], "none")
+        fate = state_outcome(state, before, transform, checked)
+        check_choice(fate, choice, checked)
+        moment = max(Timestamp.now(), state.system_time)
+        update = replace(update, system_time=moment)
+        boundary = _Boundary(state, update, transform, checked, schema, moment)
+        if choice == "flush" and state.last_checkpoint is not None:
+            self._flush(boundary, origin)
+            fate = "flushed"
+        elif choice == "rebuild" and checked.state is not None:
+            self._rebuild(boundary, origin)
+            fate = "rebuilt"
+        else:
+            self._append(boundary.update, boundary.update.events, origin)
+            fate = "kept" if fate == "kept" else "none"
+        self._reporter.log(_SAID[fate])
+        return MigrationResult(update.changes, fate)
+
+    # --- What shall be ------------------------------------------------------------------------
+
+    def _checked(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
+        try:
+            return checked_query(self._workspace, transform, self._engine, state.vocabulary)
+        except InputWithoutSchema:
+            raise
+        except Unsupported as error:
+            # Engines of others may know nothing of validation: what keeps no state can go on all the same.
+            if transform.transform.engine.lower() == SPARK or state.last_checkpoint is not None:
+                raise
+            self._reporter.log(f"the new query is taken as it is: {error}", "warning")
+            return ValidatedQuery(declared_schema(state) or pa.schema([]), None)
+
+    def _planned(self) -> Update:
+        (update,) = self._workspace.update([self._snapshot], dry_run=True)
+        return update
+
+    def _next_schema(
+        self, update: Update, state: ChainState, checked: ValidatedQuery, accept: bool
+    ) -> pa.Schema | None:
+        declared = schema_after(update, state)
+        if declared is None:
+            return None
+        schema = add_new_columns(declared, checked.schema, state.vocabulary)
+        new = schema.names[len(declared) :]
+        listed = any(isinstance(event, SetDataSchema) for event in self._snapshot.metadata)
+        if new and listed and not accept:
+            raise InvalidQuery(
+                "the query gives columns that the definition's SetDataSchema does not list: "
+                + ", ".join(new),
+                where="query",
+                hint="list them there, or say --accept-columns",
+            )
+        return schema
+
+    def _finish_what_lies_before(self) -> None:
+        try:
+            transform(self._workspace, self._entry, self._engine, self._reporter)
+        except (InvalidQuery, Unsupported, BadData) as error:
+            self._reporter.log(
+                f"the query as it was could not take in everything: {error}; as it is now, it goes on there",
+                "warning",
+            )
+
+    # --- The state at the boundary ------------------------------------------------------------
+
+    def _flush(self, at: _Boundary, origin: str | None) -> None:
+        self._reporter.phase("flush")
+        transaction = boundary_transaction(self._workspace, self._entry, at.state, "finish", at.system_time)
+        with self._performed(transaction, at.system_time) as (result, staged, _):
+            events: list[MetadataEvent] = [to_event(transaction, result), *at.update.events]
+            if result.written is not None and not at.state.has_schema:
+                events = _first_schema(events, result.schema, at)
+            self._append(at.update, events, origin, data=staged if result.written else None)
+
+    def _rebuild(self, at: _Boundary, origin: str | None) -> None:
+        self._reporter.phase("rebuild")
+        schema = at.state.schema if at.schema is None else encode_schema(at.schema)
+        state = replace(at.state, transform=at.transform, schema=schema)
+        transaction = boundary_transaction(self._workspace, self._entry, state, "rebuild", at.system_time)
+        with self._performed(transaction, at.system_time) as (result, staged, checkpoint):
+            events: list[MetadataEvent] = [*at.update.events, to_event(transaction, result)]
+            if result.written is not None and at.schema is None:
+                events.insert(-1, SetDataSchema(schema=encode_schema(result.schema)))
+            self._append(
+                at.update,
+                events,
+                origin,
+                data=staged if result.written else None,
+                checkpoint=checkpoint,
+            )
+
+    @contextmanager
+    def _performed(
+        self, transaction: Transaction, system_time: Timestamp
+    ) -> Iterator[tuple[TransactionResult, Path, Path]]:
+        """The result of a transaction, with the files of its slice and of its checkpoint."""
+        staged = self._entry.dataset.staging_path("data")
+        with job_scratch_folder(self._workspace.odf / "cache", "transform") as folder:
+            try:
+                request = make_request(transaction, folder, staged, system_time)
+                result = execute_transaction(self._engine, transaction, request, self._reporter)
+                yield result, staged, folder / CHECKPOINT
+            finally:
+                staged.unlink(missing_ok=True)
+
+    def _append(
+        self,
+        update: Update,
+        events: Sequence[MetadataEvent],
+        origin: str | None,
+        *,
+        data: Path | None = None,
+        checkpoint: Path | None = None,
+    ) -> None:
+        if not events:
+            return
+        self._reporter.phase("commit")
+        self._reporter.raise_if_cancelled()
+        changed = replace(update, events=list(events))
+        version = self._workspace.config.block_version
+        head = commit_update(
+            self._entry, changed, origin, block_version=version, data=data, checkpoint=checkpoint
+        )
+        self._reporter.log(f"block {head}: {', '.join(kind_of(event) for event in events)}")
+        self._reporter.committed(str(self._entry.id), str(head), kind_of(events[-1]), 0)
+
+
+_SAID = {
+    "none": "the query changed; there is no state to go on from",
+    "kept": "the query changed and goes on from the state of the old one",
+    "flushed": "the old query's state has ended, and what was still to come is there",
+    "rebuilt": "the state is the one that the new query would have, had it been there from the start",
+}
+
+
+def _first_schema(events: Sequence[MetadataEvent], schema: pa.Schema, at: _Boundary) -> list[MetadataEvent]:
+    """The events of a flush whose rows are the first that the dataset has, with their schema.
+
+    Raises:
+        InvalidQuery: the new query lacks columns that the old one gives.
+    """
+    rest = [event for event in events if not isinstance(event, SetDataSchema)]
+    first = SetDataSchema(schema=encode_schema(schema))
+    whole = add_new_columns(schema, at.checked.schema, at.state.vocabulary)
+    if len(whole) == len(schema):
+        return [first, *rest]
+    return [first, rest[0], SetDataSchema(schema=encode_schema(whole)), *rest[1:]]

@@ -1,0 +1,403 @@
+"""Checks single objects: bytes of files, rows and system columns of slices, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from itertools import chain
+from pathlib import Path
+from threading import Lock
+from typing import Final, NamedTuple, Protocol
+
+import pyarrow as pa
+from msgspec.structs import astuple
+from pyarrow import types
+
+from odf_engine.chain.dataset import Dataset
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.digest import LogicalHasher
+from odf_engine.data.slices import read_batches
+from odf_engine.errors import BadData, InvalidSchema, NotFound
+from odf_engine.identity.multiformats import Multihash, _hasher
+from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, DataSlice
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.storage.object_store import LocalObjectStore, find_object_name
+
+_BYTES: Final = 1 << 20
+_CORRECT_FROM: Final = 2
+_CORRECT_TO: Final = 3
+_CHECKS: Final = 1  # raise it when check_rows looks at more
+Problem = tuple[str, str]  # kind and message
+
+
+class ExpectedSlice(NamedTuple):
+    """What the chain says of a slice.
+
+    ``schema`` is None where it is not known; ``earliest`` and ``latest`` bound the system time.
+    """
+
+    data: DataSlice
+    vocabulary: DatasetVocabulary
+    schema: pa.Schema | None
+    earliest: Timestamp | None
+    latest: Timestamp
+
+    @property
+    def key(self) -> bytes:
+        """A hash of all of it: what was found right once stays so for the same bytes and the same key."""
+        data, schema = self.data, self.schema
+        said = (
+            _CHECKS,
+            *map(str, (data.physical_hash, data.logical_hash, data.size)),
+            *map(str, astuple(data.offset_interval)),
+            *astuple(self.vocabulary),
+            "" if schema is None else schema.remove_metadata().serialize().to_pybytes().hex(),
+            *map(str, (self.earliest, self.latest)),
+        )
+        return hashlib.sha3_256(repr(said).encode()).digest()
+
+
+class VerifiedSlices(Protocol):
+    """Remembers which slices had the right rows, by :attr:`ExpectedSlice.key`."""
+
+    def is_verified(self, key: bytes) -> bool:
+        """Whether it was so once."""
+        ...
+
+    def mark_verified(self, key: bytes) -> None:
+        """It is so."""
+        ...
+
+
+def check_object(
+    path: Path | None, what: str, expected: Multihash, size: int, progress: Callable[[int], None]
+) -> Iterator[Problem]:
+    """Existence, size and hash of an object; ``progress`` is told how many bytes were read.
+
+    Yields:
+        kinds ``<what>-missing``, ``<what>-size``, ``<what>-physical-hash``.
+    """
+    if path is None:
+        yield f"{what}-missing", f"{what} {expected} is not here"
+        return
+    try:
+        found = path.stat().st_size
+        if found != size:
+            yield f"{what}-size", f"{what} {expected} has {found} bytes and not {size}"
+        actual = hash_file(path, expected.code, progress)
+    except OSError as error:
+        yield f"{what}-missing", f"{what} {expected} cannot be read: {error.strerror}"
+        return
+    if actual != expected:
+        yield f"{what}-physical-hash", f"{what} {expected} has other bytes: their hash is {actual}"
+
+
+def hash_file(path: Path, code: int, progress: Callable[[int], None]) -> Multihash:
+    """The physical hash of a file by the algorithm of this multicodec number."""
+    hasher = _hasher(code)
+    with path.open("rb", buffering=0) as file:
+        while piece := file.read(_BYTES):
+            hasher.update(piece)
+            progress(len(piece))
+    return Multihash(code, hasher.digest())
+
+
+def check_rows(path: Path, expected: ExpectedSlice, check: Callable[[], None]) -> Iterator[Problem]:
+    """Schema, logical hash, number and order of rows, and values of the system columns.
+
+    Each kind of problem is told once a slice, with its first row. ``check`` is called often, and
+    may raise to stop.
+
+    Yields:
+        kinds ``slice-malformed``, ``slice-schema``, ``slice-null``, ``slice-logical-hash``,
+        ``slice-rows``, ``slice-offset``, ``slice-op``, ``slice-system-time``, ``slice-event-time``.
+    """
+    rows = _Rows(expected)
+    try:
+        batches = read_batches(path)
+        first = next(batches, None)
+        if first is not None:
+            yield from _check_schema(first.schema, expected)
+            yield from _check_batches(first, batches, rows, check)
+    except (BadData, NotFound, ValueError) as error:  # names that are no UTF-8 are ValueErrors
+        yield "slice-malformed", f"the slice cannot be read: {error}"
+        return
+    yield from rows.finish()
+
+
+def _check_batches(
+    first: pa.RecordBatch, rest: Iterator[pa.RecordBatch], rows: _Rows, check: Callable[[], None]
+) -> Iterator[Problem]:
+    expected = rows.expected.data.logical_hash
+    try:
+        with LogicalHasher(first.schema) as hasher:
+            for batch in chain([first], rest):
+                check()
+                hasher.update(batch)
+                yield from rows.check(batch)
+            actual = hasher.finish()
+    except InvalidSchema as error:
+        yield "slice-logical-hash", f"the rows have no logical hash: {error}"
+        return
+    if actual != expected:
+        yield (
+            "slice-logical-hash",
+            f"the rows are not those that were committed: their logical hash is {actual} and not {expected}",
+        )
+
+
+def _check_schema(found: pa.Schema, expected: ExpectedSlice) -> Iterator[Problem]:
+    if expected.schema is None:
+        return
+    if found.names != expected.schema.names:
+        yield (
+            "slice-schema",
+            f"its columns are {', '.join(found.names)}; the schema says {', '.join(expected.schema.names)}",
+        )
+        return
+    for field, declared in zip(found, expected.schema, strict=True):
+        if _plain(field.type) != _plain(declared.type):
+            yield (
+                "slice-schema",
+                f"column '{field.name}' is {field.type}; the schema says {declared.type}",
+            )
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """The type without what does not change values: how text and lists are laid out, names of items."""
+    if types.is_large_string(kind) or types.is_string_view(kind):
+        return pa.string()
+    if types.is_large_binary(kind) or types.is_binary_view(kind):
+        return pa.binary()
+    if types.is_list(kind) or types.is_large_list(kind):
+        return pa.list_(pa.field("item", _plain(kind.value_type)))
+    if types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _plain(field.type)) for field in kind])
+    return kind
+
+
+class _Rows:
+    """Checks the system columns of a slice, batch after batch; each kind of problem once."""
+
+    def __init__(self, expected: ExpectedSlice) -> None:
+        self.expected = expected
+        self._count = 0
+        self._told: set[str] = set()
+        self._next_offset = expected.data.offset_interval.start
+        self._last_op: int | None = None
+        declared = expected.schema if expected.schema is not None else pa.schema([])
+        system = astuple(expected.vocabulary)  # these have rules of their own
+        self._required = [field.name for field in declared if not field.nullable and field.name not in system]
+
+    def check(self, batch: pa.RecordBatch) -> Iterator[Problem]:
+        """The problems of the next rows."""
+        vocabulary = self.expected.vocabulary
+        yield from self._nulls(batch)
+        for column, look, kind in (
+            (vocabulary.offset_column, self._offsets, "slice-offset"),
+            (vocabulary.operation_type_column, self._ops, "slice-op"),
+            (vocabulary.system_time_column, self._system_times, "slice-system-time"),
+            (vocabulary.event_time_column, self._event_times, "slice-event-time"),
+        ):
+            if kind in self._told:
+                continue
+            message = self._column(batch, column, look)
+            if message is not None:
+                self._told.add(kind)
+                yield kind, message
+        self._count += batch.num_rows
+
+    def finish(self) -> Iterator[Problem]:
+        """The problems that show at the end."""
+        interval = self.expected.data.offset_interval
+        rows = interval.end - interval.start + 1
+        if self._count != rows:
+            yield (
+                "slice-rows",
+                f"the slice has {self._count} rows; offsets {interval.start} to {interval.end} are {rows}",
+            )
+        if self._last_op == _CORRECT_FROM and "slice-op" not in self._told:
+            yield "slice-op", f"row {self._count - 1} is a -C, and no +C follows it"
+
+    def _nulls(self, batch: pa.RecordBatch) -> Iterator[Problem]:
+        for name in self._required:
+            at = batch.schema.get_field_index(name)
+            if at >= 0 and batch.column(at).null_count and "slice-null" not in self._told:
+                self._told.add("slice-null")
+                row = self._row(pc.is_null(batch.column(at)))
+                yield "slice-null", f"row {row} has no value in '{name}', which is NOT NULL"
+
+    def _column(self, batch: pa.RecordBatch, name: str, look: Callable[[pa.Array], str | None]) -> str | None:
+        if batch.schema.get_field_index(name) < 0:
+            return f"there is no column '{name}'"
+        column = batch.column(name)
+        if column.null_count:
+            return f"row {self._row(pc.is_null(column))} has no value in '{name}'"
+        try:
+            return look(column)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return f"column '{name}' is {column.type}"
+
+    def _row(self, where: pa.Array) -> int:
+        return self._count + pc.index(where, True).as_py()
+
+    def _offsets(self, column: pa.Array) -> str | None:
+        if not types.is_integer(column.type):
+            return self._no_number(column)
+        if not len(column):
+            return None
+        if column[0].as_py() == self._next_offset:
+            wrong = pc.not_equal(pc.subtract(column[1:], column[:-1]), pa.scalar(1, column.type))
+            if not pc.any(wrong).as_py():
+                self._next_offset = column[-1].as_py() + 1
+                return None
+            at = pc.index(wrong, True).as_py() + 1
+        else:
+            at = 0
+        expected = column[at - 1].as_py() + 1 if at else self._next_offset
+        return f"row {self._count + at} has offset {column[at]} where {expected} comes next"
+
+    def _ops(self, column: pa.Array) -> str | None:
+        if not types.is_integer(column.type):
+            return self._no_number(column)
+        if not len(column):
+            return None
+        wrong = pc.invert(pc.is_in(column, pa.array(range(_CORRECT_TO + 1), column.type)))
+        if pc.any(wrong).as_py():
+            at = pc.index(wrong, True).as_py()
+            return f"row {self._count + at} has operation {column[at]}, which is none of 0 to 3"
+        previous = pa.concat_arrays([pa.array([self._last_op or 0], column.type), column[:-1]])
+        self._last_op = column[-1].as_py()
+        after = pc.equal(previous, pa.scalar(_CORRECT_FROM, column.type))
+        broken = pc.not_equal(pc.equal(column, pa.scalar(_CORRECT_TO, column.type)), after)
+        if not pc.any(broken).as_py():
+            return None
+        at = pc.index(broken, True).as_py()
+        if after[at].as_py():
+            return f"row {self._count + at} follows a -C and is no +C"
+        return f"row {self._count + at} is a +C that does not follow a -C"
+
+    @staticmethod
+    def _no_number(column: pa.Array) -> str:
+        return f"the column is {column.type}, which is no integer"
+
+    def _system_times(self, column: pa.Array) -> str | None:
+        column = column.cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
+        latest, earliest = self.expected.latest, self.expected.earliest
+        late = pc.greater(column, latest.ms)
+        if pc.any(late).as_py():
+            return f"row {self._row(late)} has a system time after its block's, {latest}"
+        early = pc.less(column, earliest.ms) if earliest else None
+        if early is not None and pc.any(early).as_py():
+            return f"row {self._row(early)} has a system time before the records it follows, {earliest}"
+        return None
+
+    def _event_times(self, column: pa.Array) -> str | None:
+        if types.is_timestamp(column.type) or types.is_date(column.type):
+            return None
+        return f"column '{self.expected.vocabulary.event_time_column}' is {column.type}, which is no time"
+
+
+_REPORT_SECONDS: Final = 0.1
+
+
+class VerifyProgress:
+    """Tells amounts now and then: blocks as files, and bytes of everything that was read. From any thread."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+        self._lock = Lock()
+        self._blocks = self._bytes = 0
+        self._next = 0.0
+        self.total_blocks = 0
+
+    def check(self) -> None:
+        """Raises Cancelled when somebody asked to stop."""
+        self._reporter.raise_if_cancelled()
+
+    def block(self) -> None:
+        """A block was checked."""
+        with self._lock:
+            self._blocks += 1
+            self._tell_sometimes()
+
+    def bytes(self, count: int) -> None:
+        """So many bytes were read."""
+        self._reporter.raise_if_cancelled()
+        with self._lock:
+            self._bytes += count
+            self._tell_sometimes()
+
+    def report(self) -> None:
+        """Tells the reporter now."""
+        self._reporter.set_amounts(files=self._blocks, total_files=self.total_blocks, bytes=self._bytes)
+
+    def _tell_sometimes(self) -> None:
+        now = time.monotonic()
+        if now >= self._next:
+            self._next = now + _REPORT_SECONDS
+            self.report()
+
+
+class FileChecks:
+    """Checks files; slices from any thread.
+
+    Args:
+        dataset: which has them.
+        known: slices whose rows were found right before.
+        progress: is told of the bytes that were read.
+
+    Attributes:
+        rows_known: how many slices had bytes whose rows are known.
+    """
+
+    def __init__(self, dataset: Dataset, known: VerifiedSlices | None, progress: VerifyProgress) -> None:
+        self._data = LocalObjectStore(dataset.folder / "data")
+        self._checkpoints = LocalObjectStore(dataset.folder / "checkpoints")
+        self._good_checkpoints: set[tuple[Multihash, int]] = set()
+        self._known = known
+        self._progress = progress
+        self._lock = Lock()
+        self.rows_known = 0
+
+    def slice_problems(self, expected: ExpectedSlice) -> Iterator[Problem]:
+        """What is wrong with a slice: the file, then its rows.
+
+        Raises:
+            Cancelled: somebody asked to stop.
+        """
+        data, sound = expected.data, True
+        path = _locate(self._data, data.physical_hash)
+        for problem in check_object(path, "slice", data.physical_hash, data.size, self._progress.bytes):
+            sound = False
+            yield problem
+        if path is None:
+            return
+        known = self._known if sound else None
+        if known is not None and known.is_verified(expected.key):
+            with self._lock:
+                self.rows_known += 1
+            return
+        for problem in check_rows(path, expected, self._progress.check):
+            known = None
+            yield problem
+        if known is not None:
+            known.mark_verified(expected.key)
+
+    def checkpoint_problems(self, checkpoint: Checkpoint) -> list[Problem]:
+        """What is wrong with a checkpoint; one that several transactions share is read once."""
+        identity = (checkpoint.physical_hash, checkpoint.size)
+        if identity in self._good_checkpoints:
+            return []
+        path = _locate(self._checkpoints, checkpoint.physical_hash)
+        problems = list(check_object(path, "checkpoint", *identity, self._progress.bytes))
+        if not problems:
+            self._good_checkpoints.add(identity)
+        return problems
+
+
+def _locate(objects: LocalObjectStore, object_hash: Multihash) -> Path | None:
+    name = find_object_name(objects, object_hash)
+    return None if name is None else objects.path(name)

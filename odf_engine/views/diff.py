@@ -1,0 +1,307 @@
+"""Differences between two dataset versions: types, what is compared, settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import msgspec
+
+from odf_engine.chain.block_summary import BlockSummary
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState, apply_block
+from odf_engine.errors import OdfError, UsageError
+from odf_engine.metadata import model
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.views.as_at import PinnedVersion, resolve_as_at
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.definition import Change, DatasetNames, describe_change
+from odf_engine.workspace.workspace import Workspace
+
+_SETTINGS: Final = (
+    "Seed", "SetVocab", "SetDataSchema", "SetPollingSource", "DisablePollingSource", "AddPushSource",
+    "DisablePushSource", "SetTransform", "SetLicense", "SetInfo", "SetAttachments",
+)  # fmt: skip
+_FLIPPED: Final = {"+": "-", "-": "+"}
+
+
+class ColumnChange(msgspec.Struct, frozen=True):
+    """A column that is new (``old`` is None), gone (``new`` is None), or of another type; types as in DDL."""
+
+    name: str
+    old: str | None
+    new: str | None
+
+
+class _Pair(NamedTuple):
+    old: model.MetadataEvent | None
+    new: model.MetadataEvent | None
+
+
+def settings_at(dataset: Dataset, number: int) -> ChainState:
+    """What describes a dataset as of a block; the state's offsets, totals and watermark are not filled in.
+
+    Only the blocks that say something of it are read, however many of data there are.
+
+    Raises:
+        OdfError: a block cannot be read.
+    """
+    rows = []
+    before = number + 1
+    while page := dataset.list_blocks(_PAGE, before=before, kinds=_SETTINGS):
+        rows += page
+        before = page[-1].sequence_number
+    state: ChainState | None = None
+    for row in reversed(rows):
+        state = apply_block(state, dataset.block(row.hash).block, row.hash)
+    assert state is not None  # a chain begins with its Seed
+    return state
+
+
+def watermark_at(dataset: Dataset, number: int) -> Timestamp | None:
+    """The newest watermark that a dataset had at a block."""
+    before = number + 1
+    while page := dataset.list_blocks(_PAGE, before=before, kinds=_DATA):
+        for row in page:
+            event = dataset.block(row.hash).block.event
+            if isinstance(event, model.AddData | model.ExecuteTransform) and event.new_watermark is not None:
+                return event.new_watermark
+        before = page[-1].sequence_number
+    return None
+
+
+# --- Columns -----------------------------------------------------------------------------------------
+
+
+def column_changes(old: ChainState, new: ChainState) -> list[ColumnChange]:
+    """Columns that only one side has or that are of other types, in the newer order, then what is gone.
+
+    Raises:
+        OdfError: a schema that cannot be read.
+    """
+    before, after = dict(_columns(old)), dict(_columns(new))
+    found = [ColumnChange(name, before.get(name), kind) for name, kind in after.items()]
+    found += [ColumnChange(name, kind, None) for name, kind in before.items() if name not in after]
+    return [each for each in found if each.old != each.new]
+
+
+def _columns(state: ChainState) -> Iterator[tuple[str, str]]:
+    if state.schema is not None:
+        from odf_engine.chain.schema_evolution import read_schema
+        from odf_engine.data.ddl import type_ddl
+
+        for field in read_schema(state.schema):
+            yield field.name, type_ddl(field.type) + ("" if field.nullable else " NOT NULL")
+    elif state.odf_schema is not None:
+        from odf_engine.metadata.yaml import to_builtins
+
+        for each in state.odf_schema.fields:
+            plain = to_builtins(each.type)
+            yield each.name, str(plain.get("kind", plain) if isinstance(plain, dict) else plain)
+
+
+# --- All else ----------------------------------------------------------------------------------------
+
+
+def setting_changes(old: ChainState, new: ChainState, names: DatasetNames) -> list[Change]:
+    """What else differs, one entry a kind of event; each line begins with ``+``, ``-`` or a space."""
+    found: list[Change] = []
+    if old.kind is not new.kind:
+        found.append(Change("Seed", [f"- kind: {old.kind.value}", f"+ kind: {new.kind.value}"]))
+    if _schema(old) != _schema(new) and not _columns_differ(old, new):
+        found.append(Change("SetDataSchema", ["  only the order of columns, or what is said of them"]))
+    found += [_change(pair, names) for pair in _pairs(old, new) if pair.old != pair.new]
+    for key in sorted({*old.not_understood, *new.not_understood}):
+        if old.not_understood.get(key) != new.not_understood.get(key):
+            found.append(Change(key, ["  parts of a newer specification, which are not understood here"]))
+    return found
+
+
+def _schema(state: ChainState) -> object:
+    return state.odf_schema if state.schema is None else state.schema
+
+
+def _columns_differ(old: ChainState, new: ChainState) -> bool:
+    try:
+        return bool(column_changes(old, new))
+    except OdfError:
+        return False
+
+
+def _pairs(old: ChainState, new: ChainState) -> Iterator[_Pair]:
+    yield _Pair(_vocabulary(old), _vocabulary(new))
+    yield _Pair(old.polling_source, new.polling_source)
+    for name in dict.fromkeys([*old.push_sources, *new.push_sources]):
+        yield _Pair(old.push_sources.get(name), new.push_sources.get(name))
+    yield _Pair(old.transform, new.transform)
+    yield _Pair(old.license, new.license)
+    yield _Pair(old.info, new.info)
+    yield _Pair(_attachments(old), _attachments(new))
+
+
+def _vocabulary(state: ChainState) -> model.SetVocab:
+    return model.SetVocab(**msgspec.structs.asdict(state.vocabulary))
+
+
+def _attachments(state: ChainState) -> model.SetAttachments | None:
+    return None if state.attachments is None else model.SetAttachments(state.attachments)
+
+
+def _change(pair: _Pair, names: DatasetNames) -> Change:
+    if pair.new is not None:
+        return describe_change(pair.new, pair.old, names)
+    assert pair.old is not None
+    gone = describe_change(pair.old, None, names)
+    return Change(gone.title, [_FLIPPED.get(line[:1], line[:1]) + line[1:] for line in gone.lines])
+
+
+_DATA: Final = ("AddData", "ExecuteTransform")
+_PAGE: Final = 200
+
+
+class DiffColumn(msgspec.Struct, frozen=True):
+    """A column of the rows that differ.
+
+    Attributes:
+        name: as the newer side calls it.
+        key: whether it tells rows apart; it is in the file once then.
+        old_type, new_type: as Arrow calls them; None on the side that does not have it.
+        old, new: what its values are called in the file; None where there are none.
+        counts: whether another value in it makes a row a changed one.
+    """
+
+    name: str
+    key: bool
+    old_type: str | None
+    new_type: str | None
+    old: str | None
+    new: str | None
+    counts: bool = True
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """What differs between two sides.
+
+    With a key, the current states of both sides are compared: of each key its newest row. Without one, rows
+    are compared as a whole, without the columns of the system: one that is there n times counts n times, a
+    retraction takes one away, and nothing is ``changed``.
+
+    Attributes:
+        old, new: what is compared.
+        key: the columns that tell rows apart, as the newer side calls them; empty for none.
+        added, removed, changed, unchanged: how many rows.
+        rows: how many are in the file: those that were added, removed or changed.
+        file: the absolute path of a Parquet file in the cache. Its columns are ``change`` (``added``,
+            ``removed`` or ``changed``), then those of ``columns`` under the names that these say, with
+            nulls on the side where a row is not. It is in the order of the key, unless it is very large.
+        columns: those of the rows.
+        by_column: in how many changed rows each column has another value; without those where it is none.
+        schema: columns that are new, gone, or of another type.
+        settings: what else describes the sides and is other.
+        records: how many rows each changelog has; older, newer.
+        watermarks: likewise, as RFC 3339.
+        blocks: how many blocks lie between two versions of a dataset, the newer one included; negative
+            when the older side is the later one, and None for two datasets.
+    """
+
+    old: PinnedVersion
+    new: PinnedVersion
+    key: list[str]
+    added: int
+    removed: int
+    changed: int
+    unchanged: int
+    rows: int
+    file: str
+    columns: list[DiffColumn]
+    by_column: dict[str, int]
+    schema: list[ColumnChange]
+    settings: list[Change]
+    records: tuple[int, int]
+    watermarks: tuple[str | None, str | None]
+    blocks: int | None
+
+
+class DiffSides(msgspec.Struct, frozen=True):
+    """Two versions that shall be compared."""
+
+    old: DatasetEntry
+    old_pin: PinnedVersion
+    new: DatasetEntry
+    new_pin: PinnedVersion
+
+    @property
+    def same(self) -> bool:
+        """Whether they are of one dataset."""
+        return self.old.id == self.new.id
+
+    @property
+    def places(self) -> tuple[tuple[Dataset, PinnedVersion], tuple[Dataset, PinnedVersion]]:
+        """The chains, and where in them."""
+        return (self.old.dataset, self.old_pin), (self.new.dataset, self.new_pin)
+
+
+def resolve_sides(
+    workspace: Workspace,
+    dataset: str,
+    other: str = "",
+    as_at: str | None = None,
+    other_as_at: str | None = None,
+) -> DiffSides:
+    """What is to be compared.
+
+    Args:
+        workspace: where the datasets are.
+        dataset: the older side, an id or a name.
+        other: the newer side; empty for the same dataset.
+        as_at: the block of the older side, see :func:`odf_engine.views.as_at.resolve_as_at`. None: for two
+            datasets the newest; for one the block with data before the newest with data of the newer side.
+        other_as_at: the newer side's. None: the newest; or the newest with data when neither is said.
+
+    Raises:
+        UsageError: both sides are the same, or there is no block with data to choose.
+        NotFound: there is no such dataset or block.
+    """
+    old = workspace.resolve(dataset)
+    new = workspace.resolve(other) if other else old
+    if old.id != new.id:
+        return DiffSides(old, resolve_as_at(old, as_at), new, resolve_as_at(new, other_as_at))
+    newer = resolve_as_at(new, other_as_at)
+    if as_at is not None:
+        older = resolve_as_at(old, as_at)
+    else:
+        newest, before = _newest_data(old, newer)
+        older = resolve_as_at(old, str(before))
+        newer = resolve_as_at(new, str(newest)) if other_as_at is None else newer
+    if older.block == newer.block:
+        raise UsageError(
+            f"both sides are block {newer.sequence_number} of {newer.name}",
+            hint="odf log shows the other blocks and their times",
+        )
+    return DiffSides(old, older, new, newer)
+
+
+def _newest_data(entry: DatasetEntry, newer: PinnedVersion) -> tuple[str, str]:
+    """The hashes of the newest block with rows up to a place, and of the one before it with rows; of the
+    block just before it where it has the first rows of all."""
+    rows = _with_rows(entry.dataset, newer.sequence_number + 1)
+    if not rows:
+        raise UsageError(
+            f"{entry.alias} has no rows up to block {newer.sequence_number}",
+            hint="any two blocks can be compared: say which",
+        )
+    before = rows[1] if len(rows) > 1 else entry.dataset.list_blocks(1, before=rows[0].sequence_number)[0]
+    return str(rows[0].hash), str(before.hash)
+
+
+def _with_rows(dataset: Dataset, before: int) -> list[BlockSummary]:
+    """At most two blocks with rows, newest first."""
+    found: list[BlockSummary] = []
+    while len(found) < 2 and (page := dataset.list_blocks(_PAGE, before=before, kinds=_DATA)):
+        found += [row for row in page if row.rows]
+        before = page[-1].sequence_number
+    return found[:2]
+
+
+CHANGE_COLUMN = "change"
+"""The column of a file of differences that says ``added``, ``removed`` or ``changed``."""

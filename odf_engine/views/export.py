@@ -1,0 +1,205 @@
+"""Exports rows as CSV, JSON or Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import BinaryIO, Final, Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.data.arrow_compute import pc, to_csv_fields, to_json_values
+from odf_engine.errors import AlreadyExists, UsageError
+from odf_engine.progress import Reporter
+from odf_engine.storage.atomic_files import atomic_file
+from odf_engine.views.scan import RowRange, RowScan
+
+Format = Literal["csv", "json", "ndjson", "parquet"]
+"""``json`` is an array of objects, ``ndjson`` an object a line."""
+
+Write = Callable[[pa.RecordBatch], None]
+
+
+class ExportedFile(msgspec.Struct, frozen=True):
+    """A file that was written; ``size`` is in bytes."""
+
+    path: Path
+    rows: int
+    size: int
+
+
+def export(
+    rows: RowScan,
+    path: Path,
+    form: Format,
+    reporter: Reporter,
+    *,
+    ranges: Sequence[RowRange] = (),
+    system: bool = True,
+    replace: bool = False,
+) -> ExportedFile:
+    """Writes rows to a file, which is there when it is whole, and not before.
+
+    Args:
+        rows: what to write.
+        path: an absolute path.
+        form: what the file is to be.
+        reporter: hears of rows and bytes, and is asked whether to stop.
+        ranges: which rows, by their number; empty for all.
+        system: whether the columns that the system made are written too.
+        replace: whether a file that is there already goes away.
+
+    Raises:
+        AlreadyExists: there is something at the path.
+        UsageError: the folder is not there, or there are no columns to write.
+        NotFound, BadData: rows that cannot be read.
+        OdfError: the file cannot be written.
+        Cancelled: the reporter was cancelled.
+    """
+    check_path(path, replace)
+    names = [name for name in rows.columns.names if system or name not in rows.system_columns]
+    if not names:
+        raise UsageError("there are no columns to write")
+    reporter.phase("write")
+    schema = pa.schema([rows.columns.field(name) for name in names])
+    total = sum(stop - start for start, stop in ranges) if ranges else rows.row_count
+    done = 0
+    with atomic_file(path, 0o666) as temporary:
+        with _WRITERS[form](temporary, schema) as write:
+            for batch in rows.batches(names, ranges or None):
+                write(batch)
+                done += batch.num_rows
+                reporter.set_amounts(rows=done, total_rows=total)
+                reporter.raise_if_cancelled()
+        size = temporary.stat().st_size
+        check_path(path, replace)
+    return ExportedFile(path, done, size)
+
+
+def write_stream(
+    path: Path, form: Format, schema: pa.Schema, batches: Iterable[pa.RecordBatch], reporter: Reporter
+) -> int:
+    """Writes rows as they come to a file, which is there when it is whole; one that is there goes away.
+
+    Args:
+        path: an absolute path.
+        form: what the file is to be.
+        schema: of the rows.
+        batches: the rows; few are in memory.
+        reporter: is asked whether to stop.
+
+    Returns:
+        How many rows there were.
+
+    Raises:
+        AlreadyExists: a folder is there.
+        UsageError: the folder of the file is not there.
+        OdfError: the file cannot be written.
+        Cancelled: the reporter was cancelled.
+    """
+    check_path(path, replace=True)
+    done = 0
+    with atomic_file(path, 0o666) as temporary, _WRITERS[form](temporary, schema) as write:
+        for batch in batches:
+            reporter.raise_if_cancelled()
+            write(batch)
+            done += batch.num_rows
+    return done
+
+
+def check_path(path: Path, replace: bool) -> None:
+    """Whether a file can be written there, as far as can be seen before.
+
+    Raises:
+        AlreadyExists: there is something at the path; a file with ``replace`` does not matter.
+        UsageError: the path is not absolute, or its folder is not there.
+    """
+    if not path.is_absolute():
+        raise UsageError("the path is not absolute", where=str(path))
+    if path.is_dir():
+        raise AlreadyExists("there is a folder of this name", where=str(path), hint="choose another name")
+    if not path.parent.is_dir():
+        raise UsageError("the folder is not there", where=str(path.parent), hint="make it, or choose another")
+    if path.exists() and not replace:
+        raise AlreadyExists("the file is there already", where=str(path), hint="choose another name")
+
+
+# --- Formats -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _csv(path: Path, schema: pa.Schema) -> Iterator[Write]:
+    """RFC 4180."""
+    with path.open("wb") as file:
+        head = to_csv_fields(pa.array(schema.names, pa.string())).to_pylist()
+        file.write(",".join(head).encode() + b"\r\n")
+
+        def write(batch: pa.RecordBatch) -> None:
+            _write_lines(file, [to_csv_fields(column) for column in batch.columns], "", ",", "\r\n")
+
+        yield write
+
+
+@contextmanager
+def _ndjson(path: Path, schema: pa.Schema) -> Iterator[Write]:
+    with path.open("wb") as file:
+        keys = _keys(schema)
+
+        def write(batch: pa.RecordBatch) -> None:
+            _write_lines(file, _members(batch, keys), "{", ",", "}\n")
+
+        yield write
+
+
+@contextmanager
+def _json(path: Path, schema: pa.Schema) -> Iterator[Write]:
+    with path.open("wb") as file:
+        keys = _keys(schema)
+        begun_ = False
+
+        def write(batch: pa.RecordBatch) -> None:
+            nonlocal begun_
+            for at in range(0, batch.num_rows, 1 if not begun_ else batch.num_rows):
+                part = batch.slice(at, 1) if not begun_ else batch.slice(at)
+                _write_lines(file, _members(part, keys), ",\n{" if begun_ else "[\n{", ",", "}")
+                if begun_:
+                    return
+                begun_ = True
+
+        yield write
+        file.write(b"\n]\n" if begun_ else b"[]\n")
+
+
+@contextmanager
+def _parquet(path: Path, schema: pa.Schema) -> Iterator[Write]:
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        yield writer.write_batch
+
+
+_WRITERS: Final[dict[Format, Callable[[Path, pa.Schema], AbstractContextManager[Write]]]] = {
+    "csv": _csv,
+    "json": _json,
+    "ndjson": _ndjson,
+    "parquet": _parquet,
+}
+
+
+def _keys(schema: pa.Schema) -> list[str]:
+    return [f"{text}:" for text in to_json_values(pa.array(schema.names, pa.string())).to_pylist()]
+
+
+def _members(batch: pa.RecordBatch, keys: Sequence[str]) -> list[pa.Array]:
+    columns = zip(keys, batch.columns, strict=True)
+    return [pc.binary_join_element_wise(key, to_json_values(column), "") for key, column in columns]
+
+
+def _write_lines(file: BinaryIO, cells: Sequence[pa.Array], before: str, between: str, after: str) -> None:
+    lines = pc.binary_join_element_wise(*cells, between)
+    lines = pc.binary_join_element_wise(before, lines, after, "").cast(pa.large_binary())
+    _, offsets, data = lines.buffers()
+    ends = memoryview(offsets).cast("q")
+    start, stop = ends[lines.offset], ends[lines.offset + len(lines)]
+    file.write(data.slice(start, stop - start) if data is not None else b"")

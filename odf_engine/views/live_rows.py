@@ -1,0 +1,515 @@
+"""Which rows of a changelog are live, now or as of an event time, by partitioned hash aggregation."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial, reduce
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+from pyarrow import types
+
+from odf_engine.data.arrow_compute import hash_values, pc
+from odf_engine.data.changelog import Op
+from odf_engine.errors import BadData, InvalidSchema
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.views.scan import RowRange, RowScan
+
+_COMPACT_ROWS: Final = 1 << 17
+_MAX_SHARES: Final = 200  # each is an open file
+PARTITION_BYTES: Final = 24 << 20
+"""About how many bytes of keys are looked at at once; that takes several times as much memory."""
+Combine = Callable[[pa.Table], pa.Table]
+Writer = pa.ipc.RecordBatchStreamWriter
+
+
+def max_by_key(table: pa.Table, keys: Sequence[str], values: Sequence[str]) -> pa.Table:
+    """One row a key, with the greatest of each of its values.
+
+    Raises:
+        InvalidSchema: values of these columns cannot be compared.
+    """
+    try:
+        # Threads make tables of their own each, and put them together: twice the work, and the memory.
+        grouped = table.group_by(list(keys), use_threads=False)
+        grouped = grouped.aggregate([(value, "max") for value in values])
+    except pa.ArrowNotImplementedError as error:
+        raise InvalidSchema(f"these columns cannot be a key: {error}") from error
+    found = {key: grouped.column(key) for key in keys}
+    return pa.table(found | {value: grouped.column(f"{value}_max") for value in values})
+
+
+class HashAggregation:
+    """Combines the rows of each key.
+
+    Args:
+        keys: the columns of the key.
+        combine: the function.
+        folder: where temporary files may lie.
+        total: about how many rows there are.
+        reporter: is asked whether to stop.
+        share_bytes: about how many bytes of keys are looked at at once.
+    """
+
+    def __init__(
+        self,
+        keys: Sequence[str],
+        combine: Combine,
+        folder: Path,
+        total: int,
+        reporter: Reporter,
+        share_bytes: int,
+    ) -> None:
+        self._keys = keys
+        self._combine = combine
+        self._folder = folder
+        self._total = total
+        self._reporter = reporter
+        self._share_bytes = share_bytes
+
+    def combined(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """The combined rows, a table for each share of the keys.
+
+        Raises:
+            InvalidSchema: columns that cannot be a key.
+            Cancelled: the reporter was cancelled.
+        """
+        source, done = iter(tables), 0
+
+        def counted() -> Iterator[pa.Table]:
+            nonlocal done
+            for table in source:
+                done += table.num_rows
+                yield table
+
+        last: pa.Table | None = None
+        for state in self._states(counted()):
+            if state.nbytes > self._share_bytes:
+                expected = state.nbytes * max(self._total, done) / done
+                yield from self._in_shares(state, source, int(expected))
+                return
+            last = state
+        if last is not None:
+            yield last
+
+    def _states(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """What the rows so far come to, from time to time and at the end."""
+        state: pa.Table | None = None
+        waiting: list[pa.Table] = []
+        rows = size = 0
+        for table in tables:
+            waiting.append(table)
+            rows, size = rows + table.num_rows, size + table.nbytes
+            known, known_size = (0, 0) if state is None else (state.num_rows, state.nbytes)
+            if rows >= max(_COMPACT_ROWS, known) or size >= max(self._share_bytes, known_size):
+                state = self._combine(pa.concat_tables([*([] if state is None else [state]), *waiting]))
+                waiting, rows, size = [], 0, 0
+                yield state
+        if waiting:
+            yield self._combine(pa.concat_tables([*([] if state is None else [state]), *waiting]))
+
+    def _in_shares(self, state: pa.Table, rest: Iterator[pa.Table], size: int) -> Iterator[pa.Table]:
+        shares = min(max(2, -(-size // self._share_bytes)), _MAX_SHARES)
+        with tempfile.TemporaryDirectory(dir=self._folder, prefix=".keys-") as temporary:
+            files = [Path(temporary) / str(share) for share in range(shares)]
+            self._share_out(state, rest, files)
+            for at, file in enumerate(files, 1):
+                self._reporter.phase(f"find newest, part {at} of {shares}")
+                self._reporter.raise_if_cancelled()
+                with pa.OSFile(str(file)) as source, pa.ipc.open_stream(source) as stream:
+                    last: pa.Table | None = None
+                    for state in self._states(pa.Table.from_batches([batch]) for batch in stream):
+                        self._reporter.raise_if_cancelled()
+                        last = state
+                if last is not None:
+                    yield last
+                file.unlink()
+
+    def _share_out(self, state: pa.Table, rest: Iterator[pa.Table], files: Sequence[Path]) -> None:
+        """Writes rows to files, all of a key to the same one."""
+        with ExitStack() as stack:
+            sinks = [stack.enter_context(pa.OSFile(str(file), "wb")) for file in files]
+            writers = [stack.enter_context(pa.ipc.new_stream(sink, state.schema)) for sink in sinks]
+            _write_shares(state, self._keys, writers)
+            for table in rest:
+                _write_shares(table.select(state.column_names), self._keys, writers)
+
+
+def _write_shares(table: pa.Table, keys: Sequence[str], writers: Sequence[Writer]) -> None:
+    """Writes each row to the one of several files that its key belongs to."""
+    for first in range(0, table.num_rows, _COMPACT_ROWS):
+        part = table.slice(first, _COMPACT_ROWS)
+        share = _share_of(part, keys, len(writers))
+        ordered = part.take(pc.sort_indices(share))
+        counts = pc.value_counts(share)
+        of = dict(zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True))
+        at = 0
+        for number, writer in enumerate(writers):
+            if count := of.get(number, 0):
+                writer.write_table(ordered.slice(at, count))
+                at += count
+
+
+def _share_of(table: pa.Table, keys: Sequence[str], shares: int) -> pa.Array:
+    """The number of the part that each row's key belongs to."""
+    mixed: pa.Array | None = None
+    for key in keys:
+        hashes = _hashes(table.column(key).combine_chunks())
+        mixed = hashes if mixed is None else hash_values(pc.bit_wise_xor(mixed, hashes))
+    assert mixed is not None
+    high, of = pc.shift_right(mixed, pa.scalar(32, pa.uint64())), pa.scalar(shares, pa.uint64())
+    return pc.subtract(high, pc.multiply(pc.divide(high, of), of))
+
+
+def _hashes(column: pa.Array) -> pa.Array:
+    if pa.types.is_primitive(column.type):
+        return hash_values(column)
+    known = column.dictionary_encode(null_encoding="encode")  # texts are slow, and often the same
+    return hash_values(known.dictionary).take(known.indices)
+
+
+_UNITS: Final = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+_DAY: Final = 86_400 * 10**9
+_GONE, _REPLACED, _STAYS = range(3)
+_SAID: Final = 4
+"""``last`` is the offset of the last row of a key at an event time, times this, and what it says of it."""
+
+
+def to_time_unit(moment: Timestamp, kind: pa.DataType) -> int:
+    """A moment as the number that a column of event times has for it, rounded down.
+
+    Raises:
+        InvalidSchema: the column has no times.
+    """
+    if types.is_timestamp(kind):
+        return moment.ns // _UNITS[kind.unit]
+    if types.is_date32(kind):
+        return moment.ns // _DAY
+    if types.is_date64(kind):
+        return moment.ns // _UNITS["ms"]
+    raise InvalidSchema(f"the event time is {kind}, which is no time")
+
+
+def times_as_numbers(times: pa.Array) -> pa.Array:
+    """Event times as numbers, in the unit of their column."""
+    return (times.cast(pa.int32()) if types.is_date32(times.type) else times).cast(pa.int64())
+
+
+class KeyedAsOf:
+    """Finds the rows of a keyed changelog.
+
+    Args:
+        keys: the columns of the key.
+        until: the event time, as the column has it.
+        events: corrections say that a record was wrong, whatever its event time.
+    """
+
+    def __init__(self, keys: Sequence[str], until: int, *, events: bool) -> None:
+        self._names = list(keys)
+        self._until = until
+        self._events = events
+
+    def rows(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
+        """What each row until the event time says of its key at its own.
+
+        Args:
+            tables: the key, ``offset``, ``op`` and ``time`` (as a number) in the order of the offsets.
+        """
+        held: pa.Table | None = None
+        for table in tables:
+            # Whether the last row is half of a correction, is said by the one after it.
+            known = table if held is None else pa.concat_tables([held, table])
+            known = known.combine_chunks()
+            if known.num_rows:
+                held = known.slice(known.num_rows - 1)
+                yield self._said(known.slice(0, known.num_rows - 1), known.slice(1))
+        if held is not None:
+            yield self._said(held, None)
+
+    def combine(self, table: pa.Table) -> pa.Table:
+        """One row for a key at an event time."""
+        return max_by_key(table, [*self._names, "time"], ["last", "add"])
+
+    def found(self, table: pa.Table) -> pa.Array:
+        """The offsets of the rows that stay, of what all rows say."""
+        says = pc.bit_wise_and(table.column("last"), _SAID - 1)
+        there, add = pc.is_valid(table.column("add")), table.column("add")
+        ends = pc.and_(pc.equal(says, _GONE), pc.invert(there))
+        kept = table.filter(pc.or_(ends, pc.and_(pc.equal(says, _STAYS), there)))
+        kept = kept.sort_by([("time", "ascending"), ("last", "ascending")])
+        place = pa.array(range(kept.num_rows), pa.int64())
+        newest = max_by_key(kept.append_column("place", place), self._names, ["place"])
+        add = kept.column("add").take(newest.column("place"))
+        return add.drop_null().combine_chunks()
+
+    def _said(self, table: pa.Table, following: pa.Table | None) -> pa.Table:
+        """The rows until the event time, as they are combined; ``following`` has the row after each."""
+        op, time, offset = (table.column(name) for name in ("op", "time", "offset"))
+        adds = pc.is_in(op, pa.array([Op.APPEND, Op.CORRECT_TO], op.type))
+        says = pc.if_else(adds, _STAYS, _GONE)
+        if following is not None:
+            pair = is_correction_pair(table, following, self._names)
+            still = pc.and_(pc.greater(following.column("time"), self._until), not self._events)
+            says = pc.if_else(pair, pc.if_else(pc.fill_null(still, False), _STAYS, _REPLACED), says)
+        last = pc.add(pc.multiply(offset, _SAID), says)
+        columns = {name: table.column(name) for name in self._names}
+        columns |= {"time": time, "last": last, "add": pc.if_else(adds, offset, pa.scalar(None, pa.int64()))}
+        return pa.table(columns).filter(pc.less_equal(time, self._until))
+
+
+def is_correction_pair(table: pa.Table, following: pa.Table, names: Sequence[str]) -> pa.ChunkedArray:
+    """Whether a row and the one that follows it are a correction of the same key, whose columns are named."""
+    op, after = table.column("op"), following.column("op")
+    next_offset = pc.add(table.column("offset"), 1)
+    same = [
+        pc.equal(op, pa.scalar(Op.CORRECT_FROM, op.type)),
+        pc.equal(after, pa.scalar(Op.CORRECT_TO, after.type)),
+        pc.equal(next_offset, following.column("offset")),
+    ]
+    for name in names:
+        mine, other = table.column(name), following.column(name)
+        equal = pc.fill_null(pc.equal(mine, other), False)
+        same.append(pc.or_(equal, pc.and_(mine.is_null(), other.is_null())))
+    return pc.fill_null(reduce(pc.and_, same), False)
+
+
+class UnkeyedAsOf:
+    """What retractions and corrections leave of rows without a key, told apart by all their columns."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = list(names)
+
+    def found(self, table: pa.Table) -> pa.Array:
+        """The offsets of the rows that stay, of all rows of some event times."""
+        columns = {name: _comparable(table.column(name)) for name in self._names}
+        made = pa.table(
+            columns | {"offset": table.column("offset"), "takes": is_retraction(table.column("op"))}
+        )
+        asked = [("offset", "list"), ("takes", "list"), ("takes", "sum"), ("takes", "count")]
+        grouped = made.group_by(self._names, use_threads=False).aggregate(asked)
+        gone = grouped.column("takes_sum").cast(pa.int64())
+        left = pc.subtract(grouped.column("takes_count"), pc.multiply(gone, 2))
+        stays = pc.list_flatten(grouped.column("offset_list").filter(pc.equal(gone, 0))).combine_chunks()
+        doubtful = grouped.filter(pc.and_(pc.greater(gone, 0), pc.greater(left, 0)))
+        some: list[int] = []
+        for offsets, kinds in zip(
+            doubtful.column("offset_list").to_pylist(), doubtful.column("takes_list").to_pylist(), strict=True
+        ):
+            added = sorted(
+                offset for offset, takes_back in zip(offsets, kinds, strict=True) if not takes_back
+            )
+            some += added[len(kinds) - len(added) :]
+        return pa.concat_arrays([stays, pa.array(some, pa.int64())])
+
+
+def is_retraction(op: pa.Array) -> pa.Array:
+    """Whether a row takes another one back."""
+    return pc.is_in(op, pa.array([Op.RETRACT, Op.CORRECT_FROM], op.type))
+
+
+def _is_flat(kind: pa.DataType) -> bool:
+    return not types.is_nested(kind)
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Values that Arrow can group by."""
+    if _is_flat(column.type):
+        return column
+    return pa.chunked_array([pa.array([repr(value) for value in column.to_pylist()], pa.string())])
+
+
+_WAITING: Final = 1 << 22
+
+
+class LiveRowSet:
+    """The offsets that stay, and where to find them.
+
+    Args:
+        rows: the changelog.
+        reporter: hears of rows, and is asked whether to stop.
+    """
+
+    def __init__(self, rows: RowScan, reporter: Reporter) -> None:
+        self._rows = rows
+        self._reporter = reporter
+        self._stays = pc.fill_null(pa.nulls(rows.offsets, pa.bool_()), False)
+        self._waiting: list[pa.Array] = []
+        self._batches: list[tuple[int, int, int]] = []  # rows, least and greatest offset
+
+    def read(self, names: Sequence[str], event_time: str | None = None) -> Iterator[pa.Table]:
+        """Some columns as ``k0``, ``k1``, …, with ``offset``, ``op`` and, as a number, ``time``."""
+        offset, op = self._rows.vocabulary.offset_column, self._rows.vocabulary.operation_type_column
+        wanted = [*names, offset, op] if event_time is None else [*names, offset, op, event_time]
+        self._batches, done = [], 0
+        for batch in self._rows.batches(list(dict.fromkeys(wanted))):
+            columns = {f"k{at}": batch.column(name) for at, name in enumerate(names)}
+            columns |= {"offset": batch.column(offset).cast(pa.int64()), "op": batch.column(op)}
+            if event_time:
+                columns["time"] = times_as_numbers(batch.column(event_time))
+            self._note(columns["offset"])
+            done += batch.num_rows
+            self._reporter.set_amounts(rows=done, total_rows=self._rows.row_count)
+            self._reporter.raise_if_cancelled()
+            yield pa.table(columns)
+
+    def add(self, offsets: pa.Array) -> None:
+        """These stay."""
+        self._waiting.append(offsets)
+        if sum(map(len, self._waiting)) > _WAITING:
+            self._settle()
+
+    def mask(self, offsets: pa.Array) -> pa.Array:
+        """For each of the offsets, which were read before, whether it stays."""
+        self._settle()
+        return self._stays.take(offsets)
+
+    def ranges(self) -> list[RowRange]:
+        """The rows among which those are that stay."""
+        self._settle()
+        found: list[RowRange] = []
+        at = 0
+        for count, least, most in self._batches:
+            if pc.any(self._stays.slice(least, most - least + 1)).as_py():
+                start = found.pop()[0] if found and found[-1][1] == at else at
+                found.append((start, at + count))
+            at += count
+        return found
+
+    def _settle(self) -> None:
+        offsets = pa.concat_arrays([pa.array([], pa.int64()), *self._waiting])
+        self._waiting = []
+        if len(offsets):
+            more = pc.scatter(pa.repeat(True, len(offsets)), offsets, max_index=self._rows.offsets - 1)
+            self._stays = pc.or_(self._stays, pc.fill_null(more, False))
+
+    def _note(self, offsets: pa.Array) -> None:
+        bounds = pc.min_max(offsets).as_py()
+        least, most = bounds["min"], bounds["max"]
+        if offsets.null_count or (most is not None and (least < 0 or most >= self._rows.offsets)):
+            raise BadData(
+                "rows have offsets that their blocks do not say",
+                hint="odf verify shows everything that is wrong",
+            )
+        if most is not None:
+            self._batches.append((len(offsets), least, most))
+
+
+def current_rows(
+    rows: RowScan, key: Sequence[str], folder: Path, reporter: Reporter, share_bytes: int
+) -> LiveRowSet:
+    """The newest row of each key, unless it takes the key away.
+
+    Args:
+        rows: the changelog.
+        key: its columns.
+        folder: where temporary files may lie.
+        reporter: hears of rows, and is asked whether to stop.
+        share_bytes: about how many bytes of keys are looked at at once.
+    """
+    stays = LiveRowSet(rows, reporter)
+    names = _key_names(rows, key)
+    newest = partial(max_by_key, keys=names, values=["last"])
+    by_key = HashAggregation(names, newest, folder, rows.row_count, reporter, share_bytes)
+    for table in by_key.combined(_newest(stays.read(key), names)):
+        there = pc.equal(pc.bit_wise_and(table.column("last"), 1), 1)
+        stays.add(pc.shift_right(table.column("last").filter(there), 1).combine_chunks())
+    return stays
+
+
+def _newest(tables: Iterable[pa.Table], names: Sequence[str]) -> Iterator[pa.Table]:
+    """Of each row its offset, twice, and one more when it is there; without those corrected at once."""
+    for table in tables:
+        if table.num_rows > 1:
+            pair = is_correction_pair(table.slice(0, table.num_rows - 1), table.slice(1), names)
+            pair = pa.chunked_array([*pair.chunks, pa.array([False])])
+            table = table.filter(pc.invert(pair))
+        op = table.column("op")
+        there = pc.is_in(op, pa.array([Op.APPEND, Op.CORRECT_TO], op.type)).cast(pa.int64())
+        last = pc.add(pc.shift_left(table.column("offset"), 1), there)
+        yield pa.table({name: table.column(name) for name in names} | {"last": last})
+
+
+def rows_as_of(
+    rows: RowScan,
+    key: Sequence[str],
+    as_of: Timestamp,
+    folder: Path,
+    reporter: Reporter,
+    share_bytes: int,
+    *,
+    events: bool,
+) -> LiveRowSet:
+    """What was the state at an event time, with all corrections known (:mod:`odf_engine.views.live_rows`)."""
+    stays, name = LiveRowSet(rows, reporter), _event_time(rows)
+    kind = rows.columns.field(name).type
+    names = _key_names(rows, key)
+    work = KeyedAsOf(names, to_time_unit(as_of, kind), events=events)
+    # A key at one of its event times is what is combined: shares are of the key alone.
+    by_key = HashAggregation(names, work.combine, folder, rows.row_count, reporter, share_bytes)
+    for table in by_key.combined(work.rows(stays.read(key, name))):
+        stays.add(work.found(table))
+    return stays
+
+
+def unretracted_rows(
+    rows: RowScan, as_of: Timestamp, folder: Path, reporter: Reporter, share_bytes: int
+) -> LiveRowSet:
+    """All rows until an event time that were not taken back."""
+    stays, name = LiveRowSet(rows, reporter), _event_time(rows)
+    until = to_time_unit(as_of, rows.columns.field(name).type)
+    taken = False
+    for table in stays.read([], name):
+        table = table.filter(pc.less_equal(table.column("time"), until))
+        takes_back = is_retraction(table.column("op"))
+        taken = taken or pc.any(takes_back).as_py() or False
+        stays.add(table.column("offset").filter(pc.invert(takes_back)).combine_chunks())
+    if not taken:
+        return stays
+    return _without_taken(rows, until, name, folder, reporter, share_bytes)
+
+
+def _without_taken(
+    rows: RowScan, until: int, event_time: str, folder: Path, reporter: Reporter, share_bytes: int
+) -> LiveRowSet:
+    """The same where rows take others back: those of the same event times are compared, share by share."""
+    stays = LiveRowSet(rows, reporter)
+    columns = [name for name in rows.columns.names if name not in rows.system_columns]
+    left = UnkeyedAsOf([f"k{at}" for at in range(len(columns))])
+    reporter.phase("find what was taken back")
+    found = [
+        table.filter(pc.and_(is_retraction(table.column("op")), pc.less_equal(table.column("time"), until)))
+        for table in stays.read([], event_time)
+    ]
+    wanted = pc.unique(pa.concat_tables(found).column("time"))
+
+    def doubtful() -> Iterator[pa.Table]:
+        for table in stays.read(columns, event_time):
+            table = table.filter(pc.less_equal(table.column("time"), until))
+            maybe = pc.is_in(table.column("time"), wanted)
+            stays.add(table.column("offset").filter(pc.invert(maybe)).combine_chunks())
+            yield table.filter(maybe)
+
+    by_key = HashAggregation(["time"], lambda table: table, folder, rows.row_count, reporter, share_bytes)
+    for table in by_key.combined(doubtful()):
+        stays.add(left.found(table))
+    return stays
+
+
+def _key_names(rows: RowScan, key: Sequence[str]) -> list[str]:
+    """What the columns of the key are called while they are compared."""
+    for name in key:
+        kind = rows.columns.field(name).type
+        if pa.types.is_nested(kind):
+            raise InvalidSchema(f"'{name}' cannot be a key: its values are {kind}")
+    return [f"k{at}" for at in range(len(key))]
+
+
+def _event_time(rows: RowScan) -> str:
+    name = rows.vocabulary.event_time_column
+    if name not in rows.columns.names:
+        raise InvalidSchema(f"there is no event time: the dataset has no column '{name}'")
+    return name

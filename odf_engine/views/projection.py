@@ -1,0 +1,439 @@
+"""Materialized states of a changelog, cached as files, and the key of a dataset's rows."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.parquet_reader import UNREADABLE
+from odf_engine.data.schema_enforcement import match_columns
+from odf_engine.errors import BadData, InvalidSchema, NotFound, UsageError
+from odf_engine.metadata.model import Append, Ledger, SetTransform
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.progress import Reporter
+from odf_engine.storage.atomic_files import atomic_file, evict_oldest
+from odf_engine.views.live_rows import PARTITION_BYTES, LiveRowSet, current_rows, rows_as_of, unretracted_rows
+from odf_engine.views.scan import RowScan, ScanFile
+
+
+def group_by_columns(transform: SetTransform | None) -> list[str]:
+    """The columns of the result that the last grouping of a query is by; empty where that is not plain.
+
+    A grouping by a window, or by the event time itself, makes rows that nothing changes any more: they have
+    no current state. Steps after the grouping may leave rows out and rename columns.
+    """
+    if transform is None:
+        return []
+    sql = transform.transform
+    steps = [(step.alias, step.query) for step in sql.queries or []] or [(None, sql.query or "")]
+    from sqlglot import exp, parse_one  # only here: it takes a while to import
+    from sqlglot.errors import SqlglotError
+
+    known: dict[str, Any] = {}
+    found: list[str] | None = None
+    try:
+        for alias, text in steps:
+            query = parse_one(text, dialect="spark")
+            found = _keys(query, known, exp)
+            if alias is not None:
+                known[alias.casefold()] = found
+    except (SqlglotError, RecursionError):
+        return []
+    return found or []
+
+
+Known = Mapping[str, list[str] | None]
+"""What the steps before are told apart by, by their names in small letters; None where that is not plain."""
+
+
+def _keys(query: Any, known: Known, exp: Any) -> list[str] | None:
+    if not isinstance(query, exp.Query):
+        return None
+    known = dict(known)
+    for part in query.ctes:
+        known[part.alias.casefold()] = _keys(part.this, known, exp)
+    query = query.unnest()
+    if not isinstance(query, exp.Select):
+        return None
+    group = query.args.get("group")
+    return _passed_on(query, known, exp) if group is None else _grouping(query, group, exp)
+
+
+def _grouping(query: Any, group: Any, exp: Any) -> list[str] | None:
+    """The output columns that are what a SELECT groups by."""
+    outputs = [(each.unalias(), each.alias_or_name) for each in query.expressions]
+    if any(group.args.get(kind) for kind in ("rollup", "cube", "grouping_sets")):
+        return None
+    if group.args.get("all"):
+        return [name for made, name in outputs if not made.find(exp.AggFunc)]
+    names: list[str] = []
+    for each in group.expressions:
+        name = _output_of(each, outputs, exp)
+        if name is None:
+            return None
+        names.append(name)
+    return names
+
+
+def _output_of(term: Any, outputs: list[tuple[Any, str]], exp: Any) -> str | None:
+    if isinstance(term, exp.Literal) and term.is_int:
+        place = int(term.this) - 1
+        return outputs[place][1] if 0 <= place < len(outputs) else None
+    text = _plain(term, exp)
+    found = [name for made, name in outputs if name and _plain(made, exp) == text]
+    named = [name for _, name in outputs if name.casefold() == term.name.casefold()]
+    return next(iter(found or (named if isinstance(term, exp.Column) else [])), None)
+
+
+def _plain(term: Any, exp: Any) -> str:
+    """An expression as text that is the same however its columns are written."""
+
+    def bare(node: Any) -> Any:
+        return exp.column(node.name.casefold(), quoted=True) if isinstance(node, exp.Column) else node
+
+    return term.transform(bare).sql(dialect="spark")
+
+
+def _passed_on(query: Any, known: Known, exp: Any) -> list[str] | None:
+    """What a SELECT that goes row by row leaves of the columns that tell its rows apart."""
+    if any(query.args.get(part) for part in ("joins", "laterals", "distinct", "pivots")):
+        return None
+    if any(each.find(exp.AggFunc, exp.Explode) for each in query.expressions):
+        return None
+    table = next((query.args[name] for name in ("from_", "from") if query.args.get(name)), None)
+    if table is None or not isinstance(table.this, exp.Table | exp.Subquery):
+        return None
+    source = table.this
+    if isinstance(source, exp.Table):
+        below = known.get(source.name.casefold())
+    else:
+        below = _keys(source.this, known, exp)
+    if below is None:
+        return None
+    names: dict[str, str] = {}
+    for each in query.expressions:
+        if each.is_star:
+            names |= {name.casefold(): name for name in below}
+        elif isinstance(each.unalias(), exp.Column):
+            names.setdefault(each.unalias().name.casefold(), each.alias_or_name)
+    found = [names.get(name.casefold()) for name in below]
+    return [name for name in found if name is not None] if None not in found else None
+
+
+_ABOUT: Final = b"odf.projection"
+
+
+class Projection(msgspec.Struct, frozen=True):
+    """A projection of a dataset: its file, its key, and how many rows of how many it has."""
+
+    file: Path
+    key: list[str]
+    rows: int
+    of: int
+
+
+class ProjectionMetadata(msgspec.Struct):
+    """What a file says of itself: its key, and of how many rows it was made."""
+
+    key: list[str]
+    of: int
+
+    def metadata(self) -> dict[bytes, bytes]:
+        """As the metadata of the file's schema."""
+        return {_ABOUT: msgspec.json.encode(self)}
+
+
+class ProjectionFile:
+    """The file of a projection, which may be there.
+
+    Attributes:
+        path: where it is, or would be.
+    """
+
+    def __init__(self, path: Path, family: str, marks: Sequence[str], rows: RowScan) -> None:
+        self.path = path
+        self._family = family
+        self._marks = marks
+        self._rows = rows
+
+    @classmethod
+    def of(cls, folder: Path, rows: RowScan, key: Sequence[str], more: str | None = None) -> Self:
+        """The file of the current state of these rows by a key, or of what ``more`` says it is."""
+        columns = [f"{field.name} {field.type}" for field in rows.columns]
+        words = [*rows.system_columns, rows.vocabulary.event_time_column, str(len(key)), *key, *columns]
+        if more is not None:
+            words.append(f"as of {more}")
+        family = hashlib.sha256("\0".join(words).encode()).hexdigest()[:20]
+        running = hashlib.sha256()
+        marks = [running.hexdigest()[:20]]
+        for part in rows.parts:
+            running.update(f"{part.mark}\n".encode())
+            marks.append(running.hexdigest()[:20])
+        return cls(folder / _name(family, len(rows.parts), marks[-1]), family, marks, rows)
+
+    def cached(self) -> Projection | None:
+        """The projection, when it was made before."""
+        found = _read(self.path)
+        if found is not None:
+            with suppress(OSError):
+                os.utime(self.path)  # it was used just now
+        return found
+
+    def predecessor(self) -> tuple[Path, RowScan] | None:
+        """The file of most of the slices, and rows that come to the same: its own, and the slices since."""
+        known: list[tuple[int, Path]] = []
+        for path in self.path.parent.glob(f"{self._family}-*.parquet"):
+            count = path.stem.split("-")[1]
+            if count.isdecimal() and int(count) < len(self._marks):
+                known.append((int(count), path))
+        for count, path in sorted(known, reverse=True):
+            found = _read(path) if path.name == _name(self._family, count, self._marks[count]) else None
+            if found is not None and count:
+                state = ScanFile(path, found.rows, path.stem, path.name)
+                parts = [state, *self._rows.parts[count:]]
+                return path, self._rows.of_parts(parts)
+        return None
+
+
+def _name(family: str, count: int, mark: str) -> str:
+    return f"{family}-{count}-{mark}.parquet"
+
+
+def _read(path: Path) -> Projection | None:
+    with suppress(*UNREADABLE, msgspec.MsgspecError, KeyError, RecursionError):
+        metadata = pq.read_metadata(path)
+        about = msgspec.json.decode((metadata.metadata or {})[_ABOUT], type=ProjectionMetadata)
+        return Projection(path, about.key, metadata.num_rows, about.of)
+    return None
+
+
+_FILES: Final = 40
+_BYTES: Final = 1_000_000_000
+_GROUP_ROWS: Final = 1 << 15  # a screen decodes a whole group to show some rows
+
+
+def primary_key(state: ChainState) -> list[str]:
+    """The primary key of the sources of a dataset; empty when they have none, or not the same."""
+    sources = [state.polling_source, *state.push_sources.values()]
+    found = {tuple(getattr(each.merge, "primary_key", ())) for each in sources if each is not None}
+    return list(found.pop()) if len(found) == 1 else []
+
+
+def dataset_key(dataset: Dataset) -> list[str]:
+    """The columns that tell the rows of a dataset apart; empty when nothing says so.
+
+    For a root dataset this is the primary key of its sources, for a derivative one what its query groups
+    by, as long as that is no window.
+    """
+    state = dataset.state()
+    return primary_key(state) or group_by_columns(state.transform)
+
+
+def build_projection(
+    odf: Path,
+    dataset: Dataset,
+    key: Sequence[str],
+    reporter: Reporter,
+    *,
+    until: int | None = None,
+    as_of: Timestamp | None = None,
+) -> Projection:
+    """Makes a projection of a dataset.
+
+    It is its current state by key: of each key its newest row, unless that takes it away. With ``as_of`` it
+    is what had happened until then, with all corrections known (:mod:`odf_engine.views.live_rows`): by
+    key what was the state, and where nothing tells rows apart all rows that were not taken back.
+
+    Args:
+        odf: the workspace's ``.odf`` folder; its cache keeps the result.
+        dataset: the changelog.
+        key: columns that tell rows apart; empty for those of :func:`dataset_key`.
+        reporter: hears of rows, and is asked whether to stop.
+        until: the last offset of the changelog that counts (-1: none); by default the newest.
+        as_of: an event time.
+
+    Raises:
+        UsageError: there is no key.
+        InvalidSchema: the key has columns that are not there, or cannot be a key; or there is no event time.
+        NotFound: the dataset has no rows yet, or their files are not there.
+        BadData: rows that cannot be read.
+        OdfError: the file cannot be written.
+        Cancelled: the reporter was cancelled.
+    """
+    rows = RowScan.of_dataset(dataset, until)
+    names = _columns(rows, key or dataset_key(dataset), optional=as_of is not None)
+    events = _events(dataset.state())
+    return build_projection_of(
+        odf / "cache" / "projections", rows, names, reporter, as_of=as_of, events=events
+    )
+
+
+def build_projection_of(
+    folder: Path,
+    rows: RowScan,
+    key: Sequence[str],
+    reporter: Reporter,
+    *,
+    as_of: Timestamp | None = None,
+    events: bool = False,
+) -> Projection:
+    """The same of rows: a file that is there, or a new one, if possible from that of fewer slices.
+
+    Args:
+        folder: where the files are.
+        rows, key, reporter, as_of, events: as of :func:`write_projection`.
+
+    Raises:
+        OdfError: as of :func:`build_projection`.
+    """
+    file = ProjectionFile.of(folder, rows, key, None if as_of is None else f"{as_of} {events}")
+    found = file.cached()
+    if found is not None:
+        return found
+    if as_of is None:
+        found = _extended(file, rows, key, reporter)
+    if found is None:
+        found = write_projection(file.path, rows, key, reporter, as_of=as_of, events=events)
+    evict_oldest(folder, _FILES, _BYTES)
+    return found
+
+
+def write_projection(
+    path: Path,
+    rows: RowScan,
+    key: Sequence[str],
+    reporter: Reporter,
+    share_bytes: int = PARTITION_BYTES,
+    *,
+    as_of: Timestamp | None = None,
+    events: bool = False,
+) -> Projection:
+    """Writes a projection of rows to a Parquet file.
+
+    Args:
+        path: the file.
+        rows: a changelog.
+        key: names of its columns; with ``as_of`` it may be empty.
+        reporter: hears of rows, and is asked whether to stop.
+        share_bytes: about how many bytes of keys are looked at at once.
+        as_of: an event time; by default it is the current state.
+        events: with ``as_of``, whether a correction says that a record was wrong, whatever its event time.
+
+    Raises:
+        OdfError: as of :func:`build_projection`.
+    """
+    with atomic_file(path) as temporary:
+        reporter.phase("find newest")
+        if as_of is None:
+            stays = current_rows(rows, key, path.parent, reporter, share_bytes)
+        elif key:
+            stays = rows_as_of(rows, key, as_of, path.parent, reporter, share_bytes, events=events)
+        else:
+            stays = unretracted_rows(rows, as_of, path.parent, reporter, share_bytes)
+        about = ProjectionMetadata(list(key), rows.row_count)
+        count = _write(temporary, rows, about, stays, reporter)
+    return Projection(path, list(key), count, about.of)
+
+
+def _extended(
+    file: ProjectionFile, rows: RowScan, key: Sequence[str], reporter: Reporter
+) -> Projection | None:
+    """The current state from that of fewer slices; None where there is no such file."""
+    before = file.predecessor()
+    if before is None:
+        return None
+    state, more = before
+    try:
+        with atomic_file(file.path) as temporary:
+            reporter.phase("find newest")
+            stays = current_rows(more, key, file.path.parent, reporter, PARTITION_BYTES)
+            about = ProjectionMetadata(list(key), rows.row_count)
+            count = _write(temporary, more, about, stays, reporter)
+    except (BadData, NotFound) as error:
+        if error.where != state.name:
+            raise
+        state.unlink(missing_ok=True)  # what is damaged in the cache is made anew
+        return None
+    return Projection(file.path, list(key), count, about.of)
+
+
+def _events(state: ChainState) -> bool:
+    """Whether all sources say what happened, and none how things are."""
+    sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
+    return bool(sources) and all(isinstance(each.merge, Append | Ledger) for each in sources)
+
+
+def _columns(rows: RowScan, key: Sequence[str], *, optional: bool) -> list[str]:
+    """The columns of the key as the dataset writes them."""
+    if not key and not optional:
+        raise UsageError("the dataset has no primary key", hint="choose the columns that tell rows apart")
+    available = rows.columns.names
+    if not available:
+        raise NotFound("the dataset has no rows yet", hint="odf pull or odf ingest brings some in")
+    names: list[str] = []
+    for name, place in zip(key, match_columns(available, list(key)), strict=True):
+        if place is None:
+            raise InvalidSchema(f"there is no column '{name}'", hint=f"there are {', '.join(available)}")
+        names.append(available[place])
+    return list(dict.fromkeys(names))
+
+
+# --- Writing -----------------------------------------------------------------------------------------
+
+
+def _write(
+    path: Path, rows: RowScan, about: ProjectionMetadata, stays: LiveRowSet, reporter: Reporter
+) -> int:
+    reporter.phase("write")
+    schema = rows.columns.with_metadata(about.metadata())
+    done = 0
+    often: Any = _often_the_same(rows)  # the types of Parquet know only True and False
+    with pq.ParquetWriter(
+        path, schema, compression="zstd", compression_level=1, use_dictionary=often
+    ) as writer:
+        for group in _groups(_staying(rows, stays)):
+            writer.write_batch(group.replace_schema_metadata(schema.metadata), row_group_size=_GROUP_ROWS)
+            done += group.num_rows
+            reporter.set_amounts(rows=done)
+            reporter.raise_if_cancelled()
+    return done
+
+
+def _often_the_same(rows: RowScan) -> list[str]:
+    """Columns for which a dictionary pays; for numbers and times it takes half of the time to write."""
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_boolean)
+    texts = [field.name for field in rows.columns if any(is_kind(field.type) for is_kind in kinds)]
+    return [*texts, *(name for name in rows.system_columns[1:] if name in rows.columns.names)]
+
+
+def _staying(rows: RowScan, stays: LiveRowSet) -> Iterator[pa.RecordBatch]:
+    offset = rows.vocabulary.offset_column
+    for batch in rows.batches(ranges=stays.ranges()):
+        mask = stays.mask(batch.column(offset))
+        if pc.any(mask).as_py():
+            yield batch.filter(mask)
+
+
+def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in row groups of some size: what stays of a batch may be few."""
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(batch)
+        rows, size = rows + batch.num_rows, size + batch.nbytes
+        if rows >= _GROUP_ROWS or size >= 16 << 20:
+            yield pa.concat_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.concat_batches(waiting)

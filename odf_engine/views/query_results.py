@@ -1,0 +1,220 @@
+"""Saved query results: Parquet files, the newest of which are kept."""
+
+from __future__ import annotations
+
+import threading
+import time
+import uuid
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from odf_engine.errors import BadData, NotFound
+
+MAX_RESULTS: Final = 20
+KEPT_BYTES: Final = 1 << 30
+GROUP_ROWS: Final = 1 << 14
+"""Rows of a row group: to show a few rows a whole one is decoded."""
+NO_LIMIT: Final = 1 << 62
+"""A limit for those who want no limit."""
+_GROUP_BYTES: Final = 8 << 20
+_FOLDER: Final = Path("cache", "queries")
+_PART: Final = ".part"
+_STALE_SECONDS: Final = 24 * 3600.0
+
+_DECODED: Final = 6
+_GONE: Final = "run the query again: only the newest results are kept"
+
+
+@contextmanager
+def new_result(odf: Path) -> Iterator[tuple[Path, Path]]:
+    """A new result: where to write it, and where it is once the block has ended without an error.
+
+    Older results go away where there are too many, or too much.
+
+    Args:
+        odf: the workspace's ``.odf`` folder.
+    """
+    folder = odf / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{uuid.uuid4().hex[:8]}.parquet"
+    part = path.with_suffix(_PART)
+    try:
+        yield part, path
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    sweep(odf)
+
+
+@contextmanager
+def temporary_result(odf: Path) -> Iterator[Path]:
+    """The name of a file among the results that goes away with the end of the block."""
+    folder = odf / _FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder.absolute() / f"{uuid.uuid4().hex}{_PART}"
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def write(path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], limit: int) -> tuple[int, bool]:
+    """Writes rows in their order, in groups that are quick to read.
+
+    Args:
+        path: the file.
+        schema: of the rows.
+        batches: the rows; no more are taken than needed.
+        limit: how many are kept.
+
+    Returns:
+        How many were written, and whether there were more.
+    """
+    written = 0
+    group: list[pa.RecordBatch] = []
+    some = LimitedBatches(_pieces(batches), limit)
+    with pq.ParquetWriter(path, schema, compression="zstd", compression_level=1) as writer:
+        for batch in some:
+            group.append(batch)
+            written += batch.num_rows
+            if _is_full(group):
+                _put(writer, group)
+        _put(writer, group)
+    return written, some.more
+
+
+class LimitedBatches:
+    """The first rows of some batches; no more are taken than needed.
+
+    Attributes:
+        more: whether there would have been more.
+    """
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], limit: int) -> None:
+        self._batches = batches
+        self._limit = limit
+        self.more = False
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        left = self._limit
+        for batch in self._batches:
+            if batch.num_rows > left:
+                self.more = True
+                if left:
+                    yield batch.slice(0, left)
+                return
+            left -= batch.num_rows
+            yield batch
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        for start in range(0, batch.num_rows, GROUP_ROWS):
+            yield batch.slice(start, GROUP_ROWS)
+
+
+def _is_full(group: list[pa.RecordBatch]) -> bool:
+    rows, size = sum(each.num_rows for each in group), sum(each.nbytes for each in group)
+    return rows >= GROUP_ROWS or size >= _GROUP_BYTES
+
+
+def _put(writer: pq.ParquetWriter, group: list[pa.RecordBatch]) -> None:
+    if group:
+        writer.write_table(pa.Table.from_batches(group), row_group_size=2 * GROUP_ROWS)
+        group.clear()
+
+
+def sweep(odf: Path, kept: int = MAX_RESULTS, kept_bytes: int = KEPT_BYTES) -> None:
+    """Removes all but the newest results, and what was left half-written long ago."""
+    found: list[tuple[float, int, Path]] = []
+    for path in (odf / _FOLDER).glob("*"):
+        with suppress(FileNotFoundError):
+            known = path.stat()
+            if path.suffix == ".parquet":
+                found.append((known.st_mtime, known.st_size, path))
+            elif time.time() - known.st_mtime > _STALE_SECONDS:
+                path.unlink()
+    found.sort(reverse=True)
+    total = 0
+    for number, (_, size, path) in enumerate(found):
+        total += size
+        if number and (number >= kept or total > kept_bytes):
+            path.unlink(missing_ok=True)
+
+
+class ResultRows:
+    """The rows of a result by their number from 0; safe to use from several threads.
+
+    Raises:
+        NotFound: it is not kept any more.
+        BadData: it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._where = path.name
+        self._lock = threading.Lock()
+        self._groups: OrderedDict[tuple[int, tuple[str, ...]], pa.Table] = OrderedDict()
+        try:
+            self._file = pq.ParquetFile(path)
+        except FileNotFoundError:
+            raise NotFound("the result of this query is not kept any more", hint=_GONE) from None
+        except (pa.ArrowException, OSError) as error:
+            raise self._damaged(error) from error
+        metadata = self._file.metadata
+        groups = (metadata.row_group(at).num_rows for at in range(metadata.num_row_groups))
+        self._ends = list(accumulate(groups))
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Names and types."""
+        return self._file.schema_arrow
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
+        return self._ends[-1] if self._ends else 0
+
+    def window(self, start: int, count: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows ``start`` to ``start + count``, as far as there are any; only these columns when named.
+
+        Raises:
+            BadData: the file cannot be read.
+        """
+        names = tuple(self.columns.names if columns is None else columns)
+        start = max(start, 0)
+        stop = min(start + max(count, 0), self.row_count)
+        parts: list[pa.Table] = []
+        with self._lock:
+            while start < stop:
+                group = bisect_right(self._ends, start)
+                first = self._ends[group - 1] if group else 0
+                part = self._group(group, names).slice(start - first, stop - start)
+                parts.append(part)
+                start += part.num_rows
+        empty = pa.schema([self.columns.field(name) for name in names]).empty_table()
+        return pa.concat_tables(parts) if parts else empty
+
+    def _group(self, group: int, names: tuple[str, ...]) -> pa.Table:
+        key = (group, names)
+        table = self._groups.get(key)
+        if table is None:
+            try:
+                table = self._file.read_row_group(group, columns=list(names)).select(list(names))
+            except (pa.ArrowException, OSError) as error:
+                raise self._damaged(error) from error
+            self._groups[key] = table
+            if len(self._groups) > _DECODED:
+                self._groups.popitem(last=False)
+        self._groups.move_to_end(key)
+        return table
+
+    def _damaged(self, error: Exception) -> BadData:
+        return BadData(f"the result cannot be read: {error}", where=self._where, hint=_GONE)

@@ -1,0 +1,472 @@
+"""Random access to windows of rows, with a cache of decoded columns."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, date, datetime
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+
+from odf_engine.chain.block_summary import SliceSummary
+from odf_engine.chain.dataset import Dataset
+from odf_engine.data.arrow_compute import pc
+from odf_engine.data.arrow_schema import decode_schema
+from odf_engine.data.parquet_reader import UNREADABLE, open_parquet, read_bounded
+from odf_engine.data.row_groups import MAX_BYTES
+from odf_engine.errors import BadData, NotFound, OdfError
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.metadata.model import DEFAULT_VOCABULARY
+
+HINT: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
+
+
+class Bounds(NamedTuple):
+    """Least and greatest of a column in a row group, as the file stores them; None when it does not say."""
+
+    least: int | None
+    greatest: int | None
+
+
+class SliceFile:
+    """An open slice.
+
+    Attributes:
+        where: the slice as a person finds it.
+        group_ends: for each row group, the number of the row after its last.
+    """
+
+    def __init__(self, dataset: Dataset, row: SliceSummary) -> None:
+        self.where = f"slice {row.physical_hash.abbreviated} (block {row.sequence_number})"
+        self._path = dataset.slice_path(row)
+        try:
+            self._parquet = open_parquet(self._path)
+        except FileNotFoundError:
+            raise NotFound("the slice is not here", where=self.where, hint=HINT) from None
+        except UNREADABLE as error:
+            raise self._damaged(error) from error
+        metadata = self._parquet.metadata
+        groups = (metadata.row_group(index).num_rows for index in range(metadata.num_row_groups))
+        self.group_ends = list(accumulate(groups))
+
+    @property
+    def rows(self) -> int:
+        """How many rows it has."""
+        return self.group_ends[-1] if self.group_ends else 0
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Names and types of its columns."""
+        return self._parquet.schema_arrow
+
+    def group_of(self, row: int) -> tuple[int, int, int]:
+        """The row group of a row: its number, its first row, and the row after its last."""
+        group = bisect_right(self.group_ends, row)
+        return group, self.group_ends[group - 1] if group else 0, self.group_ends[group]
+
+    def group_rows(self, group: int) -> int:
+        """How many rows a row group has."""
+        return self.group_ends[group] - (self.group_ends[group - 1] if group else 0)
+
+    def read(self, group: int, columns: Sequence[str], rows: range) -> pa.Table:
+        """Read some columns of some rows of a row group. Columns that the slice lacks are left out.
+
+        Where the rows need more than 64 MiB, only the first of them are read, and one at least.
+
+        Raises:
+            BadData: it is damaged, or needs too much memory.
+        """
+        known = [name for name in columns if name in self.schema.names]
+        if not known:
+            return pa.table({})
+        first = self.group_ends[group] - self.group_rows(group)
+        parts: list[pa.RecordBatch] = []
+        size = 0
+        try:
+            start, stop = first + rows.start, first + rows.stop
+            for batch in read_bounded(self._path, known, start, stop, opened=self._parquet):
+                if parts and size + batch.nbytes > MAX_BYTES:
+                    break
+                size += batch.nbytes
+                if batch.get_total_buffer_size() > 2 * batch.nbytes:  # holds rows that were not asked for
+                    batch = batch.take(pa.array(range(batch.num_rows), pa.int64()))
+                parts.append(batch)
+        except UNREADABLE as error:
+            raise self._damaged(error) from error
+        if not parts:
+            raise BadData("the slice has fewer rows than its footer declares", where=self.where, hint=HINT)
+        return pa.Table.from_batches(parts)
+
+    def bounds(self, group: int, field: pa.Field) -> Bounds:
+        """What the file says of a column of whole numbers or times, if it has the type of ``field``."""
+        index = self.schema.get_field_index(field.name)
+        # Nested columns before it would shift the number that Parquet counts by.
+        about = self._parquet.metadata
+        metadata = about.row_group(group)
+        at = next((i for i in range(about.num_columns) if about.schema.column(i).path == field.name), -1)
+        if index < 0 or at < 0 or self.schema.field(index).type != field.type:
+            return Bounds(None, None)
+        found = metadata.column(at).statistics
+        if found is None or not found.has_min_max or not isinstance(found.max_raw, int):
+            return Bounds(None, None)
+        return Bounds(found.min_raw, found.max_raw)
+
+    def close(self) -> None:
+        """Lets go of the file."""
+        self._parquet.close()
+
+    def _damaged(self, error: Exception) -> BadData:
+        return BadData(f"the slice cannot be read: {error}", where=self.where, hint=HINT)
+
+
+ColumnKey = tuple[Multihash, int, int, str]
+
+
+class ColumnCache:
+    """Decoded columns of row groups, the least recently used of them forgotten first.
+
+    What is decoded together stays together at least until the next, however large it is.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._bytes = 0
+        self._columns: OrderedDict[ColumnKey, pa.ChunkedArray] = OrderedDict()
+
+    def get(self, key: ColumnKey) -> pa.ChunkedArray | None:
+        """A column, if it is kept."""
+        column = self._columns.get(key)
+        if column is not None:
+            self._columns.move_to_end(key)
+        return column
+
+    def put(self, columns: dict[ColumnKey, pa.ChunkedArray]) -> None:
+        """Keeps columns."""
+        room = self._limit - sum(column.nbytes for column in columns.values())
+        while self._columns and self._bytes > max(room, 0):
+            self._bytes -= self._columns.popitem(last=False)[1].nbytes
+        self._columns |= columns
+        self._bytes += sum(column.nbytes for column in columns.values())
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._columns.clear()
+        self._bytes = 0
+
+
+CACHE_BYTES: Final = 4 * 1024 * 1024
+_OPEN_FILES: Final = 16
+_BLOCK: Final = 1 << 14
+_SMALL: Final = 1 << 12
+_LARGE_BLOCK: Final = 1 << 20
+_TRIM_BYTES: Final = 2 * 1024 * 1024
+
+
+class UnreadableRange(NamedTuple):
+    """Rows ``start`` to ``stop`` that cannot be read, and why."""
+
+    start: int
+    stop: int
+    problem: str
+
+
+class RowGroupInfo(NamedTuple):
+    """Rows ``start`` to ``stop`` are stored together; what their file says of a column."""
+
+    start: int
+    stop: int
+    bounds: Bounds
+
+
+class RowWindowReader:
+    """The rows of a dataset by their number from 0, in the order they were stored.
+
+    Safe to use from several threads. It shows the dataset as it was when this was made, or at the
+    last :meth:`refresh`; with ``until`` only its slices that begin no later than at that offset (-1: none).
+    """
+
+    def __init__(self, dataset: Dataset, cache_bytes: int = CACHE_BYTES, until: int | None = None) -> None:
+        self._dataset = dataset
+        self._until = until
+        self._lock = threading.Lock()
+        self._files: OrderedDict[int, SliceFile] = OrderedDict()
+        self._decoded = ColumnCache(cache_bytes)
+        self._untrimmed = 0
+        self._columns = pa.schema([])
+        self._load()
+
+    @property
+    def columns(self) -> pa.Schema:
+        """Names and types of the columns: the newest schema of the dataset."""
+        return self._columns
+
+    @property
+    def row_count(self) -> int:
+        """How many rows there are in all slices."""
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def slices(self) -> Sequence[SliceSummary]:
+        """The slices, in the order of their rows."""
+        return self._slices
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """For each slice, the number of the row after its last."""
+        return self._ends
+
+    def refresh(self) -> bool:
+        """Looks for rows that came since; whether the dataset has changed."""
+        with self._lock:
+            if self._dataset.head() == self._head:
+                return False
+            self._load()
+            return True
+
+    def window(self, start: int, count: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Rows ``start`` to ``start + count``, as far as there are any.
+
+        Args:
+            columns: which, and in what order; by default all of :attr:`columns`.
+
+        Raises:
+            NotFound: a slice is not here.
+            BadData: a slice is damaged, or does not fit the dataset's schema.
+        """
+        table, _ = self._read(start, count, columns, past_gaps=False)
+        return table
+
+    def window_with_gaps(
+        self, start: int, count: int, columns: Sequence[str] | None = None
+    ) -> tuple[pa.Table, list[UnreadableRange]]:
+        """As :meth:`window`, with nulls for rows that cannot be read, and which these are."""
+        return self._read(start, count, columns, past_gaps=True)
+
+    def tail(self, n: int) -> pa.Table:
+        """The newest ``n`` rows by offset, oldest of them first."""
+        table = self.window(self.row_count - max(n, 0), min(max(n, 0), self.row_count))
+        # Some writers do not store rows in the order of their offsets.
+        return table.sort_by(self._offset_column) if self._offset_column in table.column_names else table
+
+    def groups(self, column: str) -> Iterator[RowGroupInfo]:
+        """The row groups that can be read, in order, and what their files say of a column."""
+        field = self._columns.field(column)
+        for at in range(len(self._slices)):
+            first = self._ends[at - 1] if at else 0
+            try:
+                with self._lock:
+                    file = self._file(at)
+                    found = [(end, file.bounds(group, field)) for group, end in enumerate(file.group_ends)]
+            except OdfError:
+                continue
+            start = first
+            for end, bounds in found:
+                yield RowGroupInfo(start, min(first + end, self._ends[at]), bounds)
+                start = first + end
+
+    def _load(self) -> None:
+        self._head = self._dataset.head()
+        self._files.clear()
+        state = self._dataset.state() if self._head else None
+        if self._until is None:
+            self._slices = self._dataset.slices() if self._head else []
+        else:
+            self._slices = self._dataset.slices(0, self._until) if self._until >= 0 else []
+        self._ends = list(accumulate(row.end - row.start + 1 for row in self._slices))
+        self._offset_column = (state.vocabulary if state else DEFAULT_VOCABULARY).offset_column
+        columns = pa.schema([])
+        if state is not None and state.schema is not None:
+            columns = decode_schema(state.schema)
+        elif self._slices:
+            columns = self._file(len(self._slices) - 1).schema
+        # Nothing is required here: a column that came later is null in older slices.
+        columns = pa.schema([pa.field(field.name, field.type) for field in columns])
+        if columns != self._columns:
+            self._decoded.clear()
+            self._columns = columns
+
+    def _read(
+        self, start: int, count: int, columns: Sequence[str] | None, *, past_gaps: bool
+    ) -> tuple[pa.Table, list[UnreadableRange]]:
+        names = self._columns.names if columns is None else columns
+        schema = pa.schema([self._columns.field(name) for name in names])
+        parts: list[pa.Table] = []
+        gaps: list[UnreadableRange] = []
+        with self._lock:
+            start = max(start, 0)
+            stop = min(start + max(count, 0), self.row_count) if names else start
+            while start < stop:
+                try:
+                    part = self._piece(start, stop, schema)
+                except OdfError as error:
+                    if not past_gaps:
+                        raise
+                    end = min(self._ends[bisect_right(self._ends, start)], stop)
+                    gaps.append(UnreadableRange(start, end, str(error)))
+                    part = _nulls(schema, end - start)
+                parts.append(part)
+                start += part.num_rows
+        return pa.concat_tables(parts) if parts else schema.empty_table(), gaps
+
+    def _piece(self, start: int, stop: int, schema: pa.Schema) -> pa.Table:
+        """Rows from ``start`` to the end of its row group, or to ``stop``."""
+        at = bisect_right(self._ends, start)
+        first = self._ends[at - 1] if at else 0
+        file = self._file(at)
+        row = start - first
+        if row >= file.rows:
+            raise BadData(
+                f"the slice has {file.rows} rows where its block says {self._ends[at] - first}",
+                where=file.where,
+                hint=HINT,
+            )
+        group, begin, end = file.group_of(row)
+        stop = min(stop, self._ends[at]) - first
+        block = _block(row - begin, stop - row, end - begin)
+        table = self._decode(self._slices[at], file, group, block, schema)
+        if table.num_rows <= row - begin - block.start:  # the rows before it need too much memory
+            block = range(row - begin, block.stop)
+            table = self._decode(self._slices[at], file, group, block, schema)
+        return table.slice(row - begin - block.start, min(stop, end) - row)
+
+    def _decode(
+        self, row: SliceSummary, file: SliceFile, group: int, block: range, schema: pa.Schema
+    ) -> pa.Table:
+        """Rows of columns of a row group, from those that are kept or from the file.
+
+        Where they need much memory, only the first of them, and one at least.
+        """
+        file_hash = row.physical_hash
+        found: dict[str, pa.ChunkedArray] = {}
+        for name in schema.names:
+            for start in {block.start, 0}:  # all rows of the group may be here
+                kept = self._decoded.get((file_hash, group, start, name))
+                if kept is not None and start + len(kept) >= block.stop:
+                    found[name] = kept.slice(block.start - start, len(block))
+        missing = [field for field in schema if field.name not in found]
+        if missing:
+            table = file.read(group, [field.name for field in missing], block)
+            rows = table.num_rows if table.column_names else len(block)
+            fresh = {field.name: _unified(table, field, rows, file.where) for field in missing}
+            self._untrimmed += table.nbytes * block.stop // len(block)  # rows before it are decoded as well
+            self._decoded.put(
+                {(file_hash, group, block.start, name): column for name, column in fresh.items()}
+            )
+            found |= fresh
+            self._trim()
+        rows = min(map(len, found.values()))
+        return pa.Table.from_arrays([found[field.name].slice(0, rows) for field in schema], schema=schema)
+
+    def _trim(self) -> None:
+        """Gives back to the system what decoding needed: the pool would keep several times the cache."""
+        if self._untrimmed > _TRIM_BYTES:
+            self._untrimmed = 0
+            pa.default_memory_pool().release_unused()
+
+    def _file(self, at: int) -> SliceFile:
+        file = self._files.get(at)
+        if file is None:
+            file = SliceFile(self._dataset, self._slices[at])
+            self._files[at] = file
+            if len(self._files) > _OPEN_FILES:
+                self._files.popitem(last=False)[1].close()
+        self._files.move_to_end(at)
+        return file
+
+
+def _block(row: int, count: int, rows: int) -> range:
+    """Which rows of a group to keep for a window: a block of them, of a size that fits the window."""
+    size = _BLOCK if count <= _SMALL else _LARGE_BLOCK
+    start = row - row % size
+    return range(start, min(start + size, rows))
+
+
+def _nulls(schema: pa.Schema, rows: int) -> pa.Table:
+    return pa.Table.from_arrays([pa.nulls(rows, field.type) for field in schema], schema=schema)
+
+
+def _unified(table: pa.Table, field: pa.Field, rows: int, where: str) -> pa.ChunkedArray:
+    """A column in the type of the dataset's schema; null where it is missing."""
+    if field.name not in table.column_names:
+        return pa.chunked_array([pa.nulls(rows, field.type)])
+    column = table.column(field.name)
+    try:
+        return column if column.type == field.type else column.cast(field.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise BadData(
+            f"column '{field.name}' is {column.type} where the dataset's schema says {field.type}",
+            where=where,
+            hint=HINT,
+        ) from None
+
+
+_ROWS: Final = 1 << 20
+"""Rows that are read at once."""
+
+
+def row_of_offset(preview: RowWindowReader, offset: int, column: str) -> int | None:
+    """The row with an offset; None when there is none, or when its slice cannot be read.
+
+    Args:
+        column: the offset's.
+    """
+    slices = preview.slices
+    at = bisect_left(slices, offset, key=lambda row: row.end)
+    if at == len(slices) or not slices[at].start <= offset:
+        return None
+    first = preview.ends[at - 1] if at else 0
+    guess = first + offset - slices[at].start
+    table, gaps = preview.window_with_gaps(guess, 1, [column])
+    if gaps or table.column(0)[0].as_py() == offset:
+        return guess
+    # Some writers do not store rows in the order of their offsets.
+    for start in range(first, preview.ends[at], _ROWS):
+        table, _ = preview.window_with_gaps(start, min(preview.ends[at] - start, _ROWS), [column])
+        found = pc.index(table.column(0), pa.scalar(offset, table.schema.field(0).type)).as_py()
+        if found >= 0:
+            return start + found
+    return None
+
+
+def row_at_time(
+    preview: RowWindowReader, moment: datetime, column: str, stop: Callable[[], bool]
+) -> int | None:
+    """The first row, in the order they are stored, whose time is at or after a moment; None: there is none.
+
+    Row groups that are over before the moment, as their files say, are not read. Gives up with None when
+    ``stop`` says so.
+
+    Args:
+        moment: with a time zone.
+        column: of timestamps or dates.
+    """
+    kind = preview.columns.field(column).type
+    wanted = to_column_value(moment, kind)
+    for group in preview.groups(column):
+        if stop():
+            return None
+        greatest = group.bounds.greatest
+        if greatest is not None and greatest < wanted.value:
+            continue
+        for start in range(group.start, group.stop, _ROWS):
+            if stop():
+                return None
+            table, _ = preview.window_with_gaps(start, min(group.stop - start, _ROWS), [column])
+            hits = pc.greater_equal(table.column(0), wanted).fill_null(False)
+            if (at := pc.index(hits, True).as_py()) >= 0:
+                return start + at
+    return None
+
+
+def to_column_value(moment: datetime, kind: pa.DataType) -> pa.Scalar:
+    """A moment as a value of a column's type; for days, the first that begins at or after it."""
+    moment = moment.astimezone(UTC)
+    if pa.types.is_date(kind):
+        day = moment.date()
+        bare = moment.time().replace(tzinfo=None) == datetime.min.time()
+        return pa.scalar(day if bare else date.fromordinal(day.toordinal() + 1), kind)
+    return pa.scalar(moment if kind.tz else moment.replace(tzinfo=None), kind)

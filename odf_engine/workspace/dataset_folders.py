@@ -1,0 +1,307 @@
+"""Folders of the datasets of a workspace, also of those being created or received."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from odf_engine.errors import Conflict, InvalidIdentity, NotSynced, OdfError
+from odf_engine.files import fsync_folder, open_no_follow, sync_change
+from odf_engine.identity.did import DID_PREFIX, DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.storage.atomic_files import replace_text_file, write_error
+from odf_engine.storage.refs import HEAD, RefStore
+
+_KEPT_SECONDS: Final = 14 * 86_400.0
+
+
+@contextmanager
+def incoming_folder(odf: Path, source: str) -> Iterator[Path]:
+    """A folder for the dataset of a source, with what an earlier try has left in it.
+
+    Whoever finishes the dataset moves the folder away; one without any file is removed at the end.
+
+    Args:
+        odf: the ``.odf`` folder of the workspace.
+        source: what tells sources apart: a URL.
+
+    Raises:
+        Conflict: the same source is being transferred already.
+    """
+    home = odf / "incoming"
+    name = hashlib.sha256(source.encode()).hexdigest()[:32]
+    folder, lock = home / name, home / f"{name}.lock"
+    try:
+        home.mkdir(mode=0o700, exist_ok=True)
+        held = _held(lock)
+        if held is None:
+            raise Conflict("this is being transferred already", hint="wait for its end", where=source)
+        _sweep(home, but=name)
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise write_error(folder, error) from error
+    try:
+        yield folder
+    finally:
+        if _is_bare(folder):
+            shutil.rmtree(folder, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+        os.close(held)
+
+
+def _held(lock: Path) -> int | None:
+    descriptor = open_no_follow(lock, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            os.utime(descriptor)
+            return descriptor
+    except BlockingIOError:
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _sweep(home: Path, but: str) -> None:
+    before = time.time() - _KEPT_SECONDS
+    for lock in home.glob("*.lock"):
+        if lock.stem == but or lock.stat().st_mtime > before:
+            continue
+        held = _held(lock)
+        if held is not None:
+            shutil.rmtree(home / lock.stem, ignore_errors=True)
+            lock.unlink(missing_ok=True)
+            os.close(held)
+
+
+def _is_bare(folder: Path) -> bool:
+    """Whether nothing has arrived: no file but those of locks."""
+    return not any(each.suffix != ".lock" for each in folder.rglob("*") if each.is_file())
+
+
+ALIAS_FILE: Final = "info/alias"
+ORIGIN_FILE: Final = "info/origin"
+"""In a dataset's folder: where its definition came from, if not from here."""
+
+
+class NamedDataset(NamedTuple):
+    """A dataset and its name.
+
+    Attributes:
+        problem: why the name cannot be read; ``alias`` is then made of the id.
+    """
+
+    id: DatasetId
+    alias: DatasetAlias
+    problem: OdfError | None = None
+
+
+class DatasetFolders:
+    """The folders within ``home``; all but :meth:`aliases` and :meth:`path` only under the lock."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._journal = home / ".publishing"
+        self._ids: dict[str, DatasetId] = {}
+
+    def path(self, dataset_id: DatasetId) -> Path:
+        """The folder of a dataset, whether or not it is there."""
+        return self.home / dataset_id.multibase
+
+    def aliases(self) -> Iterator[NamedDataset]:
+        """The datasets that are there, and how they are called.
+
+        A name that cannot be read does not stop the others: the dataset has a ``problem``.
+
+        Raises:
+            OdfError: their folder cannot be read.
+        """
+        try:
+            names = os.listdir(self.home)  # noqa: PTH208 (a path object for each costs more than the rest)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OdfError(
+                f"the datasets cannot be read: {error.strerror}",
+                hint="check whose the folder is, and its permissions",
+                where=str(self.home),
+            ) from error
+        for name in names:
+            if name.startswith("."):
+                continue
+            try:
+                dataset_id = self._ids.get(name) or DatasetId.parse(DID_PREFIX + name)
+            except InvalidIdentity:
+                continue
+            self._ids[name] = dataset_id
+            yield _read_name(self.home, name, dataset_id)
+
+    def set_alias(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
+        """Calls a dataset something else."""
+        replace_text_file(self.path(dataset_id) / ALIAS_FILE, str(alias))
+
+    def stage(self, dataset_id: DatasetId, alias: DatasetAlias, origin: str | None) -> Path:
+        """A folder to make a dataset in, which nobody sees before :meth:`publish`."""
+        folder = self._staging(dataset_id)
+        (folder / ALIAS_FILE).parent.mkdir(parents=True)
+        replace_text_file(folder / ALIAS_FILE, str(alias))
+        if origin is not None:
+            replace_text_file(folder / ORIGIN_FILE, origin)
+        return folder
+
+    def publish(self, heads: Mapping[DatasetId, Multihash]) -> None:
+        """Lets others see datasets that were made: all of them, also if the process dies meanwhile, or none.
+
+        Args:
+            heads: their newest blocks.
+        """
+        if not heads:
+            return
+        if len(heads) > 1:
+            replace_text_file(
+                self._journal, "".join(f"{each.multibase} {head}\n" for each, head in heads.items())
+            )
+        for dataset_id in heads:
+            self._staging(dataset_id).rename(self.path(dataset_id))
+        fsync_folder(self.home)
+        self._end_publishing()
+
+    def is_publishing(self) -> bool:
+        """Whether several datasets are being published, or a killed process has not finished that."""
+        return self._journal.exists()
+
+    def recover(self) -> None:
+        """Takes back datasets of which a killed process has published only some.
+
+        Where one of them has changed since, it publishes the others instead: no data is removed.
+        """
+        try:
+            lines = self._journal.read_text(encoding="ascii", errors="replace").splitlines()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise OdfError(
+                f"the journal of an interrupted command cannot be read: {error.strerror or error}",
+                hint="check the disk and the permissions of the file, then try again",
+                where=str(self._journal),
+            ) from error
+        published: list[DatasetId] = []
+        staged: list[DatasetId] = []
+        is_changed = False
+        for line in lines:
+            name, _, head = line.partition(" ")
+            dataset_id = DatasetId.parse(DID_PREFIX + name)
+            if self._staging(dataset_id).is_dir():
+                staged.append(dataset_id)
+            elif self.path(dataset_id).is_dir():
+                published.append(dataset_id)
+                is_changed |= RefStore(self.path(dataset_id) / "refs").read(HEAD) != head
+        if is_changed:
+            for each in staged:
+                self._staging(each).rename(self.path(each))
+        else:
+            for each in published:
+                self.path(each).rename(self._staging(each))
+        fsync_folder(self.home)
+        self._end_publishing()
+
+    def _end_publishing(self) -> None:
+        if self._journal.exists():
+            self._journal.unlink()
+            fsync_folder(self.home)
+
+    def import_dataset(self, folder: Path, dataset_id: DatasetId, alias: DatasetAlias, origin: str) -> None:
+        """Moves a dataset that was made elsewhere to its place, with its name and where it came from.
+
+        Raises:
+            NotSynced: it is there; a power failure may undo it.
+            OdfError: the file system does not take it.
+        """
+        try:
+            (folder / ALIAS_FILE).parent.mkdir(exist_ok=True)
+            replace_text_file(folder / ALIAS_FILE, str(alias))
+            replace_text_file(folder / ORIGIN_FILE, origin)
+            fsync_folder(folder / "refs")  # an earlier try may have failed at just that
+            folder.rename(self.path(dataset_id))
+        except NotSynced as error:
+            raise error.as_failure() from error
+        except OSError as error:
+            raise write_error(self.path(dataset_id), error) from error
+        sync_change(self.home, "the dataset was added")
+
+    def discard(self, dataset_ids: Sequence[DatasetId]) -> None:
+        """Removes datasets that were not made after all."""
+        for each in dataset_ids:
+            with suppress(OSError):
+                self.path(each).rename(self._staging(each))
+            shutil.rmtree(self._staging(each), ignore_errors=True)
+        self._end_publishing()
+
+    def remove(self, dataset_id: DatasetId, forget: Callable[[DatasetId], None]) -> None:
+        """Removes a dataset.
+
+        Args:
+            dataset_id: the dataset.
+            forget: removes its private key, once nobody sees the dataset any more.
+
+        Raises:
+            FileNotFoundError: it is not there.
+        """
+        doomed = self.home / f".gone-{dataset_id.multibase}"
+        shutil.rmtree(doomed, ignore_errors=True)  # of an earlier deletion that was killed
+        self.path(dataset_id).rename(doomed)
+        forget(dataset_id)
+        shutil.rmtree(doomed, ignore_errors=True)
+
+    def unfinished(self) -> list[Path]:
+        """What a killed process left half made or half deleted."""
+        return [path for pattern in (".new-*", ".gone-*") for path in self.home.glob(pattern)]
+
+    def unfinished_ids(self) -> list[DatasetId]:
+        """The datasets that a killed process left half made or half deleted."""
+        found: list[DatasetId] = []
+        for path in self.unfinished():
+            with suppress(InvalidIdentity):
+                dataset_id = DatasetId.parse(DID_PREFIX + path.name.partition("-")[2])
+                if not self.path(dataset_id).exists():
+                    found.append(dataset_id)
+        return found
+
+    def sweep(self) -> None:
+        """Removes what a killed process left half made or half deleted."""
+        for path in self.unfinished():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with suppress(OSError):
+                    path.unlink()
+
+    def _staging(self, dataset_id: DatasetId) -> Path:
+        return self.home / f".new-{dataset_id.multibase}"
+
+
+def _read_name(home: Path, name: str, dataset_id: DatasetId) -> NamedDataset:
+    # Every listing does this for every dataset: joining texts is a tenth of the work of joining paths.
+    path = f"{home}/{name}/{ALIAS_FILE}"
+    by_id = DatasetAlias(None, name)
+    try:
+        with open(path, encoding="utf-8") as file:  # noqa: PTH123
+            return NamedDataset(dataset_id, DatasetAlias.parse(file.read(1024).strip()))
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
+        # A lost name must not hide a dataset: until it is renamed it goes by its id.
+        return NamedDataset(dataset_id, by_id)
+    except OSError as error:
+        problem = OdfError(
+            f"the name of a dataset cannot be read: {error.strerror or error}",
+            hint="check the disk and the permissions of the file, then try again",
+            where=path,
+        )
+        return NamedDataset(dataset_id, by_id, problem)

@@ -1,0 +1,142 @@
+"""The graph of datasets and their inputs."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
+
+import msgspec
+
+from odf_engine.identity.did import DatasetId
+from odf_engine.metadata.model import DatasetKind
+
+
+class GraphDataset(Protocol):
+    """What the graph needs to know of a dataset; a workspace's ``Summary`` has it."""
+
+    @property
+    def id(self) -> DatasetId: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> DatasetKind: ...
+    @property
+    def inputs(self) -> Sequence[DatasetId]: ...
+
+
+class Node(msgspec.Struct, frozen=True):
+    """A dataset in the graph; ``missing`` when others read it and the workspace does not have it.
+
+    A missing dataset's name is its id, and its kind is not known (Root).
+    """
+
+    id: DatasetId
+    name: str
+    kind: DatasetKind
+    missing: bool = False
+
+
+class DatasetGraph:
+    """Datasets and the arrows from inputs to what is made of them.
+
+    Attributes:
+        nodes: every dataset by id, those of the workspace in the order given, then missing inputs.
+    """
+
+    nodes: Mapping[DatasetId, Node]
+
+    def __init__(self, datasets: Iterable[GraphDataset]) -> None:
+        known = list(datasets)
+        nodes = {each.id: Node(each.id, each.name, each.kind) for each in known}
+        self._inputs: dict[DatasetId, list[DatasetId]] = {}
+        self._outputs: dict[DatasetId, list[DatasetId]] = {}
+        for each in known:
+            inputs = list(dict.fromkeys(each.inputs))
+            self._inputs[each.id] = inputs
+            for source in inputs:
+                self._outputs.setdefault(source, []).append(each.id)
+                if source not in nodes:
+                    nodes[source] = Node(source, str(source), DatasetKind.Root, missing=True)
+        self.nodes = nodes
+
+    @property
+    def edges(self) -> list[tuple[DatasetId, DatasetId]]:
+        """Arrows as (input, output)."""
+        return [(source, target) for target, sources in self._inputs.items() for source in sources]
+
+    def inputs(self, dataset: DatasetId) -> list[DatasetId]:
+        """What the dataset reads, in the order of its query's inputs."""
+        return list(self._inputs.get(dataset, ()))
+
+    def outputs(self, dataset: DatasetId) -> list[DatasetId]:
+        """What reads the dataset."""
+        return list(self._outputs.get(dataset, ()))
+
+    def upstream(self, dataset: DatasetId) -> set[DatasetId]:
+        """Everything the dataset is made of, however far, itself excluded."""
+        return _closure(dataset, self._inputs)
+
+    def downstream(self, dataset: DatasetId) -> set[DatasetId]:
+        """Everything that is made of the dataset, however far, itself excluded."""
+        return _closure(dataset, self._outputs)
+
+    def order(self, of: Iterable[DatasetId] | None = None) -> list[DatasetId]:
+        """The datasets (or those of ``of``), inputs before outputs, else by name.
+
+        A circle, which only a damaged or foreign chain can hold, is cut somewhere.
+        """
+        ranked = self._all_in_order()
+        if of is None:
+            return ranked
+        wanted = set(of)
+        return [dataset for dataset in ranked if dataset in wanted]
+
+    def cycle(self) -> list[DatasetId] | None:
+        """A circle of datasets that feed each other, each an input of the next, or None."""
+        waiting = {node: len(sources) for node, sources in self._inputs.items()}
+        free = [node for node in self.nodes if not waiting.get(node)]
+        while free:
+            for target in self._outputs.get(free.pop(), ()):
+                waiting[target] -= 1
+                if not waiting[target]:
+                    free.append(target)
+        stuck = {node for node, count in waiting.items() if count > 0}
+        if not stuck:
+            return None
+        # Every stuck dataset has a stuck input: following those comes round.
+        path = [min(stuck, key=self._rank)]
+        while path.count(path[-1]) == 1:
+            path.append(next(source for source in self._inputs[path[-1]] if source in stuck))
+        return path[path.index(path[-1]) : -1][::-1]
+
+    def _rank(self, dataset: DatasetId) -> tuple[str, bytes]:
+        return (self.nodes[dataset].name.lower(), bytes(dataset))
+
+    def _all_in_order(self) -> list[DatasetId]:
+        waiting = {node: len(self._inputs.get(node, ())) for node in self.nodes}
+        free = [(self._rank(node), node) for node, count in waiting.items() if not count]
+        heapq.heapify(free)
+        done: list[DatasetId] = []
+        while waiting:
+            node = heapq.heappop(free)[1] if free else min(waiting, key=self._rank)
+            if waiting.pop(node, None) is None:
+                continue
+            done.append(node)
+            for target in self._outputs.get(node, ()):
+                if target in waiting:
+                    waiting[target] -= 1
+                    if not waiting[target]:
+                        heapq.heappush(free, (self._rank(target), target))
+        return done
+
+
+def _closure(start: DatasetId, arrows: Mapping[DatasetId, Sequence[DatasetId]]) -> set[DatasetId]:
+    seen = {start}
+    todo = [start]
+    while todo:
+        for follower in arrows.get(todo.pop(), ()):
+            if follower not in seen:
+                seen.add(follower)
+                todo.append(follower)
+    return seen - {start}

@@ -1,0 +1,183 @@
+"""Dataset entries and summaries for lists and graphs, read from the index."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.state import ChainState
+from odf_engine.errors import OdfError
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.metadata.model import DatasetKind, ExecuteTransformInput
+from odf_engine.metadata.timestamp import Timestamp
+
+
+class DatasetEntry(msgspec.Struct, frozen=True):
+    """A dataset of a workspace, by id and by name.
+
+    Attributes:
+        problem: why the name cannot be read; ``alias`` is then made of the id.
+    """
+
+    id: DatasetId
+    alias: DatasetAlias
+    dataset: Dataset
+    problem: OdfError | None = None
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """What lists and graphs show of a dataset.
+
+    ``last_pulled`` is when the newest data block was made; ``size`` is in bytes of data;
+    ``polls`` says whether it has a polling source, ``push_sources`` names those that take what is pushed;
+    ``problem`` says why a damaged dataset cannot be read (where that is its chain, the rest is empty and its
+    kind Root);
+    ``last_offset`` is that of the newest record, ``consumed`` those up to which the inputs were taken in,
+    and ``taken`` their blocks; ``diverged`` are inputs whose chains no longer hold these blocks: they were
+    reset or replaced, and the dataset has to be made anew (see :mod:`odf_engine.transform.run`).
+    ``compared`` are the heads of the inputs with which that was found.
+    """
+
+    id: DatasetId
+    name: str
+    kind: DatasetKind
+    head: Multihash | None
+    blocks: int
+    records: int
+    size: int
+    watermark: Timestamp | None
+    last_pulled: Timestamp | None
+    inputs: list[DatasetId]
+    folder: Path
+    polls: bool = False
+    push_sources: list[str] = []
+    problem: str | None = None
+    last_offset: int | None = None
+    consumed: list[int | None] = []
+    taken: list[Multihash | None] = []
+    diverged: list[DatasetId] = []
+    compared: list[Multihash | None] | None = None
+
+
+def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
+    """Whether a derivative dataset has not taken in all rows, or all of the complete time, of its inputs."""
+    inputs = [others[each] for each in summary.inputs if each in others]
+    if not inputs or len(inputs) < len(summary.inputs) or any(each.last_offset is None for each in inputs):
+        return False  # nothing can be taken in, or not yet
+    consumed = summary.consumed or [None] * len(inputs)
+    if any(each.last_offset != offset for each, offset in zip(inputs, consumed, strict=True)):
+        return True
+    marks = [each.watermark for each in inputs if each.watermark is not None]
+    return len(marks) == len(inputs) and (summary.watermark is None or min(marks) > summary.watermark)
+
+
+def _last_inputs(state: ChainState) -> list[ExecuteTransformInput | None]:
+    """What the last transaction says of each input of the query as it is now."""
+    last = {item.dataset_id: item for item in state.last_inputs or ()}
+    return [last.get(each) for each in state.inputs()]
+
+
+def _consumed(item: ExecuteTransformInput | None) -> int | None:
+    """Up to which offset an input was taken in."""
+    if item is None:
+        return None
+    return item.prev_offset if item.new_offset is None else item.new_offset
+
+
+def _taken(item: ExecuteTransformInput | None) -> Multihash | None:
+    """Up to which block an input was taken in."""
+    return None if item is None else item.new_block_hash or item.prev_block_hash
+
+
+def summarize(
+    entries: Sequence[DatasetEntry], index: BlockIndex, known: MutableMapping[DatasetId, Summary]
+) -> list[Summary]:
+    """Summaries of the entries, in their order: one query to the index, however many there are.
+
+    ``known`` holds earlier summaries, which serve again while name and head are the same.
+    """
+    heads: dict[DatasetId, Multihash | OdfError | None] = {}
+    for entry in entries:
+        try:
+            heads[entry.id] = entry.dataset.head()
+        except OdfError as error:
+            heads[entry.id] = error
+    changed = [entry for entry in entries if not _serves(known.get(entry.id), entry, heads[entry.id])]
+    wanted = [head for entry in changed if isinstance(head := heads[entry.id], Multihash)]
+    states = index.states(wanted) if wanted else {}
+    for entry in changed:
+        known[entry.id] = _summary(entry, heads[entry.id], states)
+    datasets = {entry.id: entry.dataset for entry in entries}
+    for entry in entries:
+        if known[entry.id].inputs:
+            known[entry.id] = _compared(known[entry.id], datasets, heads)
+    return [known[entry.id] for entry in entries]
+
+
+def _compared(
+    summary: Summary,
+    datasets: Mapping[DatasetId, Dataset],
+    heads: Mapping[DatasetId, Multihash | OdfError | None],
+) -> Summary:
+    """The summary with what is true of its inputs as they are now."""
+    found = [heads.get(each) for each in summary.inputs]
+    now = [head if isinstance(head, Multihash) else None for head in found]
+    if now == summary.compared:
+        return summary
+    diverged = [
+        source
+        for source, head, block in zip(summary.inputs, now, summary.taken, strict=True)
+        if head is not None and block is not None and not _holds(datasets[source], block)
+    ]
+    return replace(summary, diverged=diverged, compared=now)
+
+
+def _holds(dataset: Dataset, block: Multihash) -> bool:
+    try:
+        return dataset.contains_block(block)
+    except OdfError:
+        return True  # a damaged input is told of by itself
+
+
+def _serves(old: Summary | None, entry: DatasetEntry, head: object) -> bool:
+    return old is not None and old.head is not None and old.head == head and old.name == str(entry.alias)
+
+
+def _summary(
+    entry: DatasetEntry, head: Multihash | OdfError | None, states: dict[Multihash, ChainState]
+) -> Summary:
+    state, problem = None, entry.problem.format_line if entry.problem else None
+    try:
+        if isinstance(head, OdfError):
+            raise head
+        # Where the index does not know the head, this brings it up to it.
+        state = (states.get(head) if head else None) or entry.dataset.state()
+    except OdfError as error:
+        problem = error.format_line
+    last = _last_inputs(state) if state else []
+    return Summary(
+        id=entry.id,
+        name=str(entry.alias),
+        kind=state.kind if state else DatasetKind.Root,
+        head=state.head if state else None,
+        blocks=state.blocks if state else 0,
+        records=state.records if state else 0,
+        size=state.data_size if state else 0,
+        watermark=state.watermark if state else None,
+        last_pulled=state.last_data_time if state else None,
+        inputs=state.inputs() if state else [],
+        folder=entry.dataset.folder,
+        polls=bool(state and (state.polling_source or "SetPollingSource" in state.not_understood)),
+        push_sources=list(state.push_sources) if state else [],
+        problem=problem,
+        last_offset=state.last_offset if state else None,
+        consumed=list(map(_consumed, last)),
+        taken=list(map(_taken, last)),
+    )

@@ -1,0 +1,677 @@
+"""Dataset definitions: current definition, checking, planning new datasets, committing updates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from difflib import SequenceMatcher
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from odf_engine.chain.normal_form import (
+    check_snapshot,
+    normalise_event,
+    with_engine_version,
+    without_engine_version,
+)
+from odf_engine.chain.state import ChainState, vocabulary_of
+from odf_engine.errors import (
+    AlreadyExists,
+    InvalidIdentity,
+    InvalidManifest,
+    InvalidSchema,
+    NotFound,
+    NotSynced,
+    OdfError,
+    Unsupported,
+    UsageError,
+)
+from odf_engine.identity.did import DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.names import DatasetAlias, DatasetRef, parse_ref
+from odf_engine.metadata import model
+from odf_engine.metadata.model import (
+    AddPushSource,
+    DatasetKind,
+    DatasetSnapshot,
+    MetadataEvent,
+    SetTransform,
+    kind_of,
+)
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.storage.atomic_files import replace_text_file
+from odf_engine.workspace.dataset_folders import ORIGIN_FILE
+from odf_engine.workspace.dataset_summary import DatasetEntry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
+    """The active push source of this name, or the only one.
+
+    Raises:
+        Unsupported: the dataset is not pushed to, or the source is of a newer specification.
+        UsageError: there are several, or none of that name.
+    """
+    state = entry.dataset.state()
+    if state.kind is not DatasetKind.Root:
+        raise Unsupported(
+            f"{entry.alias} is a derivative dataset, and only root datasets can be pushed to",
+            hint="push into the datasets that it reads",
+        )
+    if state.polling_source is not None or "SetPollingSource" in state.not_understood:
+        raise Unsupported(
+            f"{entry.alias} polls its source, so that nothing can be pushed into it",
+            hint=f"pull it: odf pull {entry.alias}",
+        )
+    sources = state.push_sources
+    for key, block in state.not_understood.items():
+        if key.startswith("AddPushSource ") and name in (None, key.removeprefix("AddPushSource ")):
+            raise Unsupported(
+                "the push source is of a kind that only a newer version understands", where=f"block {block}"
+            )
+    listed = ", ".join(f"'{each}'" for each in sorted(sources))
+    if name is None:
+        if len(sources) == 1:
+            return next(iter(sources.values()))
+        if sources:
+            raise UsageError(
+                f"{entry.alias} has {len(sources)} push sources: {listed}", hint="say which with --source"
+            )
+        raise Unsupported(
+            f"{entry.alias} has no push source{_disabled(entry, None)}",
+            hint="add an AddPushSource to its manifest: odf add --update MANIFEST",
+        )
+    if name not in sources:
+        problem = f"{entry.alias} has no push source '{name}'{_disabled(entry, name)}"
+        raise UsageError(problem, hint=f"it has {listed}" if sources else "it has none at all")
+    return sources[name]
+
+
+def _disabled(entry: DatasetEntry, name: str | None) -> str:
+    """Says whether the source, or any, was there once."""
+    dataset = entry.dataset
+    for row in dataset.list_blocks(dataset.state().blocks, kinds={"DisablePushSource"}):
+        gone = getattr(dataset.block(row.hash).block.event, "source_name", None)
+        if name is None or gone == name:
+            return f": '{gone}' was disabled by block {row.sequence_number}"
+    return ""
+
+
+_MAX_ATTACHED: Final = 4 << 20  # each state that a chain keeps holds the attachments too
+
+
+class NewDataset(msgspec.Struct, frozen=True):
+    """A dataset that is ready to be made; its first event is the Seed."""
+
+    id: DatasetId
+    alias: DatasetAlias
+    events: list[model.MetadataEvent]
+
+
+class CheckedDefinition(msgspec.Struct, frozen=True):
+    """A definition that was found right by itself.
+
+    Attributes:
+        events: with queries as chains hold them; inputs and schemas are still as people wrote them.
+        inputs: what is read, and the text that named it.
+        vocabulary: the names of the system columns by this definition.
+    """
+
+    alias: DatasetAlias
+    kind: model.DatasetKind
+    events: list[model.MetadataEvent]
+    inputs: list[tuple[DatasetRef, str]]
+    vocabulary: model.DatasetVocabulary
+
+
+def plan_datasets(
+    existing: Mapping[DatasetAlias, DatasetId],
+    snapshots: Sequence[model.DatasetSnapshot],
+    new_id: Callable[[], DatasetId],
+) -> list[NewDataset]:
+    """Checks definitions and makes plans of them, inputs before what reads them.
+
+    Args:
+        existing: the datasets that are there.
+        snapshots: the definitions.
+        new_id: makes an identity; called once a definition, after all was found right.
+
+    Raises:
+        AlreadyExists: a name is taken, or defined twice.
+        NotFound: inputs that are neither there nor defined here; all of them are named.
+        OdfError: a definition is wrong; ``where`` names the dataset.
+    """
+    drafts = [check_definition(snapshot) for snapshot in snapshots]
+    check_unique(drafts)
+    for each in drafts:
+        if each.alias in existing:
+            raise AlreadyExists(
+                f"a dataset named {each.alias} exists already",
+                hint="change it with: odf add --update; or give the new one another name",
+            )
+    check_inputs(existing, drafts)
+    return plan_drafts(existing, drafts, new_id)
+
+
+def plan_drafts(
+    existing: Mapping[DatasetAlias, DatasetId],
+    drafts: Sequence[CheckedDefinition],
+    new_id: Callable[[], DatasetId],
+) -> list[NewDataset]:
+    """Plans of new datasets, inputs before what reads them.
+
+    Raises:
+        InvalidManifest: they feed each other in a circle.
+    """
+    ordered = _inputs_first(drafts)
+    ids = {each.alias: new_id() for each in ordered}
+    known = {**existing, **ids}
+    return [_plan(each, ids[each.alias], known) for each in ordered]
+
+
+def check_definition(
+    snapshot: model.DatasetSnapshot,
+    *,
+    vocabulary: model.DatasetVocabulary = model.DEFAULT_VOCABULARY,
+    exists: bool = False,
+) -> CheckedDefinition:
+    """A definition, checked as far as it can be by itself.
+
+    Args:
+        snapshot: the definition.
+        vocabulary: the names of the system columns where it does not say them.
+        exists: whether the dataset is there already, so that its sources can be disabled.
+
+    Raises:
+        OdfError: it is wrong; ``where`` names the dataset.
+    """
+    alias = DatasetAlias.parse(snapshot.name)
+    check_snapshot(snapshot, exists=exists)
+    with error_context(f"dataset {alias}"):
+        vocabulary = _vocabulary(snapshot, vocabulary)
+        events = [normalise_event(event) for event in snapshot.metadata]
+        inputs: list[tuple[DatasetRef, str]] = []
+        for event in events:
+            if isinstance(event, model.SetPollingSource | model.AddPushSource):
+                _check_source(event, vocabulary)
+            elif isinstance(event, model.SetTransform):
+                inputs += [(parse_ref(each.dataset_ref), each.dataset_ref) for each in event.inputs]
+            elif isinstance(event, model.SetDataSchema):
+                _check_schema(event, vocabulary)
+            elif isinstance(event, model.SetAttachments) and not exists:
+                check_attachments(event.attachments)
+    return CheckedDefinition(alias, snapshot.kind, events, inputs, vocabulary)
+
+
+def check_unique(drafts: Sequence[CheckedDefinition]) -> None:
+    """Whether every dataset is defined once.
+
+    Raises:
+        AlreadyExists: one is not.
+    """
+    seen: set[DatasetAlias] = set()
+    for each in drafts:
+        if each.alias in seen:
+            raise AlreadyExists(
+                f"dataset {each.alias} is defined twice", hint="give one of them another name"
+            )
+        seen.add(each.alias)
+
+
+def check_inputs(existing: Mapping[DatasetAlias, DatasetId], drafts: Sequence[CheckedDefinition]) -> None:
+    """Whether all inputs are there, or defined here.
+
+    Raises:
+        NotFound: some are not; all of them are named.
+    """
+    names = {str(alias): alias for alias in (*existing, *(each.alias for each in drafts))}
+    here = {*existing, *existing.values(), *names.values()}
+    missing = [(text, each) for each in drafts for ref, text in each.inputs if ref not in here]
+    if not missing:
+        return
+    from difflib import get_close_matches
+
+    close = [match for text, _ in missing for match in get_close_matches(text, names, n=1)]
+    hint = "did you mean " + " and ".join(f"'{name}'" for name in dict.fromkeys(close)) + "?"
+    raise NotFound(
+        "there is no dataset " + ", ".join(f"'{text}' (input of {each.alias})" for text, each in missing),
+        hint=hint if close else "add the inputs first, or in the same command",
+    )
+
+
+def _inputs_first(drafts: Sequence[CheckedDefinition]) -> list[CheckedDefinition]:
+    by_alias = {each.alias: each for each in drafts}
+    feeding = {
+        each.alias: [ref for ref, _ in each.inputs if isinstance(ref, DatasetAlias) and ref in by_alias]
+        for each in drafts
+    }
+    return [by_alias[alias] for alias in topological_order(feeding)]
+
+
+def topological_order(feeding: Mapping[DatasetAlias, Sequence[DatasetAlias]]) -> list[DatasetAlias]:
+    """Datasets in an order in which inputs come before what reads them, given what each reads.
+
+    Raises:
+        InvalidManifest: they feed each other in a circle.
+    """
+    try:
+        return list(TopologicalSorter(feeding).static_order())
+    except CycleError as error:
+        circle = " → ".join(str(alias) for alias in error.args[1])
+        raise InvalidManifest(
+            f"datasets feed each other in a circle: {circle}", hint="a dataset cannot be made of itself"
+        ) from None
+
+
+def _plan(
+    each: CheckedDefinition, dataset_id: DatasetId, known: Mapping[DatasetAlias, DatasetId]
+) -> NewDataset:
+    events: list[model.MetadataEvent] = [model.Seed(dataset_id, each.kind)]
+    for event in each.events:
+        if isinstance(event, model.SetTransform):
+            event = with_engine_version(resolve_inputs(event, known))
+        elif isinstance(event, model.SetDataSchema) and event.ddl is not None:
+            event = _schema_of(event.ddl, each.vocabulary)
+        events.append(event)
+    return NewDataset(dataset_id, each.alias, events)
+
+
+def resolve_inputs(event: model.SetTransform, known: Mapping[DatasetAlias, DatasetId]) -> model.SetTransform:
+    """The transform with its inputs by id, each with an alias; they have to be known."""
+
+    def by_id(given: model.TransformInput) -> model.TransformInput:
+        ref = parse_ref(given.dataset_ref)
+        dataset_id = ref if isinstance(ref, DatasetId) else known[ref]
+        return replace(given, dataset_ref=str(dataset_id), alias=given.alias or given.dataset_ref)
+
+    return replace(event, inputs=[by_id(each) for each in event.inputs])
+
+
+def _vocabulary(snapshot: model.DatasetSnapshot, unsaid: model.DatasetVocabulary) -> model.DatasetVocabulary:
+    named = [event for event in snapshot.metadata if isinstance(event, model.SetVocab)]
+    return vocabulary_of(named[-1]) if named else unsaid
+
+
+def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabulary) -> None:
+    with error_context("SetDataSchema"):
+        if event.ddl is not None:
+            _schema_of(event.ddl, vocabulary)
+        elif event.schema is not None:
+            from odf_engine.data.arrow_schema import decode_schema
+
+            decode_schema(event.schema)
+
+
+def _schema_of(ddl: Sequence[str], vocabulary: model.DatasetVocabulary) -> model.SetDataSchema:
+    """The whole schema of slices, of a list of data columns."""
+    from odf_engine.data.arrow_schema import encode_schema
+    from odf_engine.data.ddl import parse_ddl
+    from odf_engine.data.slices import slice_schema
+
+    return model.SetDataSchema(encode_schema(slice_schema(parse_ddl(ddl), vocabulary)))
+
+
+def check_attachments(attachments: model.Attachments) -> None:
+    """Whether texts are small enough to be carried around with a chain.
+
+    Raises:
+        InvalidManifest: they are not.
+    """
+    if not isinstance(attachments, model.Embedded):
+        return
+    size = sum(len(item.content.encode()) for item in attachments.items)
+    if size > _MAX_ATTACHED:
+        raise InvalidManifest(
+            f"the attachments have {size:,} bytes, and {_MAX_ATTACHED:,} is the most that a block holds",
+            where="SetAttachments",
+            hint="attach a text that says where the large file is",
+        )
+
+
+def _check_source(
+    source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
+) -> None:
+    """Finds early what would only fail at the first pull."""
+    if isinstance(source, model.SetPollingSource):
+        _check_fetch(source.fetch)
+    keys = [*getattr(source.merge, "primary_key", ())]
+    if hasattr(source.merge, "primary_key") and not keys:
+        raise InvalidManifest("the primary key of the merge strategy has no column", where="merge.primaryKey")
+    compared = getattr(source.merge, "compare_columns", None)
+    if compared is not None and not compared:
+        raise InvalidManifest(
+            "there is no column to compare", where="merge.compareColumns", hint="leave it out to compare all"
+        )
+    ddl = source.read.schema
+    if ddl is None:
+        return
+    from odf_engine.data.ddl import parse_ddl
+    from odf_engine.data.slices import slice_schema
+
+    with error_context("read.schema"):
+        names = parse_ddl(ddl).names
+        columns = data_columns(source, vocabulary)
+        if columns is not None:
+            slice_schema(columns, vocabulary)
+    if source.preprocess is None:
+        _check_needed(names, vocabulary, [*keys, *(compared or ())])
+
+
+def data_columns(
+    source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
+) -> pa.Schema | None:
+    """The columns that a source says its rows have; None where a query or the data says it.
+
+    Raises:
+        InvalidSchema: its schema is malformed.
+    """
+    if source.read.schema is None or source.preprocess is not None:
+        return None
+    import pyarrow as pa
+
+    from odf_engine.data.ddl import parse_ddl
+
+    # Rows that are pushed may say what is done with each: taken back, corrected.
+    may_say = isinstance(source, model.AddPushSource) or isinstance(
+        source.merge, model.ChangelogStream | model.UpsertStream
+    )
+    op = vocabulary.operation_type_column.casefold() if may_say else None
+    return pa.schema([field for field in parse_ddl(source.read.schema) if field.name.casefold() != op])
+
+
+def _check_fetch(fetch: model.FetchStep) -> None:
+    if isinstance(fetch, model.FilesGlob) and not fetch.path.strip():
+        raise InvalidManifest("the pattern of files is empty", where="fetch.path")
+    if isinstance(fetch, model.Url) and not fetch.url.strip():
+        raise InvalidManifest("the URL is empty", where="fetch.url")
+    moment = getattr(fetch, "event_time", None)
+    if not isinstance(moment, model.FromPath):
+        return
+    where = "fetch.eventTime.pattern"
+    try:
+        pattern = re.compile(moment.pattern)
+    except re.error as error:
+        raise InvalidManifest(
+            f"'{moment.pattern}' is not a regular expression: {error}", where=where
+        ) from None
+    if not pattern.groups:
+        raise InvalidManifest(
+            f"'{moment.pattern}' has no group",
+            where=where,
+            hint=r"put the part that is the time in brackets, such as (\d{4}-\d{2}-\d{2})",
+        )
+
+
+def _check_needed(columns: Sequence[str], vocabulary: model.DatasetVocabulary, needed: Sequence[str]) -> None:
+    known = {column.lower() for column in (*columns, vocabulary.event_time_column)}
+    for column in needed:
+        if column.lower() not in known:
+            from difflib import get_close_matches
+
+            close = get_close_matches(column, columns, n=1)
+            raise InvalidSchema(
+                f"column '{column}' is not in the schema",
+                where="merge",
+                hint=f"did you mean '{close[0]}'?" if close else "columns: " + ", ".join(columns),
+            )
+
+
+@contextmanager
+def error_context(where: str) -> Iterator[None]:
+    """Puts the place before the place that an error names.
+
+    Raises:
+        OdfError: whatever was raised inside.
+    """
+    try:
+        yield
+    except OdfError as error:
+        error.where = f"{where}, {error.where}" if error.where else where
+        raise
+
+
+DatasetNames = Mapping[DatasetId, str]
+_CONTEXT: Final = 3
+_MAX_LINES: Final = 300
+_WIDEST: Final = 200
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One event that is appended: its title, and lines that start with ``+``, ``-`` or a space."""
+
+    title: str
+    lines: list[str]
+
+
+# --- The definition ----------------------------------------------------------------------------
+
+
+def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -> DatasetSnapshot:
+    """The dataset's definition as its chain has it now; an update with it changes nothing.
+
+    Inputs go by the ``names`` of their datasets, where they are known. The schema is there where it
+    does not follow from what a source reads. Parts that are of a newer specification are left out.
+
+    Raises:
+        OdfError: the chain cannot be read.
+    """
+    state = entry.dataset.state()
+    events: list[MetadataEvent] = []
+    vocabulary = _parse_vocabulary(state)
+    events += [] if vocabulary is None else [vocabulary]
+    if state.polling_source is not None:
+        events.append(state.polling_source)
+    events += state.push_sources.values()
+    if state.transform is not None:
+        events.append(without_engine_version(state.transform))
+    schema = _schema(state)
+    events += [] if schema is None else [schema]
+    events += [event for event in (state.license, state.info) if event is not None]
+    if state.attachments is not None:
+        events.append(model.SetAttachments(state.attachments))
+    readable = [to_user_form(event, names or {}) for event in events]
+    return DatasetSnapshot(str(entry.alias), state.kind, readable)
+
+
+def to_user_form(event: MetadataEvent, names: DatasetNames) -> Any:
+    """The event as a person would write it: a single query as ``query``, inputs by name."""
+    match event:
+        case model.SetTransform():
+            inputs = [_named(each, names) for each in event.inputs]
+            return replace(event, transform=_short(event.transform), inputs=inputs)
+        case model.SetPollingSource() | model.AddPushSource() if event.preprocess is not None:
+            return replace(event, preprocess=_short(event.preprocess))
+        case _:
+            return event
+
+
+def _short(transform: Any) -> Any:
+    steps = getattr(transform, "queries", None)
+    if steps is None or len(steps) != 1 or steps[0].alias is not None:
+        return transform
+    return replace(transform, query=steps[0].query, queries=None)
+
+
+def _named(given: model.TransformInput, names: DatasetNames) -> model.TransformInput:
+    try:
+        name = names.get(DatasetId.parse(given.dataset_ref))
+    except InvalidIdentity:
+        return given
+    return given if name is None else replace(given, dataset_ref=name)
+
+
+def _parse_vocabulary(state: ChainState) -> model.SetVocab | None:
+    default = msgspec.structs.asdict(model.DEFAULT_VOCABULARY)
+    named = msgspec.structs.asdict(state.vocabulary)
+    changed = {key: name for key, name in named.items() if name != default[key]}
+    return model.SetVocab(**changed) if changed else None
+
+
+def _schema(state: ChainState) -> model.SetDataSchema | None:
+    if state.schema is None:
+        return None if state.odf_schema is None else model.SetDataSchema(odf_schema=state.odf_schema)
+    from odf_engine.chain.schema_evolution import add_source_columns, data_ddl, read_schema
+
+    try:
+        declared = read_schema(state.schema)
+        sources = [source for source in (state.polling_source, *state.push_sources.values()) if source]
+        read = [columns for each in sources if (columns := data_columns(each, state.vocabulary)) is not None]
+        data = set(declared.names) - set(msgspec.structs.astuple(state.vocabulary))
+        follows = any(data <= set(columns.names) for columns in read)
+        if follows and all(
+            add_source_columns(declared, columns, (), state.vocabulary).equals(declared, check_metadata=True)
+            for columns in read
+        ):
+            return None
+        ddl = data_ddl(declared, state.vocabulary)
+    except OdfError:
+        ddl = None
+    return model.SetDataSchema(state.schema) if ddl is None else model.SetDataSchema(ddl=ddl)
+
+
+# --- Changes -----------------------------------------------------------------------------------
+
+
+def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: DatasetNames) -> Change:
+    """What appending an event changes, given the one that it takes the place of."""
+    disables = isinstance(event, model.DisablePollingSource | model.DisablePushSource)
+    old = [] if before is None else _text(before, names)
+    new = [] if disables else _text(event, names)
+    lines = _difference(old, new)
+    if not lines and not disables:
+        lines = ["  only attributes of columns"] if isinstance(event, model.SetDataSchema) else []
+    name = getattr(event, "source_name", None)
+    title = kind_of(event) if name is None else f"{kind_of(event)} '{name}'"
+    return Change(title, lines)
+
+
+def _text(event: MetadataEvent, names: DatasetNames) -> list[str]:
+    if isinstance(event, model.SetDataSchema) and event.schema is not None:
+        from odf_engine.chain.schema_evolution import read_schema
+        from odf_engine.data.ddl import to_ddl
+
+        return to_ddl(read_schema(event.schema))
+    from odf_engine.metadata.yaml import to_yaml
+
+    return to_yaml(to_user_form(event, names)).splitlines()
+
+
+def _difference(old: Sequence[str], new: Sequence[str]) -> list[str]:
+    """The changed lines with some around them, each after its sign; cut where there are too many."""
+    lines: list[str] = []
+    groups = SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_CONTEXT)
+    for number, group in enumerate(groups):
+        if number or group[0][1]:
+            lines.append("  …")
+        for tag, start, stop, new_start, new_stop in group:
+            if tag == "equal":
+                lines += [f"  {line}" for line in old[start:stop]]
+                continue
+            lines += [f"- {line}" for line in old[start:stop]]
+            lines += [f"+ {line}" for line in new[new_start:new_stop]]
+    lines = [line if len(line) <= _WIDEST else line[: _WIDEST - 1] + "…" for line in lines]
+    if len(lines) > _MAX_LINES:
+        lines[_MAX_LINES:] = [f"  … {len(lines) - _MAX_LINES:,} more lines"]
+    return lines
+
+
+class Update(msgspec.Struct, frozen=True, kw_only=True):
+    """What one definition changes.
+
+    Attributes:
+        entry: the dataset; None for a new one that was not made.
+        alias: its name.
+        is_new: whether the definition makes it.
+        events: what is appended, in this order; empty when there is nothing to do.
+        changes: the same for people, one an event.
+        head: the block that the definition was compared with; None for a new dataset.
+        system_time: of the blocks to append.
+    """
+
+    entry: DatasetEntry | None
+    alias: DatasetAlias
+    is_new: bool = False
+    events: list[MetadataEvent]
+    changes: list[Change]
+    head: Multihash | None = None
+    system_time: Timestamp
+
+
+class UpdatePlan(NamedTuple):
+    """What is to be made, inputs first, and what every definition changes, in their order."""
+
+    plans: list[NewDataset]
+    updates: list[Update]
+
+
+def record_origin(entry: DatasetEntry, origin: str) -> None:
+    """Notes where the definition of a dataset came from, when somebody else wrote it: such a dataset is
+    not one's own any more (see :mod:`odf_engine.workspace.trust`).
+
+    Raises:
+        OdfError: it cannot be noted, or not durably: the definition must not be committed without it.
+    """
+    try:
+        replace_text_file(entry.dataset.folder / ORIGIN_FILE, origin)
+    except NotSynced as error:
+        raise error.as_failure() from error
+
+
+def require_no_state(update: Update) -> None:
+    """Lets pass what can be appended without an engine.
+
+    Raises:
+        UsageError: the query changes, and there is a state that the new one may not be able to go on from.
+    """
+    if update.entry is None or not any(isinstance(event, SetTransform) for event in update.events):
+        return
+    if update.entry.dataset.state().last_checkpoint is not None:
+        raise UsageError(
+            f"the query of {update.alias} has a state, which has to be seen to where another one takes over",
+            hint="odf add --update does; it says what there is to choose",
+        )
+
+
+def commit_update(
+    entry: DatasetEntry,
+    update: Update,
+    origin: str | None = None,
+    *,
+    block_version: int,
+    data: Path | None = None,
+    checkpoint: Path | None = None,
+) -> Multihash:
+    """Appends what an update says in one commit; returns the new head.
+
+    Args:
+        entry: the dataset.
+        update: its events, and the head that they follow.
+        origin: where the definition came from, when somebody else wrote it.
+        block_version: of the new blocks.
+        data, checkpoint: staged files of a transaction among the events.
+
+    Raises:
+        Conflict: somebody else committed meanwhile; nothing is changed.
+        OdfError: the events may not follow.
+    """
+    if origin is not None:  # before the blocks: nothing foreign may run in between
+        record_origin(entry, origin)
+    try:
+        return entry.dataset.commit(
+            update.events,
+            system_time=update.system_time,
+            expected_head=update.head,
+            data=data,
+            checkpoint=checkpoint,
+            block_version=block_version,
+        )
+    except OdfError as error:
+        error.where = f"dataset {entry.alias}" + (f", {error.where}" if error.where else "")
+        raise

@@ -1,0 +1,211 @@
+"""Environment variables of definitions: templates, allow-list, redaction of secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, quote_plus
+
+from odf_engine.errors import InvalidManifest, OdfError, SourceUnavailable
+from odf_engine.progress import Reporter
+from odf_engine.settings import load_workspace
+
+
+def allowed_environment(odf: Path, dataset: str, alias: str) -> dict[str, str]:
+    """The variables that a dataset may read and that are set here.
+
+    Args:
+        odf: the workspace's ``.odf`` folder.
+        dataset: its id.
+        alias: its name; either of them may stand in the configuration.
+    """
+    try:
+        names = load_workspace(odf).allowed_for(dataset, alias)
+    except OdfError:
+        return {}  # whoever works with the settings says what is wrong with them
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+TEMPLATE: Final = re.compile(r"\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
+_NAME: Final = re.compile(r"\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*")
+
+
+def variable_name(found: re.Match[str]) -> str:
+    """The name of the variable that a template, a match of :data:`TEMPLATE`, stands for.
+
+    Raises:
+        InvalidManifest: a template of another kind, or one without an end.
+    """
+    name = _NAME.fullmatch(found[1])
+    if name is None or not found[2]:
+        raise InvalidManifest(
+            f"'{found[0]}' cannot be filled in", hint="what can be: ${{ env.NAME }}, a variable by its name"
+        )
+    return name[1]
+
+
+def template_variables(text: str) -> list[str]:
+    """The names of the variables that a text asks for, in their order, each once.
+
+    Raises:
+        InvalidManifest: a template of another kind, or one without an end.
+    """
+    return list(dict.fromkeys(map(variable_name, TEMPLATE.finditer(text))))
+
+
+HIDDEN: Final = "***"
+_SHORT: Final = 4
+"""Texts of fewer characters are hidden as whole words only: `1` would take every number apart."""
+
+
+def substitute(
+    text: str, environment: Mapping[str, str], allowed: Collection[str], dataset: str = "DATASET"
+) -> str:
+    """The text with every ``${{ env.NAME }}`` replaced, once: values are not looked through again.
+
+    Args:
+        text: of a URL, a header, …
+        environment: values that were given along with the request; what it lacks is looked up in the
+            environment of this process.
+        allowed: the names that the configuration allows for the dataset.
+        dataset: its name, for the hint.
+
+    Raises:
+        InvalidManifest: a template of another kind, or one without an end.
+        SourceUnavailable: a name that is not allowed, or not set.
+    """
+    return TEMPLATE.sub(
+        lambda found: variable_value(variable_name(found), environment, allowed, dataset), text
+    )
+
+
+def variable_value(
+    name: str, environment: Mapping[str, str], allowed: Collection[str], dataset: str = "DATASET"
+) -> str:
+    """The value of one variable; arguments and errors as for :func:`substitute`."""
+    if name not in allowed:
+        names = ",".join([*sorted(allowed), name])
+        raise SourceUnavailable(
+            f"the source asks for the environment variable {name}, which {dataset} may not read",
+            hint=f"allow it, if it should: odf config set allowedEnv.{dataset} {names}",
+        )
+    value = environment.get(name, os.environ.get(name))
+    if value is None:
+        raise SourceUnavailable(
+            f"the environment variable {name} is not set", hint=f"set it and try again: export {name}=…"
+        )
+    return value
+
+
+def secret_values(environment: Mapping[str, str], allowed: Iterable[str]) -> list[str]:
+    """The values that have to be hidden: of all names that a dataset may read."""
+    found = (environment.get(name, os.environ.get(name)) for name in allowed)
+    return [value for value in found if value]
+
+
+# --- Hiding ------------------------------------------------------------------------------------
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text with every secret hidden, also where it is written as in a URL, in JSON or in Python."""
+    return _hider(secrets)(text)
+
+
+class RedactingReporter(Reporter):
+    """Passes everything on, log lines without the secrets."""
+
+    def __init__(self, reporter: Reporter, secrets: Iterable[str]) -> None:
+        super().__init__()
+        self._whole = reporter
+        self._hide = _hider(secrets)
+
+    def phase(self, name: str) -> None:
+        self._whole.phase(name)
+
+    def set_amounts(self, **amounts: Any) -> None:
+        self._whole.set_amounts(**amounts)
+
+    def log(self, text: str, level: str = "info") -> None:
+        self._whole.log(self._hide(text), level)
+
+    def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
+        self._whole.committed(dataset, block, event, rows)
+
+    @property
+    def cancelled(self) -> bool:
+        return self._whole.cancelled
+
+    def raise_if_cancelled(self) -> None:
+        self._whole.raise_if_cancelled()
+
+    def cancel(self) -> None:
+        self._whole.cancel()
+
+    @contextmanager
+    def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
+        with self._whole.on_cancel(hook):
+            yield
+
+
+@contextmanager
+def redacted_errors(secrets: Iterable[str]) -> Iterator[None]:
+    """Errors that leave the block have no secret in them, nor in the errors that led to them."""
+    hide = _hider(secrets)
+    try:
+        yield
+    except Exception as error:
+        if not any(_tells(each, hide) for each in _chain(error)):
+            raise
+        hidden = error if isinstance(error, OdfError) else OdfError(f"{type(error).__name__}: {error}")
+        hidden.args = tuple(hide(str(each)) for each in hidden.args)
+        for name, value in vars(hidden).items():
+            if isinstance(value, str):
+                setattr(hidden, name, hide(value))
+            elif isinstance(value, tuple):
+                setattr(hidden, name, tuple(hide(each) if isinstance(each, str) else each for each in value))
+        hidden.__context__ = None  # `from None` alone would keep what it stands for
+        raise hidden.with_traceback(None) from None
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        each = waiting.pop()
+        if each is not None and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += [each.__cause__, each.__context__]
+
+
+def _tells(error: BaseException, hide: Callable[[str], str]) -> bool:
+    texts = [str(error), repr(error), *map(str, vars(error).values())]
+    return any(hide(text) != text for text in texts)
+
+
+def _hider(secrets: Iterable[str]) -> Callable[[str], str]:
+    parts = {part for secret in secrets for whole in (secret, *secret.splitlines()) for part in _forms(whole)}
+    if not parts:
+        return lambda text: text
+    # The longest first, so that none is hidden in part only.
+    pattern = re.compile("|".join(map(_pattern, sorted(parts, key=lambda part: (-len(part), part)))))
+    return lambda text: pattern.sub(HIDDEN, text)
+
+
+def _forms(secret: str) -> set[str]:
+    """A secret as it may be written: by itself, in a URL, in JSON, as a literal of Python."""
+    urls = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
+    lower = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), url) for url in urls}
+    literals = {repr(secret)[1:-1], repr(secret.encode(errors="replace"))[2:-1]}
+    forms = {secret, secret.strip(), *urls, *lower, json.dumps(secret)[1:-1], *literals}
+    return {form for form in forms if form}
+
+
+def _pattern(part: str) -> str:
+    whole = re.escape(part)
+    return rf"(?<!\w){whole}(?!\w)" if len(part) < _SHORT else whole

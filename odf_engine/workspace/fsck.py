@@ -1,0 +1,582 @@
+"""Consistency check and repair of a workspace (``odf fsck``)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import sqlite3
+import stat
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from odf_engine import processes
+from odf_engine.chain.block_index import BlockIndex
+from odf_engine.chain.dataset import Dataset
+from odf_engine.chain.quarantine import QUARANTINE_FOLDER, Quarantine
+from odf_engine.errors import Conflict, InvalidIdentity, OdfError
+from odf_engine.files import open_file, open_no_follow
+from odf_engine.identity.did import DID_PREFIX, DatasetId
+from odf_engine.identity.multiformats import Multihash
+from odf_engine.identity.ownership_proof import PROOFS_FOLDER, dataset_id_of_key, load_private_key
+from odf_engine.progress import Reporter
+from odf_engine.storage.atomic_files import file_lock, read_small
+from odf_engine.storage.databases import connect
+from odf_engine.storage.object_store import LocalObjectStore
+from odf_engine.storage.refs import HEAD, RefStore
+from odf_engine.workspace.dataset_folders import DatasetFolders
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.remotes import Remotes
+from odf_engine.workspace.workspace import Workspace
+
+_SETTLED_SECONDS: Final = 3600.0
+RECENTLY_TOUCHED: Final = "it was touched within the last hour: --now takes it too"
+
+
+class FsckFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that should not be, or that a person should know.
+
+    Attributes:
+        kind: stable name in kebab case.
+        where: the dataset's name, or a path from ``.odf`` on.
+        message: what it is, as a person reads it.
+        count, size: how many files it is, and their bytes.
+        repaired: whether it is gone, or was made anew.
+        left: why it was left alone; empty when it was repaired, or nobody asked for that.
+    """
+
+    kind: str
+    where: str
+    message: str
+    count: int = 1
+    size: int = 0
+    repaired: bool = False
+    left: str = ""
+
+
+class FsckReport(msgspec.Struct):
+    """A look over a workspace, while it goes on and afterwards.
+
+    Attributes:
+        repair: whether what is found is removed or made anew, as far as history does not need it.
+        now: whether that is done also to what was touched within the last hour.
+        findings: what is wrong, or in the way.
+        remarks: what a person should know, and is no fault.
+        datasets: how many were looked at.
+    """
+
+    repair: bool = False
+    now: bool = False
+    findings: list[FsckFinding] = []
+    remarks: list[FsckFinding] = []
+    datasets: int = 0
+
+    @property
+    def left(self) -> list[FsckFinding]:
+        """What is still there."""
+        return [each for each in self.findings if not each.repaired]
+
+    def add_finding(
+        self,
+        kind: str,
+        where: str,
+        message: str,
+        fix: Callable[[], object] | None = None,
+        *,
+        count: int = 1,
+        size: int = 0,
+        left: str = "",
+    ) -> None:
+        """Notes a finding, and repairs it with ``fix`` if that is wanted and nothing is ``left`` to say
+        against it."""
+        repaired = False
+        if self.repair and not left:
+            if fix is None:
+                left = "it is not repaired by itself"
+            else:
+                try:
+                    fix()
+                    repaired = True
+                except OSError as error:
+                    left = f"it could not be repaired: {error.strerror or error}"
+                except OdfError as error:
+                    left = f"it could not be repaired: {error.message}"
+        left = left if self.repair else ""
+        self.findings.append(
+            FsckFinding(
+                kind=kind, where=where, message=message, count=count, size=size, repaired=repaired, left=left
+            )
+        )
+
+    def add_note(self, kind: str, where: str, message: str, count: int = 1) -> None:
+        """Notes what is no fault."""
+        self.remarks.append(FsckFinding(kind=kind, where=where, message=message, count=count))
+
+    def files(
+        self,
+        kind: str,
+        where: str,
+        message: str,
+        paths: Iterable[Path],
+        *,
+        left: str = "",
+        sure: bool = False,
+    ) -> None:
+        """Notes files or folders that nobody needs, if there are some; the repair removes them.
+
+        Args:
+            paths: those that were looked at.
+            left: why nothing may be done with them now.
+            sure: whether it is known that nobody is at work on them, however fresh they are.
+        """
+        fresh: list[tuple[Path, int]] = []
+        settled: list[tuple[Path, int]] = []
+        for path in paths:
+            size, touched = _about(path)
+            old = sure or self.now or time.time() - touched > _SETTLED_SECONDS
+            (settled if old else fresh).append((path, size))
+        for found, why in ((settled, left), (fresh, left or RECENTLY_TOUCHED)):
+            if found:
+                gone = [path for path, _ in found]
+                size = sum(size for _, size in found)
+                self.add_finding(
+                    kind,
+                    where,
+                    message,
+                    lambda gone=gone: _remove(gone),
+                    count=len(found),
+                    size=size,
+                    left=why,
+                )
+
+
+def _about(path: Path) -> tuple[int, float]:
+    """The bytes of a file, or of all files in a folder, and when the newest of them was touched."""
+    size, touched = 0, 0.0
+    for each in path.rglob("*") if path.is_dir() and not path.is_symlink() else (path,):
+        with suppress(OSError):  # its owner was quicker
+            found = each.lstat()
+            if not stat.S_ISDIR(found.st_mode):
+                size += found.st_size
+                touched = max(touched, found.st_mtime)
+    return size, touched
+
+
+def _remove(paths: Iterable[Path]) -> None:
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+_KINDS: Final = {"blocks": "block", "data": "slice", "checkpoints": "checkpoint"}
+_HALF: Final = (".pending-*", ".partial-*", ".new-*")
+_BATCH: Final = 4096
+_BUSY: Final = "a job is at work on the dataset"
+
+
+def check_dataset(
+    checkup: FsckReport,
+    workspace: Workspace,
+    entry: DatasetEntry,
+    reporter: Reporter,
+    *,
+    busy: bool = False,
+    has_index: bool = True,
+) -> None:
+    """Looks over a dataset.
+
+    Args:
+        busy: a job works on it, so that nothing may be repaired.
+        has_index: the index of blocks can be read.
+    """
+    _DatasetCheck(checkup, workspace, entry, reporter, busy).run(has_index)
+
+
+class _DatasetCheck:
+    def __init__(
+        self,
+        checkup: FsckReport,
+        workspace: Workspace,
+        entry: DatasetEntry,
+        reporter: Reporter,
+        busy: bool,
+    ) -> None:
+        self._checkup, self._workspace, self._reporter = checkup, workspace, reporter
+        self._entry, self._name = entry, str(entry.alias)
+        self._folder = entry.dataset.folder
+        self._refs = RefStore(self._folder / "refs", self._folder / "info" / "lock")
+        self._left = _BUSY if busy else ""
+        self._needed: dict[str, set[Multihash]] = {kind: set() for kind in _KINDS}
+
+    def run(self, has_index: bool) -> None:
+        """All of it."""
+        self._checkup.datasets += 1
+        is_whole = self._follow(tell=True)
+        if is_whole and has_index:
+            self._index()
+        with ExitStack() as stack:
+            if self._checkup.repair and not self._left:
+                self._lock(stack)
+            if is_whole and (not self._checkup.repair or self._left or self._follow(tell=False)):
+                self._orphans()
+            self._half_written()
+
+    def _lock(self, stack: ExitStack) -> None:
+        """Keeps others from bringing something in; says so where somebody does just that."""
+        try:
+            adoption = stack.enter_context(Quarantine(self._entry.dataset))
+            if not any(_files(adoption.arriving)):
+                stack.callback(adoption.discard)  # which entering has made
+            stack.enter_context(self._refs.locked())
+        except (Conflict, OSError, OdfError) as error:
+            reason = error.message if isinstance(error, OdfError) else str(error.strerror)
+            self._left = f"it cannot be locked: {reason}"
+
+    # --- What is needed ---
+
+    def _follow(self, *, tell: bool) -> bool:
+        """Learns what all references need; whether that could be found out."""
+        is_whole = self._refs.read(HEAD) is not None or not any(self._folder.glob("blocks/*"))
+        if not is_whole and tell:
+            message = "refs/head is missing, which names the newest block: bring it back from a copy"
+            self._checkup.add_finding("chain-damaged", self._name, message)
+        for name in self._references():
+            try:
+                at = self._refs.get(name)
+                while at is not None and at not in self._needed["blocks"]:
+                    self._reporter.raise_if_cancelled()
+                    at = self._need(at)
+            except OdfError as error:
+                is_whole = False
+                if tell:
+                    self._tell_broken(name, error)
+        return is_whole
+
+    def _references(self) -> Iterator[str]:
+        names = sorted(path.name for path in self._refs.folder.glob("*"))
+        yield from (name for name in names if not name.startswith("."))
+
+    def _need(self, block_hash: Multihash) -> Multihash | None:
+        stored = self._entry.dataset.block(block_hash)
+        event: Any = stored.block.event
+        for kind, part in (("data", "new_data"), ("checkpoints", "new_checkpoint")):
+            if (named := getattr(event, part, None)) is not None:
+                self._needed[kind].add(named.physical_hash)
+        self._needed["blocks"].add(block_hash)
+        return stored.block.prev_block_hash
+
+    def _tell_broken(self, name: str, error: OdfError) -> None:
+        if name == HEAD:
+            message = f"the chain cannot be followed: {error}; odf verify {self._name} tells more"
+            self._checkup.add_finding("chain-damaged", self._name, message)
+        else:
+            message = f"the kept reference refs/{name} cannot be followed: {error}"
+            self._checkup.add_finding("reference-broken", self._name, message)
+
+    # --- The index ---
+
+    def _index(self) -> None:
+        """Compares what the index says with what the blocks say."""
+        index, head = self._workspace.index, self._entry.dataset.head()
+        if head is None:
+            return
+        fresh = Dataset(self._folder, BlockIndex(":memory:"))
+        try:
+            state = fresh.state()
+        except OdfError as error:
+            self._tell_broken(HEAD, error)
+            return
+        try:
+            known = index.state(head)  # where there is none, the next reader brings the index up to the head
+            if known is None or (state == known and _is_same(fresh, Dataset(self._folder, index))):
+                return
+        except OdfError as error:
+            self._reporter.log(f"{self._name}: {error}", "debug")
+        message = "the index says something else than the blocks"
+        self._checkup.add_finding("index-wrong", self._name, message, self._index_anew)
+
+    def _index_anew(self) -> None:
+        self._workspace.index.reset()
+        self._entry.dataset.state()
+
+    # --- What nobody needs ---
+
+    def _orphans(self) -> None:
+        needed = {**self._needed, PROOFS_FOLDER: self._needed["blocks"]}
+        for kind, word in {**_KINDS, PROOFS_FOLDER: "proof"}.items():
+            objects = LocalObjectStore(self._folder / kind)
+            orphans: list[Path] = []
+            strange = 0
+            for name in objects.names():
+                try:
+                    if Multihash.parse(name) not in needed[kind]:
+                        orphans.append(objects.path(name))
+                except InvalidIdentity:
+                    strange += 1
+            message = f"no block or reference needs {'them' if len(orphans) > 1 else 'it'}"
+            self._checkup.files(f"orphan-{word}", self._name, message, orphans, left=self._left)
+            if strange:
+                message = f"not named as an object of a repository is, in {kind}/"
+                self._checkup.add_note("unknown-file", self._name, message, strange)
+
+    def _half_written(self) -> None:
+        folders = (*_KINDS, "refs", PROOFS_FOLDER, "info")
+        paths = [path for name in folders for half in _HALF for path in (self._folder / name).glob(half)]
+        self._checkup.files("half-written", self._name, "interrupted work left it", paths, left=self._left)
+        arriving = [path] if any(_files(path := self._folder / QUARANTINE_FOLDER)) else []
+        message = "an interrupted pull left it; the next one would go on from there"
+        self._checkup.files("arriving", self._name, message, arriving, left=self._left)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in folder.rglob("*") if not path.is_dir())
+
+
+def _is_same(one: Dataset, other: Dataset) -> bool:
+    """Whether two indices say the same of all blocks and slices."""
+    if one.slices() != other.slices():
+        return False
+    before: int | None = None
+    while rows := one.list_blocks(_BATCH, before):
+        if rows != other.list_blocks(_BATCH, before):
+            return False
+        before = rows[-1].sequence_number
+    return not other.list_blocks(1, before)
+
+
+_OWNED: Final = re.compile(r"[a-z]+-(\d+)-.+")
+_JSON_CACHES: Final = ("statistics/*.json", "ui.json", "downloads/*.json")
+_PACKED_CACHES: Final = ("screen.msgpack",)
+_ROW_CACHES: Final = ("projections/*.parquet", "queries/*.parquet")
+_PARTS: Final = ("statistics/.*.part", "projections/.*.part", "exports/.*.part", "queries/*.part", ".*.part")
+_PARQUET: Final = b"PAR1"
+_ASIDE: Final = ".damaged"  # the end of the names of files that were moved aside
+
+
+def check_workspace(
+    workspace: Workspace,
+    reporter: Reporter,
+    *,
+    repair: bool = False,
+    now: bool = False,
+    busy: Collection[str] = (),
+    has_jobs: bool = False,
+    has_worker: bool = False,
+) -> FsckReport:
+    """Looks over a workspace, and repairs what may be repaired if that is wanted.
+
+    Args:
+        repair, now: see :class:`FsckReport`.
+        busy: ids of datasets that jobs work on.
+        has_jobs: whether any job runs or waits: then caches are left alone.
+        has_worker: whether a worker runs, which writes the journal of jobs.
+
+    Raises:
+        Cancelled: somebody asked to stop.
+    """
+    checkup = FsckReport(repair=repair, now=now)
+    check = _WorkspaceCheck(checkup, workspace)
+    has_index = check.databases(has_worker)
+    entries = workspace.datasets()
+    for entry in entries:
+        reporter.phase(str(entry.alias))
+        check_dataset(checkup, workspace, entry, reporter, busy=str(entry.id) in busy, has_index=has_index)
+    check.unfinished()
+    check.caches("a job runs" if has_jobs else "")
+    check.belongings()
+    return checkup
+
+
+class _WorkspaceCheck:
+    def __init__(self, checkup: FsckReport, workspace: Workspace) -> None:
+        self._checkup, self._workspace, self._odf = checkup, workspace, workspace.odf
+        self._cache = workspace.odf / "cache"
+
+    def _locked(self) -> AbstractContextManager[None]:
+        """Keeps others from making and deleting datasets, while something is repaired."""
+        return file_lock(self._odf / "lock") if self._checkup.repair else nullcontext()
+
+    # --- Databases ---
+
+    def databases(self, has_worker: bool) -> bool:
+        """The index of blocks, and the journal of jobs; whether the index can be read."""
+        index, journal = self._odf / "index.sqlite", self._odf / "jobs.sqlite"
+        if problem := _database_problem(index):
+            message = f"the index of blocks cannot be read: {problem}"
+            self._checkup.add_finding("index-damaged", index.name, message, self._index_anew)
+        if problem := _database_problem(journal):
+            message = f"the journal of jobs cannot be read: {problem}"
+            left = "a worker runs: odf worker stop" if has_worker else ""
+            self._checkup.add_finding(
+                "journal-damaged", journal.name, message, lambda: _aside(journal), left=left
+            )
+        return not _database_problem(index)
+
+    def _index_anew(self) -> None:
+        self._workspace.index.reset()
+        for entry in self._workspace.datasets():
+            with suppress(OdfError):  # its own check tells
+                entry.dataset.state()
+
+    # --- Work that was interrupted ---
+
+    def unfinished(self) -> None:
+        """Datasets that were being made, deleted or transferred, and folders of dead processes."""
+        folders = DatasetFolders(self._odf / "datasets")
+        with self._locked():
+            if self._checkup.repair:
+                for dataset_id in folders.unfinished_ids():
+                    self._workspace.keys.delete(dataset_id)
+            message = "a dataset that was being made or deleted"
+            self._checkup.files("unfinished-dataset", "datasets", message, folders.unfinished(), sure=True)
+        for path in sorted((self._odf / "incoming").glob("*")):
+            if path.is_dir():
+                self._incoming(path)
+        dead = [path for path in self._cache.glob("*-*-*") if _is_left(path)]
+        self._checkup.files("left-over", "cache", "a process that is no more left it", dead, sure=True)
+        halves = [
+            path for name in (".", "trust", "remotes", "keys") for path in (self._odf / name).glob(".new-*")
+        ]
+        self._checkup.files("half-written", ".", "interrupted work left it", halves)
+
+    def _incoming(self, folder: Path) -> None:
+        """What an interrupted pull of a new dataset has brought."""
+        lock = folder.with_name(f"{folder.name}.lock")
+        where = str(folder.relative_to(self._odf))
+        message = "an interrupted pull of a dataset left it; the next one would go on from there"
+        if self._checkup.repair:
+            os.close(open_no_follow(lock, os.O_RDONLY | os.O_CREAT, 0o600))
+        elif not lock.exists():
+            self._checkup.files("arriving", where, message, [folder])
+            return
+        with open_file(lock, "rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return  # it is just coming
+            self._checkup.files("arriving", where, message, [folder])
+            if self._checkup.repair and not folder.exists():
+                lock.unlink(missing_ok=True)
+
+    # --- Caches ---
+
+    def caches(self, left: str) -> None:
+        """Files that can be made again; ``left``: why they are left alone."""
+        broken = [
+            *self._unreadable(_JSON_CACHES, partial(_is_readable, decode=msgspec.json.decode)),
+            *self._unreadable(_PACKED_CACHES, partial(_is_readable, decode=msgspec.msgpack.decode)),
+            *self._unreadable(_ROW_CACHES, _is_parquet),
+        ]
+        message = "a file of the cache cannot be read; it is made again when it is needed"
+        self._checkup.files("cache-broken", "cache", message, broken, left=left)
+        parts = [path for pattern in _PARTS for path in self._cache.glob(pattern)]
+        self._checkup.files("half-written", "cache", "interrupted work left it", parts, left=left)
+
+    def _unreadable(self, patterns: Collection[str], is_right: Callable[[Path], bool]) -> Iterator[Path]:
+        for pattern in patterns:
+            for path in sorted(self._cache.glob(pattern)):
+                with suppress(FileNotFoundError):  # its owner was quicker
+                    if not path.name.startswith(".") and not (path.is_file() and is_right(path)):
+                        yield path
+
+    # --- What belongs to datasets ---
+
+    def belongings(self) -> None:
+        """Keys, trust and addresses, and whose they are."""
+        if not (self._odf / "datasets").is_dir():
+            message = "the folder of all datasets is not there"
+            self._checkup.add_finding("datasets-missing", "datasets", message)
+            return  # else what belongs to them would seem to belong to nobody
+        here = {entry.id for entry in self._workspace.datasets()}
+        for dataset in self._workspace.keys.ids():
+            where = f"keys/{dataset.multibase}.pem"
+            if problem := self._key_problem(dataset):
+                message = (
+                    f"it does not hold the key of {dataset}: {problem}; odf keys import takes a right one"
+                )
+                path = self._workspace.keys.folder / f"{dataset.multibase}.pem"
+                # The key of a dataset that is here is missed: that stays a finding.
+                fix = None if dataset in here else partial(path.replace, f"{path}{_ASIDE}")
+                self._checkup.add_finding("key-damaged", where, message, fix)
+            elif dataset not in here:
+                self._checkup.add_note("key-alone", where, "the key of a dataset that is not here")
+        for folder, what in (("trust", "what is allowed to"), ("remotes", "the addresses of")):
+            with self._locked():
+                here = {entry.id for entry in self._workspace.datasets()}
+                files = sorted((self._odf / folder).glob("*.json"))
+                alone = [path for path in files if (owner := _owner(path)) and owner not in here]
+                message = f"{what} a dataset that is not here"
+                self._checkup.files(f"{folder}-alone", folder, message, alone, sure=True)
+        try:
+            Remotes(self._odf).repositories()
+        except OdfError as error:
+            self._checkup.add_finding("repositories-damaged", "repositories.json", error.message)
+
+    def _key_problem(self, dataset: DatasetId) -> str:
+        try:
+            found = dataset_id_of_key(load_private_key(self._workspace.keys.private_key_pem(dataset)))
+        except OdfError as error:
+            return error.message
+        except (OSError, UnicodeDecodeError):
+            return "it cannot be read"
+        return "" if found == dataset else "it is another key"
+
+
+def _owner(path: Path) -> DatasetId | None:
+    """Whose file this is; None: its name does not say."""
+    with suppress(OdfError):
+        return DatasetId.parse(DID_PREFIX + path.stem)
+    return None
+
+
+def _is_left(path: Path) -> bool:
+    owned = _OWNED.fullmatch(path.name)
+    return owned is not None and path.is_dir() and not processes.is_process_running(int(owned[1]))
+
+
+def _is_readable(path: Path, decode: Callable[[bytes], object]) -> bool:
+    try:
+        decode(read_small(path))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        begins = file.read(len(_PARQUET))
+        if file.seek(0, os.SEEK_END) < 2 * len(_PARQUET):
+            return False
+        file.seek(-len(_PARQUET), os.SEEK_END)
+        return begins == file.read() == _PARQUET
+
+
+def _database_problem(path: Path) -> str:
+    """Why a database cannot be used; empty when it can, or is not there."""
+    if not path.exists() or not path.stat().st_size:
+        return ""
+    try:
+        with closing(connect(path, "mode=rw", timeout=5)) as database:
+            (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            return "" if said == "ok" else str(said).splitlines()[0]
+    except sqlite3.OperationalError as error:
+        return "" if "locked" in str(error) else str(error)  # somebody writes: it works
+    except sqlite3.DatabaseError as error:
+        return str(error)
+
+
+def _aside(journal: Path) -> None:
+    """Moves a damaged journal aside, as a worker that starts does."""
+    for ending in ("", "-wal", "-shm"):
+        part = journal.with_name(journal.name + ending)
+        if part.exists():
+            part.replace(part.with_name(part.name + _ASIDE))

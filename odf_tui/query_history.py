@@ -1,0 +1,49 @@
+"""The queries that were asked in a workspace, so that they can be asked again."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from odf_engine.files import open_file
+from odf_engine.storage.atomic_files import read_small
+
+MOST: Final = 500
+_FILE: Final = Path("cache", "sql-history.jsonl")
+
+
+def load_history(odf: Path) -> list[str]:
+    """The newest queries, the newest last; what cannot be read is left out.
+
+    Args:
+        odf: the workspace's ``.odf`` folder.
+    """
+    try:
+        lines = read_small(odf / _FILE).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return []
+    found: list[str] = []
+    for line in lines[-MOST:]:
+        with suppress(ValueError, RecursionError):
+            entry = json.loads(line)
+            if isinstance(entry, dict) and isinstance(entry.get("sql"), str):
+                found.append(entry["sql"])
+    return found
+
+
+def add_to_history(odf: Path, sql: str) -> None:
+    """Remembers a query; one that was asked before is the newest now.
+
+    Raises:
+        OSError: the workspace cannot be written to.
+    """
+    sql = sql.strip()
+    kept = [*(each for each in load_history(odf) if each != sql), sql][-MOST:]
+    path = odf / _FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    with open_file(part, "wb") as file:
+        file.write("".join(json.dumps({"sql": each}) + "\n" for each in kept).encode())
+    part.replace(path)

@@ -1,0 +1,321 @@
+"""The jobs that exchange datasets: what they do, give back and remember. None of them asks for Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from odf_engine.coordinator.handlers.dispatch import run_request
+from odf_engine.coordinator.job_queue import JobContext
+from odf_engine.coordinator.protocol import Compare, Ingest, Pull, Push, Request, Search, Verify, needs_spark
+from odf_engine.errors import Cancelled, Conflict, NotFound, NotTrusted, OdfError, UsageError
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.remotes import Remotes
+from odf_engine.workspace.trust import Trust
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.builders import add_blocks, as_repository, describe, make_root
+
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: ports
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {kind: FilesGlob, path: "/etc/*"}
+      read: {kind: Csv, schema: ["name STRING"]}
+      merge: {kind: Append}
+"""
+
+PUSHED = """
+    - kind: AddPushSource
+      sourceName: ships
+      read: {kind: NdJson, schema: ["name STRING"]}
+      merge: {kind: Append}
+"""
+
+
+class Home:
+    """No Spark at all: what is tested here must not ask for it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def spark(self, reporter: Reporter):
+        raise AssertionError("Spark was asked for")
+
+
+class Told(Reporter):
+    """Keeps the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def log(self, text: str, level: str = "info") -> None:
+        self.lines.append(text)
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Workspace:
+    return Workspace.init(tmp_path / "here")
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Workspace:
+    return Workspace.init(tmp_path / "there")
+
+
+@pytest.fixture
+def log() -> Told:
+    return Told()
+
+
+@pytest.fixture
+def do(here: Workspace, log: Told) -> Any:
+    """Does a job in the workspace ``here``."""
+    return lambda request: run_request(request, JobContext(Home(here.folder)), log)
+
+
+def url_of(entry: DatasetEntry) -> str:
+    return f"file://{entry.dataset.folder}/"
+
+
+def pull_new(url: str, alias: str = "numbers", **more: Any) -> Pull:
+    return Pull(dataset=url, url=url, alias=alias, **more)
+
+
+def test_a_dataset_comes_from_elsewhere_and_goes_on_to(do, here, there, log) -> None:
+    theirs = make_root(there, slices=2)
+    url = url_of(theirs)
+    found = do(pull_new(url, "lab/mine"))
+    head = str(theirs.dataset.head())
+    assert found.pop("bytes") > 1000
+    assert found == {
+        "name": "lab/mine", "status": "updated", "old_head": None, "new_head": head, "blocks": 4,
+        "records": 6, "error": None, "url": url, "label": url, "ahead": 0,
+    }  # fmt: skip
+    assert log.lines[0] == f"from {url}"
+    entry, remotes = here.resolve("lab/mine"), Remotes(here.odf)
+    assert entry.id == theirs.id
+    assert remotes.of(entry.id).pull == [url]
+    add_blocks(theirs, 2)
+    found = do(Pull(dataset=str(entry.id)))
+    assert (found["status"], found["old_head"], found["blocks"]) == ("updated", head, 2)
+    assert do(Pull(dataset=str(entry.id)))["status"] == "up-to-date"
+    seen = remotes.of(entry.id).seen_at(url)
+    assert seen is not None
+    assert (seen.relation, seen.our_head, seen.their_head) == ("equal", *[str(theirs.dataset.head())] * 2)
+
+
+def test_what_came_is_not_ones_own_and_runs_nothing(do, here, there) -> None:
+    (theirs,) = there.add(read_manifests(MANIFEST, "ports.yaml"))
+    do(pull_new(url_of(theirs), "ports"))
+    entry, trust = here.resolve("ports"), Trust(here)
+    assert trust.origin(entry) == url_of(theirs)
+    assert trust.describe_status(entry) == "not trusted"
+    Remotes(here.odf).detach(entry.id, url_of(theirs))
+    with pytest.raises(NotTrusted, match="came from file:"):
+        do(Pull(dataset=str(entry.id)))
+
+
+def test_the_same_address_again_makes_no_second_dataset(do, here, there) -> None:
+    theirs = make_root(there)
+    url = url_of(theirs)
+    do(pull_new(url))
+    add_blocks(theirs)
+    found = do(pull_new(url, "again"))  # as a retry, or two that asked at once
+    assert (found["name"], found["blocks"]) == ("numbers", 1)
+    assert len(here.datasets()) == 1
+
+
+def test_the_same_dataset_elsewhere_makes_no_second_one(do, here, there, log, tmp_path) -> None:
+    theirs = make_root(there)
+    do(pull_new(url_of(theirs)))
+    add_blocks(theirs, 3)
+    copy = as_repository(theirs.dataset.folder, tmp_path / "copy")
+    found = do(pull_new(copy, "copy"))
+    assert (found["name"], found["blocks"], found["url"]) == ("numbers", 3, copy)
+    assert "it is here already: numbers" in log.lines
+    known = Remotes(here.odf).of(theirs.id)
+    assert known.pull == [url_of(theirs)]  # a look elsewhere is no move
+    assert known.seen_at(copy) is not None
+
+
+def test_one_that_was_let_go_comes_from_where_it_is_pulled_from(do, here, there, tmp_path) -> None:
+    theirs = make_root(there)
+    do(pull_new(url_of(theirs)))
+    remotes = Remotes(here.odf)
+    remotes.detach(theirs.id, url_of(theirs))
+    copy = as_repository(theirs.dataset.folder, tmp_path / "copy")
+    do(Pull(dataset=str(theirs.id), url=copy))
+    assert remotes.of(theirs.id).pull == [copy]
+
+
+def test_ones_own_dataset_does_not_come_from_its_backup(do, here, tmp_path) -> None:
+    mine = make_root(here, blocks=2)
+    copy = as_repository(mine.dataset.folder, tmp_path / "copy")
+    add_blocks(mine, 3)
+    found = do(Pull(dataset=str(mine.id), url=copy))
+    assert (found["status"], found["ahead"]) == ("up-to-date", 3)
+    assert Remotes(here.odf).of(mine.id).pull == []
+    assert Trust(here).is_own(mine)
+    seen = Remotes(here.odf).of(mine.id).seen_at(copy)
+    assert seen is not None and (seen.relation, seen.ours) == ("ahead", 3)
+
+
+def test_blocks_of_others_in_ones_own_dataset(do, here, tmp_path) -> None:
+    mine = make_root(here)
+    copy = as_repository(mine.dataset.folder, tmp_path / "copy")
+    do(Push(str(mine.id), copy))
+    other = Workspace.init(tmp_path / "other")
+    run_request(pull_new(copy), JobContext(Home(other.folder)), Reporter())
+    add_blocks(other.resolve("numbers"))
+    run_request(Push(str(mine.id), copy), JobContext(Home(other.folder)), Reporter())
+    do(Pull(dataset=str(mine.id), url=copy))
+    assert not Trust(here).is_own(here.resolve("numbers"))
+
+
+def test_two_histories(do, here, there) -> None:
+    theirs = make_root(there, blocks=1)
+    url = url_of(theirs)
+    do(pull_new(url))
+    entry = here.resolve("numbers")
+    describe(theirs, "there")
+    describe(entry, "here")
+    add_blocks(entry)
+    before = entry.dataset.head()
+    with pytest.raises(Conflict) as caught:
+        do(Pull(dataset=str(entry.id)))
+    assert caught.value.exit_code == 4
+    assert "2 blocks" in caught.value.message and "1" in caught.value.message
+    assert "--force" in str(caught.value.hint)
+    assert entry.dataset.head() == before
+    seen = Remotes(here.odf).of(entry.id).seen_at(url)
+    assert seen is not None
+    assert (seen.relation, seen.ours, seen.theirs) == ("diverged", 2, 1)
+    with pytest.raises(Conflict):
+        do(Push(str(entry.id), url))
+    assert Remotes(here.odf).of(entry.id).push == []
+    found = do(Pull(dataset=str(entry.id), force=True))
+    assert found["new_head"] == str(theirs.dataset.head())
+    assert [path.name for path in (entry.dataset.folder / "refs").iterdir() if "before" in path.name]
+
+
+def test_pushing_is_remembered(do, here, log, tmp_path) -> None:
+    mine = make_root(here, slices=1)
+    url = f"file://{tmp_path}/copy/"
+    found = do(Push(str(mine.id), url))
+    assert found.pop("bytes") > 1000
+    assert found == {
+        "name": "numbers", "url": url, "label": url, "status": "updated", "old_head": None,
+        "new_head": str(mine.dataset.head()), "blocks": 3, "objects": 1,
+    }  # fmt: skip
+    assert log.lines[0] == f"to {url}"
+    assert do(Push(str(mine.id), url))["status"] == "up-to-date"
+    assert Remotes(here.odf).of(mine.id).push == [url]
+
+
+def test_comparing_goes_on_where_a_place_cannot_be_asked(do, here, tmp_path) -> None:
+    mine, remotes = make_root(here, blocks=2), Remotes(here.odf)
+    copy = as_repository(mine.dataset.folder, tmp_path / "copy")
+    add_blocks(mine)
+    (tmp_path / "odd" / "refs").mkdir(parents=True)
+    (tmp_path / "odd" / "refs" / "head").write_text("<html>")
+    for url in (f"file://{tmp_path}/odd/", copy, f"file://{tmp_path}/none/"):
+        remotes.attach(mine.id, url, "push")
+    found = do(Compare(str(mine.id)))
+    assert found["name"] == "numbers"
+    assert [(each["relation"], each["ours"]) for each in found["seen"]] == [("ahead", 1), ("new", 5)]
+    ((problem),) = found["problems"]
+    assert problem["url"].endswith("/odd/")
+    assert remotes.of(mine.id).push == [f"file://{tmp_path}/odd/", copy, f"file://{tmp_path}/none/"]
+
+
+def test_searching_goes_on_where_a_repository_cannot_be_asked(do, here, there, tmp_path) -> None:
+    as_repository(make_root(there).dataset.folder, tmp_path / "shop" / "numbers")
+    as_repository(make_root(there, "other").dataset.folder, tmp_path / "shop" / "joe" / "City.Numbers")
+    remotes = Remotes(here.odf)
+    remotes.add("gone", str(tmp_path / "gone"))
+    remotes.add("shop", str(tmp_path / "shop"))
+    found = do(Search("NUMBERS"))
+    assert [(each["repository"], each["name"]) for each in found["datasets"]] == [
+        ("shop", "joe/City.Numbers"), ("shop", "numbers"),
+    ]  # fmt: skip
+    assert [each["repository"] for each in found["problems"]] == ["gone"]
+    assert do(Search("numbers city", ["SHOP"]))["datasets"][0]["url"].endswith("/shop/joe/City.Numbers/")
+    assert do(Search("tides", ["shop"])) == {"datasets": [], "problems": []}
+    with pytest.raises(NotFound):
+        do(Search("numbers", ["lab"]))
+
+
+def test_rows_that_are_pushed_into_what_comes_from_elsewhere(do, here, there, log) -> None:
+    text = MANIFEST.partition("    - kind")[0] + PUSHED
+    (theirs,) = there.add(read_manifests(text, "ports.yaml"))
+    do(pull_new(url_of(theirs), "ports"))
+    entry = here.resolve("ports")
+    with pytest.raises(NotTrusted):
+        do(Ingest(str(entry.id), ["/tmp/x"]))
+    Trust(here).grant(entry)
+    for pushes, warned in ((False, True), (True, False)):
+        if pushes:
+            Remotes(here.odf).attach(entry.id, url_of(theirs), "push")
+        log.lines.clear()
+        with pytest.raises(AssertionError, match="Spark was asked for"):
+            do(Ingest(str(entry.id), ["/tmp/x"]))
+        assert any("which has not what is appended here" in line for line in log.lines) is warned
+
+
+def test_what_does_not_go(do, here, there, tmp_path) -> None:
+    theirs = make_root(there)
+    url = url_of(theirs)
+    with pytest.raises(UsageError, match="no name"):
+        do(Pull(dataset=url, url=url))
+    do(pull_new(url))
+    with pytest.raises(UsageError, match="its watermark is set there"):
+        do(Pull(dataset=str(theirs.id), set_watermark="2024-01-01T00:00:00Z"))
+    Remotes(here.odf).attach(theirs.id, "file:///b/", "pull")
+    with pytest.raises(UsageError, match=r"comes from .*, file:///b/"):
+        do(Pull(dataset=str(theirs.id)))
+    for request in (Push(str(theirs.id), "https://joe:geheim@h/x"), Push(str(theirs.id), "gopher://h/x")):
+        with pytest.raises(UsageError) as caught:
+            do(request)
+        assert "geheim" not in str(caught.value)
+
+
+def test_a_name_that_is_taken_fetches_nothing(do, here, there) -> None:
+    make_root(here)
+    with pytest.raises(OdfError, match="exists already"):
+        do(pull_new(url_of(make_root(there))))
+    assert len(here.datasets()) == 1
+
+
+def test_a_cancelled_job_changes_nothing(here, there) -> None:
+    theirs, reporter = make_root(there, slices=2), Reporter()
+    reporter.cancel()
+    with pytest.raises(Cancelled):
+        run_request(pull_new(url_of(theirs)), JobContext(Home(here.folder)), reporter)
+    assert here.datasets() == []
+    assert Remotes(here.odf).find_by_url(url_of(theirs)) is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "needs"),
+    [
+        (Pull("id"), True),
+        (Pull("id", url="file:///x/"), False),
+        (Push("id", "file:///x/"), False),
+        (Compare("id"), False),
+        (Search("x"), False),
+        (Ingest("id", []), True),
+        (Verify("id"), True),
+        (Verify("id", integrity=True), False),
+    ],
+)
+def test_which_jobs_have_spark_started(request_: Request, needs: bool) -> None:
+    assert needs_spark(request_) is needs

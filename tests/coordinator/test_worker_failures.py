@@ -1,0 +1,67 @@
+"""What goes wrong around a worker, in a sentence with what to do; real processes where that is cheap."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from odf_engine.coordinator.client import Client
+from odf_engine.coordinator.endpoint import WorkerEndpoint
+from odf_engine.errors import OdfError
+
+ROOT = os.getuid() == 0
+
+
+@pytest.mark.skipif(not ROOT, reason="only root gives files away")
+@pytest.mark.parametrize("name", ["worker.sock", "worker.pid"])
+async def test_nothing_is_told_to_a_worker_of_somebody_else(home, name):
+    path = home.odf / name
+    with socket.socket(socket.AF_UNIX) as server:
+        if name == "worker.sock":
+            server.bind(str(path))
+            server.listen()
+        else:
+            path.touch()
+        os.chown(path, 65534, -1)
+        with pytest.raises(OdfError, match="belongs to another user") as caught:
+            await home.connect()
+        assert str(path) == caught.value.where
+        assert home.journal.jobs() == []
+
+
+async def test_a_log_that_cannot_be_written(home):
+    (home.odf / "worker.log").mkdir()
+    with pytest.raises(OdfError, match="no worker can be started here: is a directory") as caught:
+        await home.connect()
+    assert caught.value.hint
+
+
+async def test_a_journal_that_cannot_be_written(home):
+    (home.odf / "jobs.sqlite").mkdir()
+    with pytest.raises(OdfError) as caught:
+        await Client.connect(home.folder)  # the usual worker: nothing of it gets as far as Spark
+    message = str(caught.value)
+    assert "ended right after its start" in message
+    assert "cannot write in" in message and "unable to open database file" in message
+    assert "Traceback" not in message
+    assert "reading goes on" in (caught.value.hint or "")
+
+
+async def test_files_of_a_worker_that_is_no_more_do_not_matter(home):
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(home.odf / "worker.sock"))
+    (home.odf / "worker.pid").write_text("1\n")
+    (home.odf / "worker.address").write_text(str(home.odf / "nowhere.sock"))
+    client = await home.connect()
+    assert client.status.pid == home.files.worker_pid() != 1
+    await client.stop()
+
+
+def test_a_lock_that_may_not_be_read_is_somebody_elses(home, monkeypatch):
+    def forbid(*_: object) -> int:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "open", forbid)
+    assert WorkerEndpoint(home.folder).worker_alive()

@@ -1,0 +1,126 @@
+"""Pipe steps: commands without a shell, without secrets, bounded, and gone when cancelled."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from odf_engine.errors import BadData, Cancelled, InvalidManifest, OdfError, Unsupported
+from odf_engine.ingest.prep_step import run_pipe
+from odf_engine.metadata.model import Pipe
+from odf_engine.processes import is_process_running
+from tests.ingest.recorder import Recorder
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    path.write_text("b\na\n")
+    return path
+
+
+def pipe(source: Path, reporter: Recorder, *command: str, most_bytes: int = 1 << 20) -> str:
+    target = source.parent / "target"
+    run_pipe(Pipe(list(command)), source, "x.csv", target, reporter, most_bytes)
+    assert sorted(each.name for each in source.parent.iterdir()) == ["source", "target"]
+    return target.read_text()
+
+
+def test_a_command_gets_the_file_and_writes_the_next(source: Path, reporter: Recorder) -> None:
+    assert pipe(source, reporter, "sort") == "a\nb\n"
+    assert reporter.amounts["bytes"] == 4
+    assert pipe(source, reporter, "printf", "%s", "$HOME;", "*", "two words") == "$HOME;*two words"
+    assert pipe(source, reporter, "true") == ""
+    source.write_bytes(b"x" * 3_000_000)
+    assert pipe(source, reporter, "head", "-c1") == "x"  # which does not read all of it
+
+
+def test_remarks_go_to_the_log_as_they_come(source: Path, reporter: Recorder) -> None:
+    script = "echo one >&2; printf '\\033[31mtwo\\r\\rthree' >&2; cat"
+    assert pipe(source, reporter, "sh", "-c", script) == "b\na\n"
+    assert [text for _, text in reporter.lines][1:] == ["sh: one", "sh: [31mtwo", "sh: three"]
+    many = Recorder()
+    pipe(source, many, "sh", "-c", "seq 5000 >&2; head -c 100000 /dev/zero | tr '\\0' x >&2")
+    assert len(many.lines) < 2100 and "more lines" in many.warnings[0]
+    assert max(len(text) for _, text in many.lines) < 3000
+
+
+def test_a_command_that_fails(source: Path, reporter: Recorder) -> None:
+    with pytest.raises(BadData) as caught:
+        pipe(source, reporter, "sh", "-c", "seq 7 >&2; echo some; exit 3")
+    assert str(caught.value) == (
+        "x.csv: the command sh -c 'seq 7 >&2; echo some; exit 3' ended with exit code 3: 3 / 4 / 5 / 6 / 7"
+    )
+    with pytest.raises(BadData, match="was killed by signal 9"):
+        pipe(source, reporter, "sh", "-c", "kill -9 $$")
+
+
+@pytest.mark.parametrize(
+    ("command", "kind", "said"),
+    [
+        (["no-such-program", "-x"], Unsupported, "'no-such-program' is not installed"),
+        (["/etc"], Unsupported, "'/etc' cannot be started: Permission denied"),
+        (["cat", "a\0b"], Unsupported, "null byte"),
+        ([], InvalidManifest, "no command"),
+        (["", "x"], InvalidManifest, "no command"),
+    ],
+)
+def test_a_command_that_cannot_be(
+    source: Path, reporter: Recorder, command: list[str], kind: type[OdfError], said: str
+) -> None:
+    with pytest.raises(kind, match=said):
+        pipe(source, reporter, *command)
+
+
+def test_a_command_gets_no_secrets(source: Path, reporter: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "s3cr3t")
+    seen = dict(line.partition("=")[::2] for line in pipe(source, reporter, "env").splitlines())
+    assert set(seen) - {"PWD", "SHLVL", "_"} <= {"PATH", "HOME", "LANG", "TMPDIR"}
+    assert seen["PATH"] == os.environ["PATH"]
+    folder = Path(pipe(source, reporter, "sh", "-c", "pwd; touch left-behind").strip())
+    assert folder.parent == source.parent and not folder.exists()
+
+
+def test_output_is_bounded(source: Path, reporter: Recorder) -> None:
+    with pytest.raises(BadData, match=r"'yes' wrote more than 100,000 bytes") as caught:
+        pipe(source, reporter, "yes", most_bytes=100_000)
+    assert "prepare.mostBytes" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("closes", ["", "exec >&- 2>&-; "])
+def test_cancelling_kills_everything_that_it_started(source: Path, reporter: Recorder, closes: str) -> None:
+    notes = source.parent / "source"
+    script = f"{closes}trap '' TERM INT; sleep 60 & echo $! >> {notes}; echo $$ >> {notes}; wait"
+    cancelled: list[float] = []
+
+    def cancel_when_it_works() -> None:
+        while len(notes.read_text().split()) < 4:
+            time.sleep(0.02)
+        cancelled.append(time.monotonic())
+        reporter.cancel()
+
+    threading.Thread(target=cancel_when_it_works, daemon=True).start()
+    with pytest.raises(Cancelled):
+        pipe(source, reporter, "sh", "-c", script)
+    assert time.monotonic() - cancelled[0] < 20  # one second is meant; the machine may be busy
+    started = [int(line) for line in notes.read_text().split()[2:]]
+    assert len(started) == 2
+    deadline = time.monotonic() + 20  # until whoever inherits the child has taken leave of it
+    while any(map(_works, started)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not any(map(_works, started))
+
+
+def _works(pid: int) -> bool:
+    """Whether a process runs and is not only waiting to be taken leave of."""
+    try:
+        return (
+            is_process_running(pid)
+            and Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+        )
+    except FileNotFoundError:
+        return False

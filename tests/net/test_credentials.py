@@ -1,0 +1,91 @@
+"""Logins: one an origin, readable by their owner alone, never shown."""
+
+from __future__ import annotations
+
+import base64
+import stat
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from odf_engine.errors import BadData, UsageError
+from odf_engine.net.credentials import Credentials, Login
+
+
+@pytest.fixture
+def logins(tmp_path: Path) -> Credentials:
+    return Credentials(tmp_path)
+
+
+def test_a_login_is_for_its_origin_alone(logins: Credentials) -> None:
+    assert logins.of("https://h.org/x/") is None
+    assert logins.set("odf+https://H.org:443/x/", Login(token="t1")) == "https://h.org"
+    assert logins.set("s3+http://h.org/one/", Login("key", "secret", "session")) == "s3+http://h.org/one"
+    assert logins.of("https://h.org/elsewhere/") == Login(token="t1")
+    assert logins.of("s3+http://h.org:80/one/deep/") == Login("key", "secret", "session")
+    for stranger in (
+        "http://h.org/", "https://h.org:444/", "https://sub.h.org/", "https://h.org.evil.com/",
+        "s3+http://h.org/two/", "s3://h.org/",
+    ):  # fmt: skip
+        assert logins.of(stranger) is None
+    assert logins.origins() == ["https://h.org", "s3+http://h.org/one"]
+
+
+def test_the_newest_login_holds_and_can_be_forgotten(logins: Credentials) -> None:
+    logins.set("https://h.org/", Login(token="t1"))
+    logins.set("https://h.org/", Login("joe", "pw"))
+    assert logins.of("https://h.org/") == Login("joe", "pw")
+    assert logins.forget("odf+https://h.org/any/")
+    assert not logins.forget("https://h.org/")
+    assert logins.origins() == []
+
+
+def test_only_the_owner_reads_it(logins: Credentials, tmp_path: Path) -> None:
+    logins.set("https://h.org/", Login(token="t1"))
+    assert stat.S_IMODE((tmp_path / "keys" / "logins.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE((tmp_path / "keys").stat().st_mode) == 0o700
+
+
+def test_what_goes_into_the_header() -> None:
+    assert Login(token="abc").header == "Bearer abc"
+    assert Login("joe", "pässword:x").header == "Basic " + base64.b64encode(b"joe:p\xc3\xa4ssword:x").decode()
+
+
+@given(st.text(min_size=1), st.text(min_size=1))
+def test_a_login_does_not_show_itself(user: str, secret: str) -> None:
+    for login in (Login(user, secret), Login(token=secret)):
+        assert repr(login) == str(login) == "Login(…)"
+
+
+@pytest.mark.parametrize(
+    "login", [Login(token="a\r\nX-Evil: 1"), Login("jo\ne", "x"), Login("joe", "x\0"), Login("a:b", "x")]
+)
+def test_what_would_break_a_header_is_refused(logins: Credentials, login: Login) -> None:
+    with pytest.raises(UsageError):
+        logins.set("https://h.org/", login)
+    assert logins.origins() == []
+
+
+def test_damaged_logins_are_not_quoted(logins: Credentials, tmp_path: Path) -> None:
+    logins.set("https://h.org/", Login(token="geheim"))
+    path = tmp_path / "keys" / "logins.json"
+    path.write_text(path.read_text()[:-2])
+    with pytest.raises(BadData) as caught:
+        logins.of("https://h.org/")
+    assert caught.value.where == str(path)
+    assert caught.value.__cause__ is None
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_file_that_nests_too_deeply_or_cannot_be_read(logins: Credentials, tmp_path: Path) -> None:
+    logins.set("https://h.org/", Login(token="t1"))
+    (path,) = [each for each in tmp_path.rglob("*") if each.is_file() and each.suffix == ".json"]
+    path.write_bytes(b"[" * 100_000)
+    with pytest.raises(BadData, match="the logins cannot be read"):
+        logins.origins()
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(BadData, match="the logins cannot be read"):
+        logins.origins()

@@ -1,0 +1,50 @@
+"""Which block and which columns of a dataset a query sees; the answers themselves are in tests/cli."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from odf_engine.data.arrow_schema import encode_schema
+from odf_engine.errors import InvalidQuery, NotFound, OdfError, UsageError
+from odf_engine.metadata.model import SetDataSchema
+from odf_engine.query.execution import columns_at, parse_time_travel, resolve, resolve_pin
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.builders import SCHEMA, add_slices, commit, make_root
+
+
+def test_blocks_and_columns_of_a_time(tmp_path: Path) -> None:
+    workspace = Workspace.init(tmp_path)
+    entry = make_root(workspace, "numbers", slices=2)
+    commit(entry, [SetDataSchema(encode_schema(SCHEMA.append(pa.field("more", pa.string()))))])
+    add_slices(entry)
+
+    def at(text: str | None) -> tuple[int, int | None, bool]:
+        """Block, newest record, and whether the column that came later is seen."""
+        pin = resolve_pin(entry, text)
+        return pin.sequence_number, pin.last_offset, "more" in columns_at(entry, pin).names
+
+    times = [row.system_time for row in reversed(entry.dataset.list_blocks(9))]
+    assert at(None) == (5, 8, True)
+    assert at(str(times[4])) == at(str(entry.dataset.block(4).hash)) == at("4") == (4, 5, True)
+    assert at("2024-05-01 00:00:02") == at("3") == at(str(entry.dataset.block(3).hash)[-8:]) == (3, 5, False)
+    assert at("1") == (1, None, False)
+    with pytest.raises(InvalidQuery, match="had no rows at block 0"):
+        at("0")
+    wrong: list[tuple[str, type[OdfError], str]] = [
+        ("2024-04-30", UsageError, "begins at"),
+        ("2999-01-01", UsageError, "has not come yet"),
+        ("6", NotFound, "no block number 6"),
+        ("yesterday", NotFound, "no block 'yesterday'"),
+    ]
+    for text, kind, message in wrong:
+        with pytest.raises(kind, match=message):
+            at(text)
+    assert parse_time_travel(workspace, None, "2024-05-02", {"Numbers": "3"}).blocks == {str(entry.id): "3"}
+    with pytest.raises(UsageError, match="'soon' is not a time"):
+        parse_time_travel(workspace, None, "soon", {})
+    with pytest.raises(NotFound, match="no dataset 'number'") as caught:
+        resolve(workspace, "number")
+    assert caught.value.hint == "did you mean numbers?"

@@ -1,0 +1,210 @@
+"""Results as Arrow batches: order, memory, cancelling, progress, failures."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+
+from odf_engine.errors import Cancelled, InvalidSchema
+from odf_engine.metadata.model import Csv
+from odf_engine.progress import Reporter
+from odf_engine.spark.arrow_batches import arrow_batches
+from odf_engine.spark.errors import RejectedRow
+from odf_engine.spark.readers import read_csv
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+FOREVER = "SELECT count(*) AS n FROM range(1000000000000) WHERE hash(id) = 3"
+
+
+class Listener(Reporter):
+    """Keeps what it was told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.amounts: list[dict[str, Any]] = []
+
+    def set_amounts(self, **amounts: Any) -> None:
+        self.amounts.append(amounts)
+
+
+def test_types_and_values(session: SparkSession) -> None:
+    frame = session.sql(
+        "SELECT CAST(1 AS TINYINT) AS i, 'x' AS s, timestamp_millis(1) AS t, TIME'10:11:12.5' AS tm,"
+        " CAST(1.5 AS DECIMAL(10, 2)) AS d, array(1L) AS a, map('k', 2) AS m,"
+        " struct(3 AS x) AS st, NULL AS n, X'00ff' AS b, DATE'2020-01-31' AS day"
+    )
+    schema, batches = arrow_batches(frame, Reporter())
+    (batch,) = list(batches)
+    assert batch.schema == schema
+    assert str(schema.field("t").type) == "timestamp[us, tz=UTC]"
+    assert str(schema.field("tm").type) == "time64[ns]"
+    row = batch.to_pylist()[0]
+    assert (row["i"], row["a"], row["m"], row["st"], row["b"]) == (1, [1], [("k", 2)], {"x": 3}, b"\x00\xff")
+    batch.validate(full=True)
+
+
+def test_no_rows_no_batches(session: SparkSession) -> None:
+    schema, batches = arrow_batches(session.sql("SELECT 1 AS a WHERE false"), Reporter())
+    assert schema.names == ["a"]
+    assert list(batches) == []
+
+
+def test_batches_are_of_bounded_size(session: SparkSession) -> None:
+    sizes = [batch.num_rows for batch in arrow_batches(session.range(200_000), Reporter())[1]]
+    assert sum(sizes) == 200_000
+    assert max(sizes) <= 65536
+
+
+def test_order_over_partitions(session: SparkSession) -> None:
+    frame = session.range(0, 50_000, 1, 7)
+    ids = pa.concat_arrays(batch["id"] for batch in arrow_batches(frame, Reporter())[1])
+    assert ids.equals(pa.array(range(50_000), pa.int64()))
+    ordered = session.sql("SELECT id FROM range(50000) ORDER BY id DESC")
+    ids = pa.concat_arrays(batch["id"] for batch in arrow_batches(ordered, Reporter())[1])
+    assert ids.equals(pa.array(range(49_999, -1, -1), pa.int64()))
+
+
+def test_two_columns_of_one_name(session: SparkSession) -> None:
+    with pytest.raises(InvalidSchema, match="two columns `ID`"):
+        arrow_batches(session.sql("SELECT 1 AS id, 2 AS ID"), Reporter())
+
+
+def test_cancelled_while_it_runs(session: SparkSession) -> None:
+    reporter = Reporter()
+    asked: list[float] = []
+
+    def cancel() -> None:
+        asked.append(time.monotonic())
+        reporter.cancel()
+
+    timer = threading.Timer(0.7, cancel)
+    timer.start()
+    with pytest.raises(Cancelled):
+        list(arrow_batches(session.sql(FOREVER), reporter)[1])
+    assert time.monotonic() - asked[0] < 20
+    assert session.sparkContext.statusTracker().getActiveJobsIds() == []
+    assert next(arrow_batches(session.sql("SELECT 1 AS a"), Reporter())[1]).to_pylist() == [{"a": 1}]
+
+
+def test_cancelled_before_it_runs(session: SparkSession) -> None:
+    reporter = Reporter()
+    _, batches = arrow_batches(session.sql(FOREVER), reporter)
+    reporter.cancel()
+    with pytest.raises(Cancelled):
+        next(batches)
+
+
+def test_cancelled_between_batches(session: SparkSession) -> None:
+    reporter = Reporter()
+    _, batches = arrow_batches(session.range(0, 10_000_000, 1, 50), reporter)
+    next(batches)
+    reporter.cancel()
+    with pytest.raises(Cancelled):
+        list(batches)
+
+
+def test_closed_early_stops_the_job(session: SparkSession) -> None:
+    threads = threading.active_count()
+    _, batches = arrow_batches(session.range(0, 10_000_000, 1, 50), Reporter())
+    assert next(batches).num_rows
+    batches.close()  # type: ignore[attr-defined]
+    deadline = time.monotonic() + 2
+    while session.sparkContext.statusTracker().getActiveJobsIds() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert session.sparkContext.statusTracker().getActiveJobsIds() == []
+    assert threading.active_count() <= threads
+
+
+def test_two_jobs_at_once_do_not_cancel_each_other(session: SparkSession) -> None:
+    doomed = Reporter()
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            list(arrow_batches(session.sql(FOREVER), doomed)[1])
+        except Cancelled as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    rows = 0
+    for batch in arrow_batches(session.range(0, 300_000, 1, 6), Reporter())[1]:
+        rows += batch.num_rows
+        doomed.cancel()
+    thread.join(5)
+    assert rows == 300_000
+    assert len(raised) == 1
+
+
+def test_progress(session: SparkSession, tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    with file.open("w") as out:
+        out.writelines(f"{i},{'y' * 100}\n" for i in range(200_000))
+    schema = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    frame = read_csv(session, file, Csv(), schema, scratch=tmp_path)
+    listener = Listener()
+    for _ in arrow_batches(frame, listener)[1]:
+        time.sleep(0.3)
+    rows = [amount["rows"] for amount in listener.amounts]
+    sizes = [amount["bytes"] for amount in listener.amounts]
+    assert rows == sorted(rows)
+    assert rows[-1] == 200_000
+    assert sizes[-1] >= file.stat().st_size
+
+    silent = Listener()
+    for _ in arrow_batches(frame, silent, progress=False)[1]:
+        time.sleep(0.3)
+    assert silent.amounts == []
+
+
+def test_a_failure_in_a_later_partition(session: SparkSession) -> None:
+    frame = session.range(0, 100_000, 1, 10).selectExpr("IF(id = 95000, raise_error('late'), id) AS id")
+    rows, before = 0, threading.active_count()
+    with pytest.raises(RejectedRow, match="late"):
+        for batch in arrow_batches(frame, Reporter())[1]:
+            rows += batch.num_rows
+    assert rows >= 70_000
+    assert threading.active_count() < before + 10
+
+
+def test_the_first_failure_in_the_order_of_rows_is_told(session: SparkSession) -> None:
+    wrong = "IF(id % 1000 = 999, raise_error(concat('row ', id)), id) AS id"
+    for partitions in (1, 2, 7):
+        frame = session.range(0, 100_000, 1, partitions).selectExpr(wrong)
+        with pytest.raises(RejectedRow, match=r"row 999$"):
+            list(arrow_batches(frame, Reporter())[1])
+
+
+def test_a_partition_that_fails_only_in_company(
+    session: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from odf_engine.spark import arrow_batches as batches_module
+
+    made = batches_module._partition
+
+    def unlucky(context: Any, partitions: Any, index: int) -> list[bytes]:
+        if threading.current_thread() is not threading.main_thread() and index % 3 == 2:
+            raise Py4JError("the connection was lost")
+        return made(context, partitions, index)
+
+    monkeypatch.setattr(batches_module, "_partition", unlucky)
+    batches = arrow_batches(session.range(0, 10_000, 1, 10), Reporter())[1]
+    ids = pa.concat_arrays(batch["id"] for batch in batches)
+    assert ids.equals(pa.array(range(10_000), pa.int64()))
+
+
+def test_without_the_inner_door_of_spark(session: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    from odf_engine.spark import arrow_batches as batches_module
+
+    monkeypatch.setattr(batches_module, "_partitions", lambda frame: None)
+    schema, batches = arrow_batches(session.range(0, 1000, 1, 3), Reporter())
+    table = pa.Table.from_batches(batches, schema)
+    assert table["id"].to_pylist() == list(range(1000))

@@ -1,0 +1,76 @@
+"""Arrow types through Spark and back."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as st
+
+from odf_engine.errors import InvalidSchema
+from odf_engine.spark.sql_types import arrow_schema, spark_schema
+
+SAME = [
+    pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(),
+    pa.binary(), pa.date32(), pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.duration("us"),
+    pa.decimal128(38, 18), pa.decimal128(1, 0), pa.time64("ns"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", SAME, ids=str)
+def test_there_and_back(kind: pa.DataType) -> None:
+    schema = pa.schema([pa.field("a", kind), pa.field("b", kind, nullable=False)])
+    assert arrow_schema(spark_schema(schema)) == schema
+
+
+@pytest.mark.parametrize(
+    ("kind", "wider"),
+    [
+        (pa.uint8(), pa.int16()),
+        (pa.uint16(), pa.int32()),
+        (pa.uint32(), pa.int64()),
+        (pa.uint64(), pa.decimal128(20, 0)),
+        (pa.float16(), pa.float32()),
+        (pa.large_string(), pa.string()),
+        (pa.binary(4), pa.binary()),
+        (pa.date64(), pa.date32()),
+        (pa.timestamp("ms", "UTC"), pa.timestamp("us", "UTC")),
+        (pa.timestamp("ns", "Europe/Paris"), pa.timestamp("us", "UTC")),
+        (pa.time32("s"), pa.time64("ns")),
+        (pa.dictionary(pa.int8(), pa.string()), pa.string()),
+        (pa.decimal256(20, 2), pa.decimal128(20, 2)),
+    ],
+    ids=str,
+)
+def test_the_next_wider(kind: pa.DataType, wider: pa.DataType) -> None:
+    assert arrow_schema(spark_schema(pa.schema([("a", kind)]))).field("a").type == wider
+
+
+def test_nested() -> None:
+    kind = pa.struct(
+        [pa.field("x", pa.list_(pa.field("element", pa.uint8()))), ("m", pa.map_(pa.string(), pa.int32()))]
+    )
+    back = arrow_schema(spark_schema(pa.schema([("a", kind)]))).field("a").type
+    assert back.field("x").type.value_type == pa.int16()
+    assert back.field("m").type.item_type == pa.int32()
+
+
+@pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        (pa.month_day_nano_interval(), "`a`"),
+        (pa.decimal256(60, 2), "`a`"),
+        (pa.struct([("deep", pa.list_(pa.decimal128(10, -2)))]), r"`a\.deep\[\]`"),
+    ],
+    ids=str,
+)
+def test_what_spark_cannot_hold(kind: pa.DataType, named: str) -> None:
+    with pytest.raises(InvalidSchema, match=named) as caught:
+        spark_schema(pa.schema([("a", kind)]))
+    assert caught.value.hint
+
+
+def test_what_a_dataset_cannot_hold() -> None:
+    months = st.StructType([st.StructField("m", st.YearMonthIntervalType())])
+    with pytest.raises(InvalidSchema, match=r"`m` has the type INTERVAL YEAR TO MONTH") as caught:
+        arrow_schema(months)
+    assert "CAST(m AS STRING)" in str(caught.value.hint)

@@ -1,0 +1,162 @@
+"""Looking through text files and marking where records end, against slower ways to know."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from odf_engine.errors import BadData, Cancelled
+from odf_engine.progress import Reporter
+from odf_engine.spark import text_files
+from odf_engine.spark.errors import RejectedRow
+from odf_engine.spark.text_files import Dialect, JsonScan, QuoteScan, prepare_text_file
+
+CUTS = some.lists(some.integers(1, 9), max_size=12)
+
+
+def parts(data: bytes, cuts: list[int]) -> list[bytes]:
+    """The bytes cut into parts of these sizes, over and over."""
+    found, at, sizes = [], 0, iter(cuts * len(data) or [len(data)] * len(data))
+    while at < len(data):
+        size = next(sizes, len(data))
+        found.append(data[at : at + size])
+        at += size
+    return found
+
+
+@settings(max_examples=150, deadline=None)
+@given(some.text('ab,"\n\r', max_size=40).map(str.encode), CUTS)
+def test_quotes_are_counted_line_by_line(data: bytes, cuts: list[int]) -> None:
+    scan = QuoteScan(Dialect())
+    for part in parts(data, cuts):
+        scan.feed(part)
+    scan.finish()
+    odd = any(line.count(b'"') % 2 for line in data.split(b"\n"))
+    if odd or (b'"' in data and data.replace(b"\r\n", b"").count(b"\r")):
+        assert scan.found
+    elif b"\r" not in data:
+        assert not scan.found
+
+
+LINES = some.lists(
+    some.one_of(
+        some.just(""),
+        some.dictionaries(some.text("a}{", max_size=3), some.integers() | some.text("} {\n", max_size=4)).map(
+            json.dumps
+        ),
+        some.sampled_from(
+            ["{}", "{} {}", "{}x", "[{}]", '{"a":1}{"b":2}', "{}\t{}", "7", "{} ", ' {"a":{}}\r']
+        ),
+    ),
+    max_size=6,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(LINES, CUTS, some.booleans())
+def test_lines_of_more_than_one_object_are_found(lines: list[str], cuts: list[int], ended: bool) -> None:
+    data = ("\n".join(lines) + ("\n" if ended else "")).encode()
+    problem = None
+    try:
+        scan = JsonScan("x")
+        for part in parts(data, cuts):
+            scan.feed(part)
+        scan.finish()
+    except RejectedRow as error:
+        problem = error.where
+    wrong = [number for number, line in enumerate(lines, 1) if line.strip() and not is_object(line)]
+    assert problem == (f"x: line {wrong[0]}" if wrong else None)
+
+
+def is_object(line: str) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
+    except ValueError:
+        return False
+
+
+ROWS = some.lists(
+    some.lists(some.text("ab\"\n\r,'", max_size=6), min_size=2, max_size=2), min_size=1, max_size=8
+)
+
+
+@settings(max_examples=120, deadline=None)
+@given(ROWS, some.sampled_from(["\n", "\r\n"]), some.integers(1, 64))
+def test_records_end_where_csv_says(rows: list[list[str]], end: str, chunk: int) -> None:
+    written = io.StringIO()
+    csv.writer(written, lineterminator=end, quoting=csv.QUOTE_ALL).writerows(rows)
+    with TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text_files, "_READ_SIZE", chunk)
+        folder = Path(name)
+        file = folder / "x.csv"
+        file.write_bytes(written.getvalue().encode())
+        ready = prepare_text_file(file, folder, name="x", dialect=Dialect())
+        data = ready.path.read_bytes().decode()
+    if ready.line_separator is None:
+        records = data.splitlines()
+        assert not any("\n" in value or "\r" in value for row in rows for value in row)
+    else:
+        records = data.removesuffix(ready.line_separator).split(ready.line_separator)
+    assert [next(csv.reader(io.StringIO(record, newline=""))) for record in records] == rows
+
+
+def test_a_plain_file_is_not_copied(tmp_path: Path) -> None:
+    file = tmp_path / "_x.csv.gz"
+    file.write_bytes(b'1,"a ""b"""\n')
+    ready = prepare_text_file(file, tmp_path, name="x", dialect=Dialect())
+    assert ready.path.is_symlink()
+    assert ready.path.resolve() == file.resolve()
+    assert ready.path.name == "input.txt"
+
+
+def test_a_mark_that_the_file_does_not_have(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_bytes(b'1,"\x1e\n"\n2,\x1f\n')
+    ready = prepare_text_file(file, tmp_path, name="x", dialect=Dialect())
+    assert ready.line_separator == "\x1d"
+    file.write_bytes(b'"\n"' + bytes(range(1, 32)))
+    with pytest.raises(BadData, match="control characters"):
+        prepare_text_file(file, tmp_path, name="x", dialect=Dialect())
+
+
+def test_wrong_bytes_are_found_wherever_they_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "_READ_SIZE", 7)
+    file = tmp_path / "x.csv"
+    good = "é,ü,日本\n" * 20
+    file.write_bytes(good.encode())
+    prepare_text_file(file, tmp_path, name="x")
+    for line in (1, 7, 20):
+        lines = good.encode().splitlines(keepends=True)
+        lines[line - 1] = b"\xe9" + lines[line - 1]
+        file.write_bytes(b"".join(lines))
+        with pytest.raises(BadData, match=rf"x: line {line}: byte 0xe9 at \d+ is not UTF-8"):
+            prepare_text_file(file, tmp_path, name="x")
+
+
+def test_cancelled_while_it_looks(tmp_path: Path) -> None:
+    file = tmp_path / "x.csv"
+    file.write_bytes(b"1,2\n")
+    reporter = Reporter()
+    reporter.cancel()
+    with pytest.raises(Cancelled):
+        prepare_text_file(file, tmp_path, name="x", reporter=reporter)
+
+
+def test_lines_that_are_too_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_files, "_READ_SIZE", 7)
+    monkeypatch.setattr(text_files, "_MAX_LINE", 20)
+    file = tmp_path / "x"
+    file.write_bytes((b"x" * 19 + b"\n") * 3 + b"y" * 19 + b"\r" + b"z" * 9)
+    prepare_text_file(file, tmp_path, name="x", dialect=Dialect())
+    for scan, hint in ((None, "is CSV"), (JsonScan("x"), "read.kind Json")):
+        file.write_bytes(b"{}\n" + b"x" * 40)
+        with pytest.raises(BadData, match="x: line 2: a line is longer than 0 MB") as caught:
+            prepare_text_file(file, tmp_path, name="x", objects=scan)
+        assert hint in str(caught.value.hint)

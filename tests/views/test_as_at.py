@@ -1,0 +1,119 @@
+"""Places in a history: by a time, by a block, and what was known there."""
+
+from __future__ import annotations
+
+import pytest
+
+from odf_engine.errors import NotFound, UsageError
+from odf_engine.identity.names import DatasetAlias
+from odf_engine.metadata.model import DatasetKind
+from odf_engine.metadata.timestamp import Timestamp
+from odf_engine.views.as_at import PinnedVersion, resolve_as_at
+from odf_engine.views.row_window import RowWindowReader
+from odf_engine.views.scan import RowScan
+from odf_engine.workspace.dataset_summary import DatasetEntry
+from odf_engine.workspace.workspace import Workspace
+from tests.sync.builders import SECOND, START, add_blocks, add_slices, describe, make_root
+
+
+@pytest.fixture
+def entry(workspace: Workspace) -> DatasetEntry:
+    """Seed and schema at once, three slices of three rows each a second after the other, two watermarks."""
+    return make_root(workspace, "numbers", slices=3, blocks=2)
+
+
+def later(seconds: float) -> str:
+    return str(Timestamp(START.ns + int(seconds * SECOND)))
+
+
+def seen(found: PinnedVersion) -> tuple[int, int | None, bool]:
+    return found.sequence_number, found.last_offset, found.head
+
+
+def test_the_newest_block(entry: DatasetEntry) -> None:
+    found = resolve_as_at(entry)
+    state = entry.dataset.state()
+    assert found == PinnedVersion(
+        str(entry.id), "numbers", str(state.head), 6, str(state.system_time), 8, True
+    )
+    assert resolve_as_at(entry, "2999-01-01T00:00:00Z") == found
+
+
+def test_times(entry: DatasetEntry) -> None:
+    assert seen(resolve_as_at(entry, later(0))) == (1, None, False)  # the newest of the blocks of that moment
+    assert seen(resolve_as_at(entry, later(0.999))) == (1, None, False)
+    assert [seen(resolve_as_at(entry, later(second)))[:2] for second in (1, 1.5, 2, 3)] == [
+        (2, 2),
+        (2, 2),
+        (3, 5),
+        (4, 8),
+    ]
+    assert seen(resolve_as_at(entry, later(4))) == (6, 8, True)
+    assert seen(resolve_as_at(entry, "2024-05-01T02:00:02+02:00")) == (3, 5, False)
+    with pytest.raises(
+        UsageError, match=r"numbers begins at 2024-05-01T00:00:00Z: nothing was known"
+    ) as error:
+        resolve_as_at(entry, "2024-04-30T23:59:59.999Z")
+    assert "odf log" in (error.value.hint or "")
+
+
+def test_blocks_by_the_parts_of_their_hashes(entry: DatasetEntry) -> None:
+    block = entry.dataset.block(3).hash
+    for text in (str(block), str(block)[:14], str(block)[-8:], str(block).upper()[-8:]):
+        assert seen(resolve_as_at(entry, text)) == (3, 5, False)
+    for text in ("f1620", "nothing", "f1620" + "0" * 64):
+        with pytest.raises(NotFound):
+            resolve_as_at(entry, text)
+
+
+def test_a_pin_stays_and_shows_the_same_rows(entry: DatasetEntry) -> None:
+    block = str(entry.dataset.block(3).hash)
+    before = resolve_as_at(entry, block)
+    until = before.last_offset
+    rows, window = RowScan.of_dataset(entry.dataset, until), RowWindowReader(entry.dataset, until=until)
+    cities = [batch.to_pydict() for batch in rows.batches(["city", "people"])]
+    add_slices(entry, 2, city="Basel")
+    assert resolve_as_at(entry, block) == before == resolve_as_at(entry, later(2))
+    again = RowScan.of_dataset(entry.dataset, until)
+    assert [batch.to_pydict() for batch in again.batches(["city", "people"])] == cities
+    assert again.row_count == again.offsets == 6
+    assert window.refresh() and window.row_count == 6 == RowWindowReader(entry.dataset, until=until).row_count
+    assert window.tail(1)["people"].to_pylist() == [5]
+    assert RowWindowReader(entry.dataset).row_count == 15 == RowScan.of_dataset(entry.dataset).row_count
+
+
+def test_none_of_the_rows(entry: DatasetEntry) -> None:
+    assert (
+        RowScan.of_dataset(entry.dataset, -1).row_count
+        == 0
+        == RowWindowReader(entry.dataset, until=-1).row_count
+    )
+    assert "city" in RowScan.of_dataset(entry.dataset, -1).columns.names
+
+
+def test_datasets_without_rows_and_without_blocks(workspace: Workspace, entry: DatasetEntry) -> None:
+    empty = workspace.dataset_new(DatasetAlias.parse("empty"), DatasetKind.Root, [], START)
+    assert seen(resolve_as_at(empty)) == (0, None, True)
+    for name in ("refs/head", "refs/canonical"):
+        (empty.dataset.folder / name).unlink(missing_ok=True)
+    with pytest.raises(NotFound, match="empty has no blocks"):
+        resolve_as_at(empty)
+
+
+def test_a_block_that_is_there_and_not_in_the_chain(entry: DatasetEntry) -> None:
+    head = entry.dataset.head()
+    left = describe(entry, "one history")
+    (entry.dataset.folder / "refs" / "head").write_text(str(head))
+    describe(entry, "another one")
+    with pytest.raises(NotFound, match="not part of numbers"):
+        resolve_as_at(entry, str(left))
+
+
+def test_many_blocks_without_rows(workspace: Workspace) -> None:
+    entry = make_root(workspace, "long", slices=1, blocks=40)
+    assert seen(resolve_as_at(entry)) == (42, 2, True)
+    assert seen(resolve_as_at(entry, str(entry.dataset.block(30).hash))) == (30, 2, False)
+    moment = entry.dataset.block(20).block.system_time  # forty blocks have it
+    assert resolve_as_at(entry, str(moment)).last_offset == 2
+    add_blocks(entry)
+    assert not resolve_as_at(entry, str(moment)).head

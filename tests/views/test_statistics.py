@@ -1,0 +1,195 @@
+"""Statistics of the columns of a dataset."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from odf_engine.chain.dataset import Dataset
+from odf_engine.errors import BadData, Cancelled, NotFound
+from odf_engine.metadata.yaml import read_manifests
+from odf_engine.progress import Reporter
+from odf_engine.storage.atomic_files import evict_oldest
+from odf_engine.views.scan import RowScan
+from odf_engine.views.statistics import compute_statistics, load_statistics, statistics_from_footers
+from odf_engine.workspace.workspace import Workspace
+from tests.workspace.conftest import Append
+
+MANIFEST = """
+kind: DatasetSnapshot
+version: 1
+content:
+  name: air
+  kind: Root
+  metadata: []
+"""
+NIGHT = datetime(2024, 3, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def air(workspace: Workspace) -> Dataset:
+    return workspace.add(read_manifests(MANIFEST, "air.yaml"))[0].dataset
+
+
+def readings(first: int, count: int, **more: list[object]) -> pa.Table:
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "event_time": pa.array([NIGHT + timedelta(hours=n) for n in numbers], pa.timestamp("ms", "UTC")),
+            "station": [("Quay", "Old Town", "Hill")[n % 3] for n in numbers],
+            "pm25": [None if n % 5 == 0 else n / 4 for n in numbers],
+            **more,
+        }
+    )
+
+
+class Heard(Reporter):
+    """Remembers amounts; stops when so many rows were counted."""
+
+    def __init__(self, stop: int | None = None) -> None:
+        super().__init__()
+        self.rows: list[int] = []
+        self.stop = stop
+
+    def set_amounts(self, **amounts: int | None) -> None:
+        self.rows.append(amounts["rows"] or 0)
+        if self.stop is not None and self.rows[-1] >= self.stop:
+            self.cancel()
+
+
+def test_columns_of_a_dataset(workspace: Workspace, air: Dataset, append: Append) -> None:
+    append(air, readings(0, 100))
+    append(air, readings(100, 20, no2=list(range(20))))  # a column that came later
+    rows = RowScan.of_dataset(air)
+    assert load_statistics(workspace.odf, rows.mark) is None
+    found = compute_statistics(workspace.odf, rows, Heard(), "air")
+    assert found.rows == 120
+    columns = {column.name: column for column in found.columns}
+    assert list(columns) == ["offset", "op", "system_time", "event_time", "station", "pm25", "no2"]
+    pm25, station, no2 = columns["pm25"], columns["station"], columns["no2"]
+    assert (pm25.nulls, pm25.distinct, pm25.exact) == (24, 96, True)
+    assert (pm25.least, pm25.greatest, pm25.mean) == ("0.25", "29.75", 15.0)
+    assert (station.least, station.greatest, station.shortest, station.longest) == ("Hill", "Quay", 4, 8)
+    assert [(each.value, each.count) for each in station.frequent] == [
+        ("Hill", 40), ("Old Town", 40), ("Quay", 40),
+    ]  # fmt: skip
+    assert (no2.nulls, no2.greatest) == (100, "19")
+    assert columns["event_time"].least == "2024-03-01T00:00:00Z"
+    assert columns["event_time"].greatest == "2024-03-05T23:00:00Z"
+    assert load_statistics(workspace.odf, rows.mark) == found
+
+
+def test_only_new_rows_are_looked_at(workspace: Workspace, air: Dataset, append: Append) -> None:
+    append(air, readings(0, 100))
+    compute_statistics(workspace.odf, RowScan.of_dataset(air), Heard(), "air")
+    append(air, readings(100, 50))
+    rows = RowScan.of_dataset(air)
+    heard = Heard()
+    air.slice_path(air.slices()[0]).unlink()  # which is not read again
+    grown = compute_statistics(workspace.odf, rows, heard, "air")
+    assert heard.rows == [150]
+    table = pa.concat_tables([readings(0, 100), readings(100, 50)])
+    path = workspace.odf / "all.parquet"
+    pq.write_table(table, path)
+    anew = compute_statistics(workspace.odf, RowScan.of_file(path), Heard())
+    assert [column for column in grown.columns if column.name in table.column_names] == anew.columns
+
+
+def test_a_dataset_that_began_anew_is_counted_anew(
+    workspace: Workspace, air: Dataset, append: Append
+) -> None:
+    append(air, readings(0, 100))
+    rows = RowScan.of_dataset(air)
+    compute_statistics(workspace.odf, rows, Heard(), "air")
+    other = workspace.add(read_manifests(MANIFEST.replace("air", "sea"), "sea.yaml"))[0].dataset
+    append(other, readings(7, 30))
+    found = compute_statistics(workspace.odf, RowScan.of_dataset(other), Heard(), "air")
+    assert (found.rows, found.columns[0].distinct) == (30, 30)
+
+
+def test_what_is_damaged_in_the_cache_is_computed_again(
+    workspace: Workspace, air: Dataset, append: Append
+) -> None:
+    append(air, readings(0, 100))
+    rows = RowScan.of_dataset(air)
+    found = compute_statistics(workspace.odf, rows, Heard(), "air")
+    for path in (workspace.odf / "cache" / "statistics").iterdir():
+        path.write_bytes(b"{}" + path.read_bytes()[:20])
+    assert load_statistics(workspace.odf, rows.mark) is None
+    assert compute_statistics(workspace.odf, rows, Heard(), "air") == found
+
+
+def test_it_can_be_stopped(
+    workspace: Workspace, air: Dataset, append: Append, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append(air, readings(0, 50))
+    append(air, readings(50, 50))
+    rows = RowScan.of_dataset(air)
+    with pytest.raises(Cancelled):
+        compute_statistics(workspace.odf, rows, Heard(stop=50), "air")
+    assert not (workspace.odf / "cache" / "statistics").exists()
+
+
+def test_a_slice_that_is_missing_or_damaged(workspace: Workspace, air: Dataset, append: Append) -> None:
+    append(air, readings(0, 50))
+    path = air.slice_path(air.slices()[0])
+    data = path.read_bytes()
+    path.write_bytes(data[:200])
+    with pytest.raises(BadData, match="cannot be read"):
+        compute_statistics(workspace.odf, RowScan.of_dataset(air), Heard(), "air")
+    path.unlink()
+    with pytest.raises(NotFound, match=r"slice .* \(block"):
+        compute_statistics(workspace.odf, RowScan.of_dataset(air), Heard(), "air")
+
+
+def test_what_files_tell_at_once(air: Dataset, append: Append) -> None:
+    append(air, readings(0, 100))
+    append(air, readings(100, 20, no2=list(range(20))))
+    told = {column.name: column for column in statistics_from_footers(RowScan.of_dataset(air)).columns}
+    assert (told["offset"].least, told["offset"].greatest) == ("0", "119")
+    assert told["event_time"].greatest == "2024-03-05T23:00:00Z"
+    assert (told["no2"].nulls, told["no2"].least, told["no2"].greatest) == (100, "0", "19")
+    # Such ends may not be exact, or there may be others.
+    assert (told["station"].nulls, told["station"].least) == (0, None)
+    assert (told["pm25"].nulls, told["pm25"].least) == (24, None)
+    assert told["pm25"].distinct is None
+    air.slice_path(air.slices()[0]).unlink()
+    columns = statistics_from_footers(RowScan.of_dataset(air)).columns
+    assert [(column.name, column.nulls) for column in columns][-1] == ("no2", None)
+
+
+def test_a_dataset_without_rows(workspace: Workspace, air: Dataset) -> None:
+    found = compute_statistics(workspace.odf, RowScan.of_dataset(air), Heard(), "air")
+    assert (found.rows, found.columns) == (0, [])
+
+
+def test_the_cache_stays_small(tmp_path: Path) -> None:
+    import os
+
+    for number in range(6):
+        path = tmp_path / str(number)
+        path.write_bytes(b"x" * 10)
+        os.utime(path, (number, number))
+    evict_oldest(tmp_path, 4, 1000)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "3", "4", "5"]
+    evict_oldest(tmp_path, 4, 25)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4", "5"]
+    evict_oldest(tmp_path, 4, 5)
+    assert [path.name for path in tmp_path.iterdir()] == ["5"]
+
+
+def test_what_a_killed_worker_left_in_the_cache_goes_after_a_day(tmp_path: Path) -> None:
+    import os
+
+    (tmp_path / ".keys-old").mkdir()
+    (tmp_path / ".keys-old" / "1").write_bytes(b"x")
+    for name in (".new-old", ".new-fresh"):
+        (tmp_path / name).write_bytes(b"x")
+    for name in (".keys-old", ".new-old"):
+        os.utime(tmp_path / name, (0, 0))
+    evict_oldest(tmp_path, 4, 1000)
+    assert [path.name for path in tmp_path.iterdir()] == [".new-fresh"]
