@@ -60,6 +60,7 @@ def parse_query(query: str, columns: Iterable[str]) -> exp.Query:
     spark = Spark()
     try:
         words = _with_windows(spark.tokenize(query))
+        check_joins(words)
         trees = [tree for tree in _Parser(dialect=spark).parse(words, query) if tree is not None]
     except SqlglotError as error:
         raise LineageUnresolved(f"the query could not be read: {_said(error, query)}") from None
@@ -75,6 +76,25 @@ def parse_query(query: str, columns: Iterable[str]) -> exp.Query:
             )
     _check_whole(words, trees[0])
     return trees[0]
+
+
+_MAX_OPEN_JOINS: Final = 12
+
+
+def check_joins(words: Sequence[Token]) -> None:
+    """Check that the parser ends: its time doubles with each join whose condition is yet to come.
+
+    Raises:
+        NotFollowed: there are too many joins without a condition, one after the other.
+    """
+    count = 0
+    for at, word in enumerate(words):
+        if word.token_type in (TokenType.ON, TokenType.USING):
+            count = 0
+        elif word.token_type == TokenType.JOIN and words[at - 1].token_type != TokenType.CROSS:
+            count += 1
+        if count > _MAX_OPEN_JOINS:
+            raise LineageUnresolved(f"more than {_MAX_OPEN_JOINS} joins have no condition")
 
 
 _WORDS: Final = frozenset({"ALL", "ANY", "AS", "DISTINCT", "FETCH", "INTERVAL", "NOT", "SELECT"})

@@ -38,17 +38,21 @@ def group_by_columns(transform: SetTransform | None) -> list[str]:
     sql = transform.transform
     steps = [(step.alias, step.query) for step in sql.queries or []] or [(None, sql.query or "")]
     from sqlglot import exp, parse_one  # only here: it takes a while to import
+    from sqlglot.dialects.spark import Spark
     from sqlglot.errors import SqlglotError
+
+    from odf_engine.sql.expression_lineage import LineageUnresolved, check_joins
 
     known: dict[str, Any] = {}
     found: list[str] | None = None
     try:
         for alias, text in steps:
+            check_joins(Spark().tokenize(text))
             query = parse_one(text, dialect="spark")
             found = _keys(query, known, exp)
             if alias is not None:
                 known[alias.casefold()] = found
-    except (SqlglotError, RecursionError):
+    except (SqlglotError, LineageUnresolved, RecursionError):
         return []
     return found or []
 

@@ -91,6 +91,7 @@ class SliceFile:
             for batch in read_bounded(self._path, known, start, stop, opened=self._parquet):
                 if parts and size + batch.nbytes > MAX_BYTES:
                     break
+                batch.validate(full=True)  # texts may not be UTF-8
                 size += batch.nbytes
                 if batch.get_total_buffer_size() > 2 * batch.nbytes:  # holds rows that were not asked for
                     batch = batch.take(pa.array(range(batch.num_rows), pa.int64()))

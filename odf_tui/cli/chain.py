@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec import to_builtins
 
-from odf_engine.errors import NotFound, OdfError
+from odf_engine.errors import BadData, NotFound, OdfError
 from odf_engine.metadata.timestamp import Timestamp
 from odf_tui import humane
 from odf_tui.cli.output import open_workspace, options_of, print_json, print_table, say, verb
@@ -218,7 +218,8 @@ def _say_seen(words: str, rows: int) -> None:
 def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
     from odf_engine.data.changelog import Op
 
-    records = [{key: json_value(value) for key, value in row.items()} for row in table.to_pylist()]
+    columns = [_json_values(*each) for each in zip(table.column_names, table.columns, strict=True)]
+    records = [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
     if options_of().json:
         print_json(records)
         return
@@ -236,6 +237,23 @@ def _print_rows(entry: DatasetEntry, table: pa.Table, *, empty: bool) -> None:
         [["" if cell is None else humane.plain(str(cell)) for cell in record.values()] for record in records],
         numbers,
     )
+
+
+def _json_values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    """The values of a column as JSON has them; times that Python does not have as text.
+
+    Raises:
+        BadData: a value cannot be shown.
+    """
+    from odf_engine.data.arrow_compute import to_text
+
+    try:
+        return [json_value(value) for value in column.to_pylist()]
+    except (OverflowError, ValueError):
+        try:
+            return to_text(column).to_pylist()
+        except (OverflowError, ValueError) as error:
+            raise BadData(f"a value of column '{name}' cannot be shown: {error}") from None
 
 
 def is_number(kind: pa.DataType) -> bool:

@@ -47,7 +47,9 @@ def _value(value: Any) -> tuple[int, bytes]:
     if isinstance(value, dict):
         return 12, thrift(value)
     items = [_value(each) for each in value]
-    return 9, bytes([0xF0 | items[0][0]]) + varint(len(items)) + b"".join(data for _, data in items)
+    return 9, bytes([0xF0 | (items[0][0] if items else 5)]) + varint(len(items)) + b"".join(
+        data for _, data in items
+    )
 
 
 def thrift(fields: dict[int, Any]) -> bytes:
@@ -127,6 +129,7 @@ class Column:
         dictionary: the page before it.
         schema: its elements in the file's schema; by default one of its type.
         path: its name, with those it is nested in.
+        about: further fields of its metadata, or other ones.
     """
 
     name: str
@@ -138,6 +141,7 @@ class Column:
     repetition: int = REQUIRED
     schema: list[dict[int, Any]] = field(default_factory=list)
     path: tuple[str, ...] = ()
+    about: dict[int, Any] = field(default_factory=dict)
 
     @property
     def elements(self) -> list[dict[int, Any]]:
@@ -166,7 +170,7 @@ def parquet(rows: int, *columns: Column) -> bytes:
         }
         if each.dictionary:
             about[11] = Long(at)
-        chunks.append({2: Long(at), 3: about})
+        chunks.append({2: Long(at), 3: about | each.about})
     elements: list[dict[int, Any]] = [{4: b"schema", 5: len(columns)}]
     elements += [element for each in columns for element in each.elements]
     group = {1: chunks, 2: Long(len(data)), 3: Long(rows)}

@@ -185,6 +185,7 @@ def test_the_time_of_a_temporal_table_decides_about_the_join() -> None:
         ("FROM t |> SELECT a", "|>"),
         ("SELECT interval + 1 AS i FROM `far.away`", "`interval`"),
         ("SELECT " + "(" * 400 + "a" + ")" * 400 + " FROM t", "nested"),
+        ("SELECT a FROM t" + " JOIN u" * 30, "more than 12 joins have no condition"),
     ],
 )
 def test_what_cannot_be_followed_may_come_from_everything(query: str, words: str) -> None:

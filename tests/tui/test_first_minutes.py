@@ -126,6 +126,7 @@ def test_manifests_of_files_are_right(
         ("a.csv.gz", b"\x1f\x8b\x08\0" + bytes(20)),
         ("a.parquet", b"PAR1" + bytes(20)),
     ],
+    ids=range(8),
 )
 def test_a_manifest_for_a_damaged_file_has_examples(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)

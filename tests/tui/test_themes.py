@@ -187,7 +187,7 @@ TIDE = (themes.folder() / "tide.toml").read_text()
         (TIDE.replace('cursor = "bold"', 'cursor = "loud"'), 'cursor = "loud"', "'loud' is not a style"),
         (TIDE.replace("dark = true", "dark = yes"), "dark = yes", "not TOML: invalid value"),
         ("dark = true\n", "", "the table 'colours' lacks background"),
-        ("dark = " + "[" * 5000, "", "nested too deeply"),
+        pytest.param("dark = " + "[" * 5000, "", "nested too deeply", id="deep"),
     ],
 )
 def test_files_that_are_wrong_name_the_place(own: Path, text: str, line: str, message: str) -> None:

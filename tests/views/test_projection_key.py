@@ -43,6 +43,8 @@ def transform(*queries: str) -> SetTransform:
         ([f"SELECT city, {COUNT} FROM t GROUP BY city UNION ALL SELECT * FROM u"], []),
         (["SELECT FROM WHERE ("], []),
         (["SHOW TABLES"], []),
+        ([f"SELECT city, {COUNT} FROM t" + " JOIN u" * 30 + " GROUP BY city"], []),  # would take hours
+        ([f"SELECT city, {COUNT} FROM t" + " JOIN u USING (x)" * 30 + " GROUP BY city"], ["city"]),
         (["FROM t |> AGGREGATE count(*) GROUP BY city"], ["city"]),
     ],
 )  # fmt: skip

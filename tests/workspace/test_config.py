@@ -91,9 +91,9 @@ def test_an_unknown_key_is_refused_with_the_one_that_may_be_meant() -> None:
         ("blockVersion: two\n", "blockVersion", None),
         ("spark: 3\n", "spark", None),
         ("- a\n", "mapping", None),
-        ("spark: " + "[" * 5000, "nested too deeply", None),
+        pytest.param("spark: " + "[" * 5000, "nested too deeply", None, id="deep"),
         ("blockVersion: 2024-99-99\n", "not valid YAML", None),
-        ("blockVersion: " + "9" * 5000, "not valid YAML", None),
+        pytest.param("blockVersion: " + "9" * 5000, "not valid YAML", None, id="digits"),
         ('spark:\n  master: "\\ud800"\n', "not Unicode text: '\\ud800'", None),
     ],
 )
