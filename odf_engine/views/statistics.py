@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from odf_engine.data.parquet_reader import UNREADABLE
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
 from odf_engine.storage.atomic_files import evict_oldest, read_small, replace_file
@@ -196,6 +195,7 @@ def _short(values: pa.Array) -> Sequence[str | None]:
 
 def statistics_from_footers(rows: RowScan) -> Statistics:
     """What files tell of themselves: missing values, and ends of numbers and times, where all tell them."""
+    from odf_engine.data.parquet_reader import UNREADABLE  # loads Arrow: not for the first paint
     from odf_engine.views.scan import file_metadata
 
     try:

@@ -307,7 +307,7 @@ def test_damaged_and_missing_blocks(chains: Chains, tmp_path: Path) -> None:
         spoil()
         for ask in (
             Dataset.state,
-            lambda ds: ds.page(5),
+            lambda ds: ds.list_blocks(5),
             lambda ds: list(ds.blocks()),
             lambda ds: ds.block(2),
         ):

@@ -23,7 +23,7 @@ from pathlib import Path
 from odf_engine.net import download
 download._SYNC = 1000
 partial = download.PartialDownload(Path(sys.argv[1]), "key")
-partial.begin(validator="one")
+partial.restart(validator="one")
 for _ in range(25):
     partial.write(bytes(100))
 os._exit(9)

@@ -212,7 +212,7 @@ def test_answers_that_open_no_session(here, node, remote, access, status, kind, 
     node.denied = lambda path: status if path.endswith("/push") else None
     with pytest.raises(kind) as caught:
         pushed(make_root(here), remote, access)
-    assert words in caught.value.in_full
+    assert words in caught.value.format_line
 
 
 URLS = [

@@ -186,7 +186,7 @@ def test_no_push_without_a_token_or_to_what_it_is_not_for(here, there, server, r
     access.credentials.set(server.url, Login(token="odft_wrong"))
     with pytest.raises(SourceUnavailable, match="401"):
         pushed(entry, remote, access)
-    access.credentials.set(server.url, Login(token=server.serving.tokens.new("other", ["other.%"])[1]))
+    access.credentials.set(server.url, Login(token=server.serving.tokens.create("other", ["other.%"])[1]))
     with pytest.raises(SourceUnavailable, match="403"):
         pushed(entry, remote, access)
     assert there.datasets() == []

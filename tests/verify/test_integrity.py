@@ -76,7 +76,7 @@ def test_a_range_checks_only_its_blocks(builder: Any) -> None:
     flip(builder.slices[0], 5)
     report = check(builder, 3, 4)
     assert (report.valid, report.blocks, report.slices) == (True, 2, 1)
-    assert found(check(builder, 2, 2))[0] == ("slice-physical-hash", names[2].short)
+    assert found(check(builder, 2, 2))[0] == ("slice-physical-hash", names[2].abbreviated)
     assert check(builder, last=1).blocks == 2 and check(builder, first=5).blocks == 1
     assert check(builder, first=99).blocks == 0
     with pytest.raises(UsageError):
@@ -97,19 +97,19 @@ def test_rows_that_are_known_are_not_decoded_again(empty: Any) -> None:
     block = builder.data(["G"], edit=lambda t: set_column(t, "op", [9]))
     for _ in range(2):  # what is wrong is not remembered
         report = again()
-        assert (report.rows_known, found(report)) == (3, [("slice-op", block.short)])
+        assert (report.rows_known, found(report)) == (3, [("slice-op", block.abbreviated)])
     flip(builder.slices[0], 5)
-    assert ("slice-physical-hash", builder.blocks[2].short) in found(again())
+    assert ("slice-physical-hash", builder.blocks[2].abbreviated) in found(again())
     data = builder.dataset.block(builder.blocks[3]).block.event.new_data
     wrong = msgspec.structs.replace(data, logical_hash=Multihash(data.logical_hash.code, bytes(32)))
     block = builder.block(AddData(prev_offset=6, new_data=wrong, new_watermark=LATER))
-    assert ("slice-logical-hash", block.short) in found(again())
+    assert ("slice-logical-hash", block.abbreviated) in found(again())
 
 
 def test_findings_come_in_the_order_of_the_chain(empty: Any) -> None:
     for number in range(40):
         empty.data(["x"] * 5, edit=lambda t, bad=number % 2: set_column(t, "op", [9 * bad] * 5))
-    assert found(check(empty)) == [("slice-op", block.short) for block in empty.blocks[3::2]]
+    assert found(check(empty)) == [("slice-op", block.abbreviated) for block in empty.blocks[3::2]]
 
 
 def test_progress_is_told_and_cancelling_stops(builder: Any) -> None:
@@ -178,7 +178,7 @@ def test_each_flipped_byte_of_a_block_is_one_finding(builder: Any) -> None:
     whole = path.read_bytes()
     for at in range(len(whole)):
         flip(path, at)
-        assert found(check(builder)) == [("block-hash", builder.blocks[3].short)], at
+        assert found(check(builder)) == [("block-hash", builder.blocks[3].abbreviated)], at
         path.write_bytes(whole)
 
 
@@ -198,8 +198,8 @@ def test_a_damaged_block_does_not_hide_what_is_behind_it(builder: Any) -> None:
     report = check(builder)
     assert (report.blocks, report.slices) == (6, 3)
     first = [kind for kind, block in found(report)].index("block-hash")
-    assert {block for _, block in found(report)[:first]} == {names[2].short}
-    assert {block for _, block in found(report)[first + 1 :]} == {names[5].short}
+    assert {block for _, block in found(report)[:first]} == {names[2].abbreviated}
+    assert {block for _, block in found(report)[first + 1 :]} == {names[5].abbreviated}
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -208,9 +208,12 @@ def test_any_lost_block_is_one_finding(builder: Any, number: int) -> None:
     file(builder, "blocks", names[number]).unlink()
     report = check(builder)
     if number == 0:
-        assert found(report) == [("chain-incomplete", names[0].short), ("block-missing", names[0].short)]
+        assert found(report) == [
+            ("chain-incomplete", names[0].abbreviated),
+            ("block-missing", names[0].abbreviated),
+        ]
     else:
-        assert found(report) == [("block-missing", names[number].short)]
+        assert found(report) == [("block-missing", names[number].abbreviated)]
     assert report.blocks == 6
     assert report.slices == (2 if number in (2, 4, 5) else 3)
 
@@ -221,7 +224,10 @@ def test_two_blocks_that_changed_places_are_both_found(builder: Any) -> None:
     kept = one.read_bytes()
     one.write_bytes(other.read_bytes())
     other.write_bytes(kept)
-    assert found(check(builder)) == [("block-hash", names[2].short), ("block-hash", names[4].short)]
+    assert found(check(builder)) == [
+        ("block-hash", names[2].abbreviated),
+        ("block-hash", names[4].abbreviated),
+    ]
 
 
 def test_a_truncated_block_is_found(builder: Any) -> None:
@@ -229,7 +235,7 @@ def test_a_truncated_block_is_found(builder: Any) -> None:
     path = file(builder, "blocks", names[5])
     for length in (0, 1, 40):
         path.write_bytes(path.read_bytes()[:length])
-        assert found(check(builder)) == [("block-hash", names[5].short)]
+        assert found(check(builder)) == [("block-hash", names[5].abbreviated)]
 
 
 def test_the_chain_of_another_dataset_is_found(builder: Any, tmp_path: Path) -> None:
@@ -277,7 +283,7 @@ def test_a_broken_append_rule_is_a_finding(
 def test_the_first_block_must_be_a_seed(tmp_path: Path, builder: Any) -> None:
     alone = type(builder)(tmp_path / "alone")
     name = alone.block(INFO)
-    assert found(check(alone)) == [("seed-first", name.short)]
+    assert found(check(alone)) == [("seed-first", name.abbreviated)]
 
 
 def test_data_before_its_schema_is_found(tmp_path: Path, builder: Any) -> None:
@@ -292,7 +298,7 @@ def test_findings_behind_a_broken_rule_are_found_too(builder: Any) -> None:
     builder.data(["x"], new_watermark=None)
     flip(builder.slices[3], 5)
     report = check(builder)
-    assert ("system-time", one.short) in found(report)
+    assert ("system-time", one.abbreviated) in found(report)
     assert {"watermark", "slice-physical-hash"} <= set(kinds(report))
 
 
@@ -313,7 +319,7 @@ ROWS = {
 
 def test_each_flipped_byte_of_a_slice_is_found(builder: Any) -> None:
     path = builder.slices[0]
-    block = builder.blocks[2].short
+    block = builder.blocks[2].abbreviated
     whole = path.read_bytes()
     for at in range(0, len(whole), 7):
         flip(path, at)
@@ -326,7 +332,7 @@ def test_each_flipped_byte_of_a_slice_is_found(builder: Any) -> None:
 
 def test_a_lost_slice_is_found(builder: Any) -> None:
     builder.slices[1].unlink()
-    assert found(check(builder)) == [("slice-missing", builder.blocks[4].short)]
+    assert found(check(builder)) == [("slice-missing", builder.blocks[4].abbreviated)]
 
 
 def test_a_truncated_slice_is_found(builder: Any) -> None:
@@ -344,7 +350,7 @@ def test_slices_that_changed_places_are_found(builder: Any) -> None:
     other.write_bytes(kept)
     report = check(builder)
     names = builder.blocks
-    for block in (names[2].short, names[5].short):
+    for block in (names[2].abbreviated, names[5].abbreviated):
         mine = {kind for kind, where in found(report) if where == block}
         assert {"slice-physical-hash", "slice-logical-hash", "slice-rows", "slice-offset"} <= mine
 
@@ -396,7 +402,7 @@ def test_wrong_rows_in_a_committed_slice_are_found(
 ) -> None:
     block = empty.data(["A", "B", "C"], edit=edit)
     report = check(empty)
-    assert (kind, block.short) in found(report)
+    assert (kind, block.abbreviated) in found(report)
     assert len(kinds(report)) == len(set(kinds(report)))
     assert "slice-logical-hash" not in kinds(report)
 
@@ -409,7 +415,7 @@ def test_a_correction_is_sound_also_across_batches(empty: Any) -> None:
 def test_rows_older_than_the_slice_before_are_found(empty: Any) -> None:
     empty.data(["A"])
     block = empty.data(["B"], edit=lambda t: set_column(t, "system_time", [0]))
-    assert found(check(empty)) == [("slice-system-time", block.short)]
+    assert found(check(empty)) == [("slice-system-time", block.abbreviated)]
 
 
 def test_the_message_names_the_row(empty: Any) -> None:
@@ -436,7 +442,10 @@ def test_rows_are_followed_from_batch_to_batch(empty: Any) -> None:
 def test_names_of_system_columns_are_those_of_the_vocabulary(empty: Any) -> None:
     vocabulary = empty.block(SetVocab(offset_column="row"))
     block = empty.data(["A"])
-    assert found(check(empty)) == [("vocabulary-fixed", vocabulary.short), ("slice-offset", block.short)]
+    assert found(check(empty)) == [
+        ("vocabulary-fixed", vocabulary.abbreviated),
+        ("slice-offset", block.abbreviated),
+    ]
 
 
 def test_interval_and_rows_must_agree(empty: Any) -> None:
@@ -445,7 +454,7 @@ def test_interval_and_rows_must_agree(empty: Any) -> None:
     for start, end in ((2, 5), (5, 2), (0, 2**64 - 1), (2**64 - 1, 2**64 - 1)):
         wrong = msgspec.structs.replace(data, offset_interval=OffsetInterval(start, end))
         last = empty.block(AddData(prev_offset=1, new_data=wrong, new_watermark=LATER))
-        assert ("slice-rows", last.short) in found(check(empty))
+        assert ("slice-rows", last.abbreviated) in found(check(empty))
 
 
 # --- Checkpoints -------------------------------------------------------------------------------
@@ -453,7 +462,7 @@ def test_interval_and_rows_must_agree(empty: Any) -> None:
 
 def test_a_damaged_checkpoint_is_found(builder: Any) -> None:
     (path,) = (builder.dataset.folder / "checkpoints").iterdir()
-    block = builder.blocks[5].short
+    block = builder.blocks[5].abbreviated
     flip(path)
     assert found(check(builder)) == [("checkpoint-physical-hash", block)]
     path.write_bytes(b"short")

@@ -73,8 +73,10 @@ def run_request(request: Request, context: JobContext, reporter: Reporter) -> di
 
 
 def warm_up() -> None:
-    """Imports what the first pull needs. Only once Spark has started: its modules import each other in
-    circles, which two threads must not do at the same time."""
+    """Imports the modules of the first pull, once Spark has started.
+
+    Two threads must not import PySpark at the same time.
+    """
     import odf_engine.ingest.push_source
     import odf_engine.transform.engines.engine_router
     import odf_engine.transform.run  # noqa: F401
