@@ -76,7 +76,7 @@ async def test_what_is_no_command_is_refused(address):
 async def test_a_journal_number_out_of_this_world(address):
     for since in (-(10**30), -1, 10**9, 10**30):
         answers = ask(address, json.dumps({"type": "subscribe", "since": since}).encode())
-        assert len(answers) == 2, since
+        assert len(answers) in (2, 3), since  # a third one if Spark becomes ready meanwhile
 
 
 async def test_an_endless_line_is_cut_off(address):

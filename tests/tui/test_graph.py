@@ -73,6 +73,8 @@ async def test_every_state_in_the_graph_and_in_the_list(source: FakeSource, size
     busy(source)
     async with driven(source, size) as drive:
         await drive.press("z")
+        # The state towards remotes is read after the datasets.
+        await drive.until(lambda: "smoke-and-breath ÷" in " ".join(drive.text().split()))
         text = " ".join(drive.text().split())  # they may stand below each other
         assert "port-haven.air-readings ✓ " in text
         assert "port-haven.stations ✓✓ " in text
@@ -80,7 +82,6 @@ async def test_every_state_in_the_graph_and_in_the_list(source: FakeSource, size
         assert "port-haven.clinics ✗" in text
         assert "visits-by-day ◦" in text
         assert "air-by-day ~" in text
-        assert "smoke-and-breath ÷" in text
         assert "harbour.tides ⊘✓" in text
         assert "harbour.charts !" in text
         assert "harbour.log ·" in text
