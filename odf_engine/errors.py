@@ -1,22 +1,23 @@
-"""Error types for people: what was wrong, where, and what to do next."""
+"""Error types of the engine: each has a message, an optional hint and an optional location."""
 
 from __future__ import annotations
 
 from typing import Final
 
 _MAX_CHARACTERS: Final = 8000
-"""Longer texts, which quote damaged files, are cut."""
+"""Longer texts are truncated: they may quote damaged files."""
 
 
 class OdfError(Exception):
-    """Something a person can understand and act on.
+    """Base class of the errors that are shown to the user.
 
     Attributes:
-        message: one sentence: what was wrong.
-        hint: one sentence: what to do next, if there is something to do.
-        where: file, line, column, row, block or dataset, as a person would name it.
-        excerpt: the line of a file that it is about, with its number before it, where that is known.
-        exit_code: what the command line exits with.
+        message: one sentence: what failed and why.
+        hint: one sentence: what to do next; None if there is no remedy.
+        where: the location: a file, line, column, row, block or dataset; None if there is none.
+        excerpt: the line of the file that the error refers to, preceded by its number; empty if not
+            available.
+        exit_code: exit code of the command line.
     """
 
     exit_code = 1
@@ -33,7 +34,7 @@ class OdfError(Exception):
 
     @property
     def format_line(self) -> str:
-        """All of it in one line, what matters most first: what was wrong, what to do, where."""
+        """The error as one line: the message, the hint, the location."""
         hint = f" – {self.hint}" if self.hint else ""
         where = f" ({self.where})" if self.where else ""
         return f"{self.message}{hint}{where}"
@@ -48,7 +49,9 @@ def _presentable(text: str) -> str:
 
 
 def has_surrogates(text: str) -> bool:
-    """Whether the text has characters that UTF-8 cannot express, as file names that are not UTF-8 have."""
+    """Return whether the text has lone surrogates, which UTF-8 cannot encode. File names that are not UTF-8
+    have them.
+    """
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -57,7 +60,7 @@ def has_surrogates(text: str) -> bool:
 
 
 def escape_surrogates(text: str) -> str:
-    """Return the text with escapes for what UTF-8 cannot express."""
+    """Return the text with backslash escapes for lone surrogates."""
     return text.encode(errors="backslashreplace").decode() if has_surrogates(text) else text
 
 
@@ -72,24 +75,24 @@ def _rebuild(
 
 
 class UsageError(OdfError):
-    """The request itself makes no sense: a bad argument, an unknown option."""
+    """An invalid request: an invalid argument or an unknown option."""
 
     exit_code = 2
 
 
 class NotFound(OdfError):
-    """A dataset, block, object, file or workspace that is not there."""
+    """A dataset, block, object, file or workspace that does not exist."""
 
 
 class NotSynced(OdfError):
-    """A change that is made and visible, and that a power failure may undo: the disk did not confirm it.
+    """A change that was made and is visible, but was not synced to disk. A power failure may undo it.
 
     Attributes:
-        reason: what the system reported.
+        reason: the error text of the operating system.
     """
 
     def __init__(self, change: str, reason: str, where: str) -> None:
-        """``change`` is what was done, such as ``committed``."""
+        """``change`` is the completed change as a past participle, such as ``committed``."""
         super().__init__(
             f"{change}, but could not be synced to disk: {reason}",
             hint="check the disk: a power failure may undo it; it need not be repeated",
@@ -98,7 +101,7 @@ class NotSynced(OdfError):
         self.reason = reason
 
     def as_failure(self) -> OdfError:
-        """The error of a larger change of which this one was a part, and which is not made."""
+        """Return the error for a larger change that contains this one and was not made."""
         return OdfError(
             f"the disk could not be synced: {self.reason}",
             hint="nothing was changed; check the disk, then try again",
@@ -107,19 +110,19 @@ class NotSynced(OdfError):
 
 
 class Conflict(OdfError):
-    """Somebody else moved the head, or two histories diverged."""
+    """The head was moved by another process, or two histories diverged."""
 
     exit_code = 4
 
 
 class AlreadyExists(Conflict):
-    """A workspace, or a dataset of this name, is there already."""
+    """A workspace, or a dataset with this name, already exists."""
 
     exit_code = 1
 
 
 class Cancelled(OdfError):
-    """The person asked for the work to stop."""
+    """The user cancelled the operation."""
 
     exit_code = 130
 
@@ -128,23 +131,23 @@ class Cancelled(OdfError):
 
 
 class InvalidIdentity(OdfError):
-    """Text or bytes that are not a hash, an id, a name, a reference or a pattern."""
+    """Text or bytes that are not a valid hash, id, name, reference or pattern."""
 
 
 class InvalidManifest(OdfError):
-    """A YAML manifest that cannot be understood; ``where`` is ``file:line:column``."""
+    """An invalid YAML manifest; ``where`` is ``file:line:column``."""
 
 
 class MalformedBlock(OdfError):
-    """Bytes that are not a metadata block; ``where`` names the field."""
+    """Bytes that are not a valid metadata block; ``where`` is the field."""
 
 
 class ChainRuleViolated(OdfError):
-    """A block that may not follow its chain (metadata chain append rules).
+    """A block that an append rule of the metadata chain rejects.
 
     Attributes:
-        rule: the rule's name in kebab case, stable for scripts.
-        block: text of the block's hash or its sequence number.
+        rule: the name of the rule in kebab case, stable for scripts.
+        block: the hash of the block or its sequence number, as text.
     """
 
     def __init__(self, rule: str, message: str, *, block: str, hint: str | None = None) -> None:
@@ -154,28 +157,28 @@ class ChainRuleViolated(OdfError):
 
 
 class NoOpEvent(ChainRuleViolated):
-    """An event that would change nothing: it is not committed."""
+    """An event that would change nothing. It is not committed."""
 
 
 class InvalidSchema(OdfError):
-    """A DDL or Arrow schema that is malformed, or that data does not fit."""
+    """A malformed DDL or Arrow schema, or a schema that the data do not match."""
 
 
 class BadData(OdfError):
-    """Outside data that is not what the manifest says; ``where`` is file, row and column."""
+    """External data that do not match the manifest; ``where`` is the file, row and column."""
 
 
 class SourceUnavailable(OdfError):
-    """A source that could not be fetched: a missing file, an HTTP status, a broken connection."""
+    """A source that could not be fetched: a missing file, an HTTP status, a failed connection."""
 
 
 class NotTrusted(OdfError):
-    """Somebody else wrote the dataset, and nobody here has allowed what its source would run."""
+    """The dataset has another author, and running its source is not allowed in this workspace."""
 
 
 class InvalidQuery(OdfError):
-    """A query with a syntax error, an unknown column or an engine that is not here."""
+    """A query with a syntax error, an unknown column or an engine that is not available."""
 
 
 class Unsupported(OdfError):
-    """Something the specification allows and this version cannot do; the hint says what can."""
+    """A feature of the specification that this version does not support; the hint names an alternative."""

@@ -1,4 +1,4 @@
-"""Files and folders of the local file system: opened without following links, and made durable."""
+"""Opens files without following symbolic links, writes them completely and syncs them to disk."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from odf_engine.errors import NotSynced
 
 
 def open_no_follow(path: str | Path, flags: int, mode: int = 0o666) -> int:
-    """Opens a regular file and never what a symbolic link leads to; also as the opener of :func:`open`.
+    """Open a regular file; do not follow a symbolic link. Also usable as the ``opener`` of :func:`open`.
 
     Args:
-        path: of the file. Links among its folders are followed.
+        path: the file. Symbolic links among its parent folders are followed.
         flags: as for :func:`os.open`.
-        mode: the permissions of a new file, as far as the umask allows them.
+        mode: the permissions of a new file, before the umask.
 
     Returns:
-        A file descriptor that programs started later do not inherit.
+        A file descriptor that child processes do not inherit.
 
     Raises:
-        OSError: the path is a symbolic link or no regular file, or cannot be opened.
+        OSError: the path is a symbolic link or not a regular file, or cannot be opened.
     """
     try:
         # Without O_NONBLOCK a named pipe would block until its other end is opened.
@@ -39,7 +39,7 @@ def open_no_follow(path: str | Path, flags: int, mode: int = 0o666) -> int:
 
 
 def open_file(path: Path, mode: str) -> BinaryIO:
-    """Opens a regular file in a binary mode such as ``wb``, and never what a symbolic link leads to.
+    """Open a regular file in a binary mode such as ``wb``; do not follow a symbolic link.
 
     Raises:
         OSError: as :func:`open_no_follow`.
@@ -48,17 +48,19 @@ def open_file(path: Path, mode: str) -> BinaryIO:
 
 
 def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) -> None:
-    """Writes all of ``data`` to an open file, however little one system call takes.
+    """Write all of ``data`` to an open file.
 
-    An unbuffered file may take only a part, for example when the disk is full: this repeats the call.
+    One write to an unbuffered file may be partial, for example when the disk is full. This function repeats
+    it.
 
     Args:
-        descriptor: of the file.
+        descriptor: the file descriptor.
         data: the bytes.
-        at: the position of the first byte; by default the current one of the file, which then moves.
+        at: the offset of the first byte. The default is the current position of the file, which then
+            advances.
 
     Raises:
-        OSError: the file does not take all bytes.
+        OSError: not all bytes could be written.
     """
     rest = memoryview(data).cast("B")
     while rest:
@@ -70,24 +72,24 @@ def write_all(descriptor: int, data: bytes | memoryview, at: int | None = None) 
 
 
 def fsync_file(path: Path) -> None:
-    """Makes the content of a file durable."""
+    """Sync the content of a file to disk."""
     _sync(path, os.O_RDONLY)
 
 
 def fsync_folder(path: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Sync the entries of a folder to disk."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_change(folder: Path, change: str) -> None:
-    """Makes the names in a folder durable, after the last step of a change.
+    """Sync the entries of a folder to disk, as the last step of a change.
 
     Args:
         folder: the folder.
-        change: what was done, such as ``committed``.
+        change: the completed change as a past participle, such as ``committed``.
 
     Raises:
-        NotSynced: the change is made, and may not survive a power failure.
+        NotSynced: the change was made, but may not survive a power failure.
     """
     try:
         fsync_folder(folder)

@@ -1,4 +1,4 @@
-"""This process and other processes of this machine."""
+"""Information about this process and other processes of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_process_running(pid: int) -> bool:
-    """Whether a process with this number is there, whoever owns it."""
+    """Return whether a process with this id exists, whatever its owner."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -19,7 +19,7 @@ def is_process_running(pid: int) -> bool:
 
 
 def open_descriptors() -> int:
-    """The number of files and sockets that this process has open; 0 where the system does not list them."""
+    """Return the number of open file descriptors of this process; 0 if the system does not list them."""
     try:
         return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208 (one of them lists the folder)
     except OSError:
@@ -27,9 +27,10 @@ def open_descriptors() -> int:
 
 
 def python_environment() -> dict[str, str]:
-    """Return the environment in which ``python -P -m`` finds this code, even in a source folder.
+    """Return the environment in which ``python -P -m`` finds this package, also when it runs from a source
+    folder.
 
-    With ``-P`` Python does not search the current folder, which may belong to someone else.
+    ``-P`` excludes the current folder from the search path, since another user may own it.
     """
     environment = dict(os.environ)
     root = Path(__file__).resolve().parents[1]

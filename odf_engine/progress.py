@@ -10,7 +10,10 @@ from odf_engine.errors import Cancelled
 
 
 class Reporter:
-    """Reports phases, amounts and log lines, and carries the wish to cancel. Silent by itself."""
+    """Receives phases, amounts and log lines of an operation, and carries its cancellation.
+
+    This base class discards what it receives.
+    """
 
     def __init__(self) -> None:
         self._cancelled = threading.Event()
@@ -18,7 +21,7 @@ class Reporter:
         self._lock = threading.Lock()
 
     def phase(self, name: str) -> None:
-        """A new phase begins: ``fetch``, ``read``, ``merge``, ``write``, ``commit``, …"""
+        """Start a new phase: ``fetch``, ``read``, ``merge``, ``write``, ``commit``, …"""
 
     def set_amounts(
         self,
@@ -30,40 +33,40 @@ class Reporter:
         total_rows: int | None = None,
         total_files: int | None = None,
     ) -> None:
-        """Absolute amounts so far in this phase; what is None is unchanged."""
+        """Set the absolute amounts of this phase so far; None leaves an amount unchanged."""
 
     def log(self, text: str, level: str = "info") -> None:
-        """A line for the job's log; levels are ``debug``, ``info``, ``warning``, ``error``."""
+        """Add a line to the job log; levels are ``debug``, ``info``, ``warning``, ``error``."""
 
     def committed(self, dataset: str, block: str, event: str, rows: int) -> None:
-        """A block was committed to a dataset and is its head now."""
+        """Report a committed block, which is now the head of the dataset."""
 
     @property
     def cancelled(self) -> bool:
-        """Whether somebody asked to stop."""
+        """Whether cancellation was requested."""
         return self._cancelled.is_set()
 
     def raise_if_cancelled(self) -> None:
-        """Call it often.
+        """Raise if cancellation was requested. Long operations call this often.
 
         Raises:
-            Cancelled: somebody asked to stop.
+            Cancelled: cancellation was requested.
         """
         if self._cancelled.is_set():
             raise Cancelled
 
     def cancel(self) -> None:
-        """Asks the work to stop; safe from any thread, any number of times."""
+        """Request cancellation. Thread-safe and idempotent."""
         with self._lock:
             self._cancelled.set()
-            # What is innermost first: whatever is around it may wait for its end.
+            # Innermost first: an outer operation may wait for the end of an inner one.
             hooks = list(reversed(self._hooks))
         for hook in hooks:
             hook()
 
     @contextmanager
     def on_cancel(self, hook: Callable[[], None]) -> Iterator[None]:
-        """Calls ``hook`` when cancelled within the block, or at once if it already was."""
+        """Call ``hook`` on cancellation within the block, or at once if it was already requested."""
         with self._lock:
             self._hooks.append(hook)
             late = self._cancelled.is_set()

@@ -1,4 +1,4 @@
-"""Workspace settings (``.odf/config.yaml``): declarations, defaults, loading, saving."""
+"""Settings (``.odf/config.yaml`` and the user's configuration): declarations, defaults, loading, saving."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from odf_engine.errors import InvalidManifest, UsageError
 from odf_engine.storage.atomic_files import read_small, replace_text_file, write_error
 
 IN_WORKSPACE: Final = "in-workspace"
-"""In the ``extra`` of a setting: which values the file of a workspace may give it, a regular expression.
+"""Key in the ``extra`` of a setting: a regular expression of the values that the workspace's file may set.
 
-A workspace may have come from others, for instance in an archive. A setting that starts programs, loads
-code, sends data elsewhere to be computed or weakens the sandbox is therefore read from the user's own
-configuration. Values that can do none of this are harmless.
+A workspace may have another author, for example when it was unpacked from an archive. A setting that starts
+programs, loads code, sends data elsewhere or weakens the sandbox is therefore read only from the user's own
+configuration. The values that the expression matches do none of this.
 """
 _NEVER: Final = {IN_WORKSPACE: ""}
 
@@ -262,7 +262,11 @@ class Config(SettingsGroup, frozen=True):
     ui: UiConfig = UiConfig()
 
     def allowed_for(self, *names: str) -> list[str]:
-        """The environment variables that a dataset of these names (its alias, its id) may read."""
+        """Return the environment variables that a dataset may read.
+
+        Args:
+            names: the alias and the id of the dataset; compared without case.
+        """
         keys = {name.casefold() for name in names}
         found = [
             each for key, listed in self.allowed_env.items() if key.casefold() in keys for each in listed
@@ -289,7 +293,7 @@ _USER_WORKSPACE_HEAD: Final = (
 
 
 class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One setting as people list it; ``key`` is dotted, such as ``spark.driverMemory``."""
+    """One setting in a list; ``key`` is dotted, such as ``spark.driverMemory``."""
 
     key: str
     value: Any
@@ -298,19 +302,19 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def user_folder() -> Path:
-    """The folder of the user's own configuration; it need not exist."""
-    import platformdirs  # not at the top: most starts do not need it
+    """Return the folder of the user's configuration. It may not exist."""
+    import platformdirs  # Deferred: most commands do not need it.
 
     return platformdirs.user_config_path("odf")
 
 
 def user_file() -> Path:
-    """The file of settings for all workspaces of the user."""
+    """Return the path of the user's settings for all workspaces."""
     return user_folder() / CONFIG_FILE
 
 
 def user_file_of(odf: Path) -> Path:
-    """The user's file of settings for one workspace.
+    """Return the path of the user's settings for one workspace.
 
     Args:
         odf: the workspace's ``.odf`` folder.
@@ -322,24 +326,24 @@ def user_file_of(odf: Path) -> Path:
 
 
 def load(path: Path) -> Config:
-    """Reads the settings of one file; a missing file means all defaults.
+    """Load the settings of one file. A missing file means all defaults.
 
     Raises:
-        InvalidManifest: not readable, not YAML, an unknown key (the hint says which one may be meant) or a
-            wrong value.
+        InvalidManifest: the file is unreadable or not YAML, or has an unknown key (the hint suggests the
+            closest one) or an invalid value.
     """
     return msgspec.convert(read(path), Config)
 
 
 def load_workspace(odf: Path) -> Config:
-    """The settings that hold in a workspace, of all files.
+    """Load the effective settings of a workspace, merged from all files.
 
     Args:
         odf: the workspace's ``.odf`` folder.
 
     Raises:
-        InvalidManifest: as :func:`load`, or the workspace's own file has a setting that is only read from
-            the user's configuration.
+        InvalidManifest: as :func:`load`, or the workspace's file has a setting that is only read from the
+            user's configuration.
     """
     path = odf / CONFIG_FILE
     own = read(path)
@@ -349,29 +353,29 @@ def load_workspace(odf: Path) -> Config:
 
 
 def is_user_setting(key: str) -> bool:
-    """Whether a setting is kept in the user's configuration, and not in the file of the workspace.
+    """Return whether a setting is stored in the user's configuration instead of the workspace's file.
 
     Raises:
-        UsageError: there is no such key; the hint says which one may be meant.
+        UsageError: the key is unknown; the hint suggests the closest one.
     """
     return _field_of(_resolve(key)).in_workspace is not None
 
 
 def save(config: Config, path: Path) -> None:
-    """Writes the settings of a workspace, defaults as comments, replacing the file in one step."""
+    """Replace the file of a workspace's settings atomically; defaults become comments."""
     replace_text_file(path, render(config))
 
 
 def changed(path: Path, key: str, text: str | None) -> dict[str, Any]:
-    """The settings of a file after one of them was set, to be written by :func:`write`.
+    """Return the settings of a file after a change of one of them; :func:`write` stores them.
 
     Args:
-        path: of the file, which need not exist.
+        path: the file, which may not exist.
         key: the setting.
         text: its value; None removes it from the file.
 
     Raises:
-        UsageError: there is no such key, or the value does not fit.
+        UsageError: the key is unknown, or the value is invalid.
         InvalidManifest: the file cannot be read.
     """
     plain = read(path)
@@ -388,12 +392,12 @@ def changed(path: Path, key: str, text: str | None) -> dict[str, Any]:
 
 
 def write(plain: Mapping[str, Any], path: Path, odf: Path | None = None) -> None:
-    """Writes a file of settings in one step; its folder is made if it is missing.
+    """Replace a file of settings atomically; create its folder if it is missing.
 
     Args:
-        plain: the settings, of :func:`changed`.
-        path: of the file.
-        odf: the ``.odf`` folder of the workspace that the settings are for; None: they are for all.
+        plain: the settings, as returned by :func:`changed`.
+        path: the file.
+        odf: the ``.odf`` folder of the workspace that the settings apply to; None: all workspaces.
 
     Raises:
         OdfError: the file cannot be written.
@@ -410,7 +414,7 @@ def write(plain: Mapping[str, Any], path: Path, odf: Path | None = None) -> None
 
 
 def render(config: Config) -> str:
-    """The text of the file of a workspace."""
+    """Return the text of a workspace's settings file."""
     plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
     changed: dict[str, Any] = {}
     for path, _ in _leaves():
@@ -424,7 +428,7 @@ def render(config: Config) -> str:
 
 
 def _render(plain: Mapping[str, Any], head: str) -> str:
-    """The text of a file that gives these settings, and has the others as comments."""
+    """Return the text of a settings file; settings with their default value are comments."""
     lines: list[str] = []
     defaults = msgspec.to_builtins(Config())
     for field in _fields(Config):
@@ -438,7 +442,7 @@ def _render(plain: Mapping[str, Any], head: str) -> str:
 
 
 def list_settings(config: Config) -> list[Setting]:
-    """Every setting with its value, its default and what it does; members of mappings too."""
+    """Return every setting with its value, default and description, and the members of mappings."""
     found: list[Setting] = []
     plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
     for path, field in _leaves():
@@ -452,10 +456,10 @@ def list_settings(config: Config) -> list[Setting]:
 
 
 def get_value(config: Config, key: str) -> Any:
-    """The setting with this dotted key.
+    """Return the setting with this dotted key.
 
     Raises:
-        UsageError: there is no such key; the hint says which one may be meant.
+        UsageError: the key is unknown; the hint suggests the closest one.
     """
     path = _resolve(key)
     try:
@@ -465,13 +469,13 @@ def get_value(config: Config, key: str) -> Any:
 
 
 def set_value(config: Config, key: str, text: str | None) -> Config:
-    """A copy with this setting read from ``text``; None puts the default back.
+    """Return a copy with this setting parsed from ``text``; None resets it to the default.
 
-    Members of a mapping have keys of their own, such as ``spark.conf.NAME``; a list is written with
-    commas, or as JSON.
+    Members of a mapping have their own keys, such as ``spark.conf.NAME``. A list is separated by commas, or
+    is JSON.
 
     Raises:
-        UsageError: there is no such key, or the value does not fit.
+        UsageError: the key is unknown, or the value is invalid.
     """
     path = _resolve(key)
     plain = msgspec.to_builtins(config)
@@ -490,7 +494,7 @@ def set_value(config: Config, key: str, text: str | None) -> Config:
 
 
 def _items(text: str) -> Any:
-    """A list as people write it: ``A,B`` or ``["A", "B"]``."""
+    """Parse a list: ``A,B`` or ``["A", "B"]``."""
     if text.lstrip().startswith("["):
         try:
             return msgspec.json.decode(text)
@@ -532,7 +536,7 @@ def _leaves() -> Iterator[tuple[tuple[str, ...], _Field]]:
 
 
 def _field_of(keys: tuple[str, ...]) -> _Field:
-    """The setting of a resolved key, which may be one of its members."""
+    """Return the setting of a resolved key, which may be one of the setting's members."""
     return next(field for path, field in _leaves() if keys[: len(path)] == path)
 
 
@@ -580,14 +584,14 @@ def _parse(text: str, path: Path) -> Any:
         mark = error.problem_mark
         where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise InvalidManifest(f"the settings are not valid YAML: {error.problem}", where=where) from None
-    except (yaml.YAMLError, ValueError) as error:  # the latter: a date or number that is none
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: an invalid date or number
         raise InvalidManifest(f"the settings are not valid YAML: {error}", where=str(path)) from None
     except RecursionError:
         raise InvalidManifest("the settings are nested too deeply", where=str(path)) from None
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The settings that a file gives, checked; none where there is no file.
+    """Return the validated settings of a file; empty if there is no file.
 
     Raises:
         InvalidManifest: as :func:`load`.
@@ -603,7 +607,7 @@ def read(path: Path) -> dict[str, Any]:
             f"the settings cannot be read: {error.strerror or error}", where=str(path)
         ) from None
     if all(map(_says_nothing, text.splitlines())):
-        return {}  # spares the import of the YAML reader, which every start would pay for
+        return {}  # avoids the import of PyYAML, which would slow down every start
     return _checked(_parse(text, path), path)
 
 
@@ -616,7 +620,7 @@ def _checked(plain: Any, path: Path) -> dict[str, Any]:
         keys = [f"{key}.{member}" for member in value] if isinstance(value, dict) else [str(key)]
         for dotted in keys:
             if dotted in _GROUPS:
-                continue  # not a mapping: the conversion says so
+                continue  # not a mapping: msgspec.convert reports it
             try:
                 _resolve(dotted)
             except UsageError as error:
@@ -631,7 +635,7 @@ def _checked(plain: Any, path: Path) -> dict[str, Any]:
 
 
 def _merged(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The settings of several files; later files override earlier ones, and mappings are joined."""
+    """Merge the settings of several files: later files override earlier ones, and mappings are merged."""
     found: dict[str, Any] = {}
     for plain in files:
         for key, value in plain.items():
@@ -643,9 +647,10 @@ def _merged(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _check_harmless(plain: Mapping[str, Any], path: Path) -> None:
-    """
+    """Raise if the workspace's file has a setting that is only read from the user's configuration.
+
     Raises:
-        InvalidManifest: the file of a workspace has a setting that is only read from the user's own.
+        InvalidManifest: it has one; ``where`` is its line.
     """
     for keys, field in _leaves():
         try:
@@ -662,14 +667,14 @@ def _check_harmless(plain: Mapping[str, Any], path: Path) -> None:
             raise InvalidManifest(
                 f"{key} is not read from the file of a workspace, which may come from others",
                 where=f"{path}:{_line_of(path, keys)}",
-                # Without the value: whoever sets it should have looked at it.
+                # The hint omits the value, so that users review it before they set it.
                 hint=f"if it is yours, set it in your own configuration: odf config set {key} VALUE; "
                 f"else remove it: odf config set {key}",
             )
 
 
 def _line_of(path: Path, keys: tuple[str, ...]) -> int:
-    """The line in which a file has a setting."""
+    """Return the line number of a setting in a file."""
     import yaml
 
     node = yaml.compose(path.read_text(encoding="utf-8"))

@@ -1,7 +1,7 @@
-"""Text on its way to a terminal: control characters of foreign text become visible escapes.
+"""Escapes control characters in text that is written to a terminal.
 
-Control characters drive a terminal (they move the cursor, set its title, write its clipboard), and
-bidirectional controls make text read in another order than it has.
+Control characters of untrusted text could move the cursor, set the window title or write the clipboard.
+Bidirectional controls change the order in which text is displayed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from collections.abc import Iterable
 from typing import Any, Final, TextIO
 
 _BEYOND_ASCII: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
-# A lone surrogate stands for a byte that is not UTF-8, in an argument or a file name: no stream encodes it.
+# A lone surrogate is a byte of an argument or a file name that is not UTF-8. No stream can encode it.
 _UNSAFE: Final = re.compile(f"[\x00-\x08\x0b\x0c\x0e-\x1f{_BEYOND_ASCII}\ud800-\udfff]|\r(?!\n)")
 _UNSAFE_IN_JSON: Final = re.compile(f"[{_BEYOND_ASCII}]")
 
 
 def escape_controls(text: str) -> str:
-    """Return ``text`` with control characters as ``\\x1b`` or ``\\u202e``; tabs and ends of lines stay."""
+    """Return ``text`` with control characters as ``\\x1b`` or ``\\u202e``. Tabs and line ends are not
+    escaped.
+    """
     return text if text.isprintable() else _UNSAFE.sub(_escape, text)
 
 
 def escape_json(document: str) -> str:
-    """Return a JSON document without control characters; its values stay the same."""
+    """Return a JSON document with control characters as JSON escapes; its values are unchanged."""
     return _UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
 
 
@@ -33,10 +35,10 @@ def _escape(found: re.Match[str]) -> str:
 
 
 class EscapingStream:
-    """A text stream that escapes the control characters of what is written to it.
+    """A text stream that escapes the control characters of the text written to it.
 
     Args:
-        stream: where the text goes. Sequences of the program itself are written to it directly.
+        stream: the underlying stream. The program writes its own control sequences to it directly.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -57,7 +59,7 @@ class EscapingStream:
 
 
 def escape_standard_streams() -> None:
-    """Make standard output and standard error escape control characters, for the rest of the process."""
+    """Make standard output and standard error escape control characters for the rest of the process."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and not isinstance(stream, EscapingStream):
@@ -65,5 +67,5 @@ def escape_standard_streams() -> None:
 
 
 def unescaped(stream: TextIO) -> TextIO:
-    """Return the stream beneath, for data, and for control sequences of the program itself."""
+    """Return the underlying stream, for data and for the program's own control sequences."""
     return stream.stream if isinstance(stream, EscapingStream) else stream

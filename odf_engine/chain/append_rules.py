@@ -1,4 +1,8 @@
-"""Append rules: which block may follow a chain, one function for each rule."""
+"""Append rules: which block may follow a chain, one function for each rule.
+
+A rule receives the state before the block, the block and its event, and raises ChainRuleViolated.
+Specification: "Metadata Chain", and the validity rules of each event.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +43,11 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 
 CONTENT_ERRORS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
-"""What code raises that meets unexpected content of a block. Chains are written by other programs too."""
+"""Exceptions that unexpected content of a block may cause. Other programs write chains too."""
 
 
 def unexpected(block_hash: Multihash, error: Exception) -> MalformedBlock:
-    """The error of a block whose content led to one of the :data:`CONTENT_ERRORS`."""
+    """Return the error for a block whose content caused one of the :data:`CONTENT_ERRORS`."""
     return MalformedBlock(
         f"the block has content that cannot be processed: {type(error).__name__}: {error}",
         hint="report this as a bug; a dataset that cannot be read can still be deleted",
@@ -54,17 +58,17 @@ def unexpected(block_hash: Multihash, error: Exception) -> MalformedBlock:
 def rule_violation(
     block: MetadataBlock, rule: str, message: str, hint: str | None = None
 ) -> ChainRuleViolated:
-    """The block breaks this rule."""
+    """Return the error for a block that violates a rule."""
     return ChainRuleViolated(rule, message, block=str(block.sequence_number), hint=hint)
 
 
 def no_op_event(block: MetadataBlock, rule: str, message: str) -> NoOpEvent:
-    """The block says nothing new, as this rule finds."""
+    """Return the error for a block whose event would change nothing."""
     return NoOpEvent(rule, message, block=str(block.sequence_number))
 
 
 def format_optional(value: object) -> str:
-    """The value in words, ``none`` when there is none."""
+    """Return the value as text, ``none`` for None."""
     return "none" if value is None else str(value)
 
 
@@ -72,7 +76,7 @@ DataEvent = AddData | ExecuteTransform
 
 
 def not_empty(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
-    """A data block brings data, a checkpoint, a watermark or a source state."""
+    """A data block has data, a checkpoint, a watermark or a source state."""
     carried = [event.new_data, event.new_checkpoint, event.new_watermark]
     if isinstance(event, AddData):
         carried.append(event.new_source_state)
@@ -81,7 +85,7 @@ def not_empty(state: ChainState, block: MetadataBlock, event: DataEvent) -> None
 
 
 def watermark(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
-    """A watermark is carried on, and never goes back."""
+    """A data block repeats the watermark or advances it. It never omits or lowers it."""
     if state.data_watermark is not None and event.new_watermark is None:
         raise rule_violation(
             block, "watermark", f"it does not carry {state.data_watermark}, that of the data block before"
@@ -92,7 +96,7 @@ def watermark(state: ChainState, block: MetadataBlock, event: DataEvent) -> None
 
 
 def prev_offset(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
-    """``prevOffset`` is the offset of the newest record."""
+    """``prevOffset`` is the last offset of the chain."""
     if event.prev_offset != state.last_offset:
         raise rule_violation(
             block,
@@ -103,7 +107,7 @@ def prev_offset(state: ChainState, block: MetadataBlock, event: DataEvent) -> No
 
 
 def offset_sequence(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
-    """Offsets have no gap and no overlap."""
+    """Offsets have no gaps and no overlaps."""
     if event.new_data is None:
         return
     expected = 0 if event.prev_offset is None else event.prev_offset + 1
@@ -115,7 +119,7 @@ def offset_sequence(state: ChainState, block: MetadataBlock, event: DataEvent) -
 
 
 def offset_interval(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
-    """A slice ends where it starts, or later."""
+    """The last offset of a slice is not less than its first."""
     if event.new_data is None:
         return
     interval = event.new_data.offset_interval
@@ -126,13 +130,13 @@ def offset_interval(state: ChainState, block: MetadataBlock, event: DataEvent) -
 
 
 def schema_before_data(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
-    """Data follows a SetDataSchema."""
+    """SetDataSchema precedes data."""
     if event.new_data is not None and not state.has_schema:
         raise rule_violation(block, "schema-before-data", "it brings data, and no SetDataSchema came before")
 
 
 def prev_checkpoint(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
-    """``prevCheckpoint`` is the checkpoint of the data block before."""
+    """``prevCheckpoint`` is the checkpoint of the preceding data block."""
     expected = None if state.last_checkpoint is None else state.last_checkpoint.physical_hash
     if event.prev_checkpoint != expected:
         raise rule_violation(
@@ -144,7 +148,7 @@ def prev_checkpoint(state: ChainState, block: MetadataBlock, event: DataEvent) -
 
 
 def changes_something(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
-    """A data block differs from the one before it in something besides what it carries on."""
+    """A data block changes at least one of the values that data blocks repeat, or adds data."""
     checkpoint = None if event.new_checkpoint is None else event.new_checkpoint.physical_hash
     changed = (
         event.new_data is not None
@@ -163,7 +167,7 @@ def changes_something(state: ChainState, block: MetadataBlock, event: DataEvent)
 
 
 def transform_inputs(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
-    """The inputs are those of the transform, in its order."""
+    """The inputs are those of SetTransform, in the same order."""
     if state.transform is not None:
         expected = state.inputs()
     elif state.last_inputs is not None:
@@ -179,7 +183,7 @@ def transform_inputs(state: ChainState, block: MetadataBlock, event: ExecuteTran
 
 
 def transform_intervals(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
-    """Each input goes on where the transaction before it ended."""
+    """The interval of each input starts where the preceding transaction ended."""
     before = {item.dataset_id: item for item in state.last_inputs or ()}
     for item in event.query_inputs:
         problem = _interval_problem(before.get(item.dataset_id), item)
@@ -211,7 +215,7 @@ def _advances(item: ExecuteTransformInput) -> bool:
     return item.new_block_hash is not None or item.new_offset is not None
 
 
-# The other formats carry the types of their columns in themselves.
+# The other formats contain the types of their columns.
 _UNTYPED_FORMATS: Final = (Csv, Json, NdJson, GeoJson, NdGeoJson)
 
 
@@ -219,7 +223,7 @@ _UNTYPED_FORMATS: Final = (Csv, Json, NdJson, GeoJson, NdGeoJson)
 
 
 def no_push_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
-    """A dataset is polled or pushed to, not both."""
+    """A dataset has a polling source or push sources, not both."""
     names = [*state.push_sources, *(key for key in state.not_understood if key.startswith("AddPushSource "))]
     if names:
         raise rule_violation(
@@ -231,7 +235,7 @@ def no_push_source(state: ChainState, block: MetadataBlock, event: SetPollingSou
 
 
 def no_polling_source(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
-    """A dataset is polled or pushed to, not both."""
+    """A dataset has a polling source or push sources, not both."""
     if state.polling_source is not None or "SetPollingSource" in state.not_understood:
         raise rule_violation(
             block, "polling-or-push", "the dataset has a polling source", hint="disable that source first"
@@ -239,7 +243,7 @@ def no_polling_source(state: ChainState, block: MetadataBlock, event: AddPushSou
 
 
 def push_source_new(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
-    """A push source that is defined again differs from what it was."""
+    """A redefined push source differs from its previous definition."""
     if state.push_sources.get(event.source_name) == event:
         raise no_op_event(
             block, "push-source-new", f"push source '{event.source_name}' is defined so already"
@@ -247,7 +251,7 @@ def push_source_new(state: ChainState, block: MetadataBlock, event: AddPushSourc
 
 
 def push_source_schema(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
-    """A push source says what columns it takes, unless its format does."""
+    """The read step of a push source has a schema, unless the format contains one."""
     read: Any = event.read
     if isinstance(read, _UNTYPED_FORMATS) and not read.schema and read.odf_schema is None:
         raise rule_violation(
@@ -256,14 +260,14 @@ def push_source_schema(state: ChainState, block: MetadataBlock, event: AddPushSo
 
 
 def one_read_schema(state: ChainState, block: MetadataBlock, event: SetPollingSource | AddPushSource) -> None:
-    """A read step has its schema in one way of writing, not in two."""
+    """A read step does not have both ``schema`` and ``odfSchema``."""
     read: Any = event.read
     if getattr(read, "schema", None) is not None and getattr(read, "odf_schema", None) is not None:
         raise rule_violation(block, "one-read-schema", "its read step has both a DDL schema and another one")
 
 
 def ethereum_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
-    """Ethereum logs come from a chain or a node that is named."""
+    """An EthereumLogs source has a chain id or a node URL."""
     fetch = event.fetch
     if isinstance(fetch, EthereumLogs) and fetch.chain_id is None and fetch.node_url is None:
         raise rule_violation(block, "ethereum-source", "an EthereumLogs source needs a chainId or a nodeUrl")
@@ -272,13 +276,13 @@ def ethereum_source(state: ChainState, block: MetadataBlock, event: SetPollingSo
 def preprocess_normalised(
     state: ChainState, block: MetadataBlock, event: SetPollingSource | AddPushSource
 ) -> None:
-    """The preprocess query is in its normal form."""
+    """The preprocess query is in normal form."""
     if event.preprocess is not None:
         _check_normalised(block, event.preprocess)
 
 
 def transform_normalised(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
-    """The query is in its normal form."""
+    """The query is in normal form."""
     _check_normalised(block, event.transform)
 
 
@@ -296,7 +300,7 @@ def transform_input_refs(state: ChainState, block: MetadataBlock, event: SetTran
 
 
 def transform_inputs_once(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
-    """No input and no alias is there twice."""
+    """Inputs and aliases are unique."""
     for what, values in (
         ("input", [_id_or_text(item.dataset_ref) for item in event.inputs]),
         ("alias", [item.alias for item in event.inputs]),
@@ -310,17 +314,17 @@ def _id_or_text(ref: str) -> DatasetId | str:
     try:
         return DatasetId.parse(ref)
     except InvalidIdentity:
-        return ref  # which is the finding of another rule
+        return ref  # another rule reports it
 
 
 def polling_source_there(state: ChainState, block: MetadataBlock, event: DisablePollingSource) -> None:
-    """Only what is there can be disabled."""
+    """Only an existing polling source can be disabled."""
     if state.polling_source is None and "SetPollingSource" not in state.not_understood:
         raise rule_violation(block, "source-there", "the dataset has no polling source to disable")
 
 
 def push_source_there(state: ChainState, block: MetadataBlock, event: DisablePushSource) -> None:
-    """Only what is there can be disabled."""
+    """Only an existing push source can be disabled."""
     name = event.source_name
     if name not in state.push_sources and f"AddPushSource {name}" not in state.not_understood:
         raise rule_violation(block, "source-there", f"the dataset has no push source '{name}' to disable")
@@ -338,7 +342,7 @@ def _check_normalised(block: MetadataBlock, transform: Any) -> None:
 
 
 def vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -> None:
-    """Records keep the names of their system columns, and a schema has them."""
+    """System columns are not renamed after the first data, and the schema contains them."""
     vocabulary = vocabulary_of(event)
     if vocabulary == state.vocabulary:
         return
@@ -364,7 +368,7 @@ def vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -
 
 
 def schema_given(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
-    """A SetDataSchema has a schema, and it can be read."""
+    """SetDataSchema has a valid schema."""
     if event.schema is None:
         if event.odf_schema is None:
             raise rule_violation(block, "schema-given", "SetDataSchema has no schema")
@@ -376,7 +380,7 @@ def schema_given(state: ChainState, block: MetadataBlock, event: SetDataSchema) 
 
 
 def schema_new(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
-    """A schema that is set again differs from what it was."""
+    """A new schema differs from the previous one."""
     same = event.schema == state.schema and event.odf_schema == state.odf_schema
     if not same and _both_arrow(state, event) and event.odf_schema == state.odf_schema:
         same = _readable(lambda: same_schema(state.schema or b"", event.schema or b""))
@@ -385,7 +389,7 @@ def schema_new(state: ChainState, block: MetadataBlock, event: SetDataSchema) ->
 
 
 def schema_evolution(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
-    """Readers of the old schema survive the new one."""
+    """The new schema is compatible with readers of the old one."""
     if not _both_arrow(state, event):
         return
     breaking = _readable(lambda: find_breaking_change(state.schema or b"", event.schema or b""))
@@ -403,7 +407,7 @@ def _both_arrow(state: ChainState, event: SetDataSchema) -> bool:
 
 
 def _readable(compare: Callable[[], Any]) -> Any:
-    # An unreadable schema in the chain is its own finding, and compares with nothing.
+    # Another rule reports an unreadable schema; it is not compared.
     try:
         return compare()
     except InvalidSchema:
@@ -416,18 +420,18 @@ _DERIVATIVE_ONLY: Final = (SetTransform, ExecuteTransform)
 
 
 def check_append(state: ChainState | None, block: MetadataBlock) -> None:
-    """Whether ``block`` may follow the block whose state this is (None: it is the first).
+    """Check that ``block`` may follow the chain with this state (None: it is the first block).
 
     Raises:
-        ChainRuleViolated: it may not; the error names the block and the rule.
-        NothingChanged: it would change nothing.
+        ChainRuleViolated: it may not; the error has the block and the rule.
+        NoOpEvent: it would change nothing.
     """
     for violation in violations(state, block):
         raise violation
 
 
 def violations(state: ChainState | None, block: MetadataBlock) -> Iterator[ChainRuleViolated]:
-    """Every rule that ``block`` breaks, the one that a person wants to hear of first at the front."""
+    """Yield the error of every rule that ``block`` violates, the most important first."""
     rules = _FIRST if state is None else (*_ALWAYS, *_BY_EVENT.get(type(block.event), ()))
     for rule in rules:
         try:
@@ -437,11 +441,11 @@ def violations(state: ChainState | None, block: MetadataBlock) -> Iterator[Chain
 
 
 def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], system_time: Timestamp) -> None:
-    """Whether these events may follow each other as the next blocks of a chain.
+    """Check that these events may be appended to a chain, one block for each.
 
     Raises:
-        ChainRuleViolated: one may not; the error names its block and the rule.
-        NothingChanged: one would change nothing.
+        ChainRuleViolated: an event may not; the error has its block and the rule.
+        NoOpEvent: an event would change nothing.
     """
     for event in events:
         block = MetadataBlock(
@@ -451,7 +455,7 @@ def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], syst
             event=event,
         )
         check_append(state, block)
-        # No rule looks into a hash: that of the number serves as well as that of the bytes.
+        # Rules only compare hashes, so the hash of the number is sufficient here.
         state = apply_block(state, block, Multihash.sha3_256(str(block.sequence_number).encode()))
 
 
@@ -459,7 +463,7 @@ def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], syst
 
 
 def seed_first(state: None, block: MetadataBlock, event: Any) -> None:
-    """The first block is a Seed and follows nothing."""
+    """The first block is a Seed without a previous block."""
     if not isinstance(event, Seed):
         raise rule_violation(
             block, "seed-first", f"the first block has to be a Seed, this one is {kind_of(event)}"
@@ -469,7 +473,7 @@ def seed_first(state: None, block: MetadataBlock, event: Any) -> None:
 
 
 def first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None:
-    """Sequence numbers begin with 0."""
+    """The first sequence number is 0."""
     if block.sequence_number != 0:
         raise rule_violation(
             block, "sequence-number", f"the first block has number 0, this one {block.sequence_number}"
@@ -477,7 +481,7 @@ def first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None
 
 
 def number_range(state: ChainState | None, block: MetadataBlock, event: Any) -> None:
-    """Numbers are within the limits of what stores them."""
+    """Numbers are within the limits of the storage formats."""
     if (problem := find_unstorable(state, block)) is not None:
         raise rule_violation(block, "number-range", problem)
 
@@ -492,7 +496,7 @@ def seed_once(state: ChainState, block: MetadataBlock, event: Any) -> None:
 
 
 def prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
-    """A block names the block that it follows."""
+    """``prevBlockHash`` is the head of the chain."""
     if block.prev_block_hash is None:
         raise rule_violation(
             block, "prev-block", "a block that is not the first has to name the one before it"
@@ -504,7 +508,7 @@ def prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
 
 
 def sequence_number(state: ChainState, block: MetadataBlock, event: Any) -> None:
-    """Sequence numbers grow by one."""
+    """Sequence numbers increase by one."""
     if block.sequence_number != state.sequence_number + 1:
         raise rule_violation(
             block,
@@ -514,7 +518,7 @@ def sequence_number(state: ChainState, block: MetadataBlock, event: Any) -> None
 
 
 def system_time(state: ChainState, block: MetadataBlock, event: Any) -> None:
-    """System time never goes back."""
+    """System time never decreases."""
     if block.system_time < state.system_time:
         raise rule_violation(
             block,
@@ -525,7 +529,7 @@ def system_time(state: ChainState, block: MetadataBlock, event: Any) -> None:
 
 
 def event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None:
-    """Root datasets have sources, derivative ones a transform."""
+    """Root datasets have sources, derivative datasets have a transform."""
     misfits = _ROOT_ONLY if state.kind is DatasetKind.Derivative else _DERIVATIVE_ONLY
     if isinstance(event, misfits):
         raise rule_violation(
@@ -533,7 +537,7 @@ def event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None
         )
 
 
-# The order is that in which a person wants to hear of them: position first, then meaning.
+# The order of the reports: position in the chain first, then content.
 _FIRST: Final[tuple[Rule, ...]] = (seed_first, first_sequence_number, number_range)
 _ALWAYS: Final[tuple[Rule, ...]] = (
     seed_once,

@@ -1,4 +1,7 @@
-"""SQLite index of the blocks of many chains: positions, folded states, catch-up."""
+"""SQLite index of the blocks of several chains: positions, folded states, indexing up to the head.
+
+The index is a cache. Everything in it can be read from the chains again.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,8 @@ from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.databases import connect
 
 SNAPSHOT_EVERY: Final = 512
-"""How far apart the states are that are kept for chains that are set back."""
-_FORMAT: Final = 5  # raise it whenever tables, ChainState or what is folded into it change
+"""Number of blocks between two stored states, from which the states of earlier blocks are folded."""
+_FORMAT: Final = 5  # increment it when the tables, ChainState or apply_block change
 _BUSY_SECONDS: Final = 5.0
 _TABLES: Final = """
 CREATE TABLE chains(id INTEGER PRIMARY KEY, head BLOB NOT NULL UNIQUE, sequence INTEGER NOT NULL,
@@ -47,7 +50,7 @@ T = TypeVar("T")
 
 
 class BlockPosition(NamedTuple):
-    """Where the index has a block: its chain, its number, and the head that the chain has there."""
+    """Position of a block in the index: its chain, its sequence number, and the head of that chain."""
 
     chain: int
     sequence: int
@@ -56,7 +59,7 @@ class BlockPosition(NamedTuple):
 
 
 class BlockWithStates(NamedTuple):
-    """A block, and what its chain amounts to with it and amounted to before it."""
+    """A block with the state of its chain after it and before it."""
 
     stored: StoredBlock
     state: ChainState
@@ -64,7 +67,7 @@ class BlockWithStates(NamedTuple):
 
 
 class BlockIndex:
-    """The index in a file, or in memory with ``":memory:"``. Safe to use from several threads."""
+    """The index in a file, or in memory for ``":memory:"``. Thread-safe."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = None if path == ":memory:" else Path(path)
@@ -72,7 +75,7 @@ class BlockIndex:
         self._db: sqlite3.Connection | None = None
 
     def close(self) -> None:
-        """Lets go of the file; the next use opens it again."""
+        """Close the file. The next use opens it again."""
         with self._lock:
             if self._db is not None:
                 self._db.close()
@@ -81,16 +84,16 @@ class BlockIndex:
     # --- Reading ------------------------------------------------------------------------------
 
     def state(self, head: Multihash) -> ChainState | None:
-        """The folded state at ``head``, if that is the head of an indexed chain."""
+        """Return the folded state at ``head``, or None if it is not the head of an indexed chain."""
         return self.states([head]).get(head)
 
     def states(self, heads: Collection[Multihash]) -> dict[Multihash, ChainState]:
-        """The folded states of all those heads that are indexed, in one query."""
+        """Return the folded states of those heads that are indexed, in one query."""
         wanted = [bytes(head) for head in heads]
 
         def query(db: sqlite3.Connection) -> list[tuple[bytes]]:
             found: list[tuple[bytes]] = []
-            for start in range(0, len(wanted), 500):  # within SQLite's limit of variables
+            for start in range(0, len(wanted), 500):  # below SQLite's limit of variables
                 part = wanted[start : start + 500]
                 marks = ",".join("?" * len(part))
                 found += db.execute(f"SELECT state FROM chains WHERE head IN ({marks})", part).fetchall()
@@ -100,7 +103,7 @@ class BlockIndex:
         return {state.head: state for state in states if state is not None}
 
     def position(self, block: Multihash) -> BlockPosition | None:
-        """Where the index has this block."""
+        """Return the position of this block, or None if it is not indexed."""
         row = self._one(
             "SELECT chain, blocks.sequence, head, chains.sequence FROM blocks"
             " JOIN chains ON chains.id = chain WHERE hash = ?",
@@ -109,7 +112,7 @@ class BlockIndex:
         return row and BlockPosition(row[0], row[1], Multihash.from_bytes(row[2]), row[3])
 
     def snapshot(self, chain: int, sequence: int) -> ChainState | None:
-        """The newest state that is kept at or before this block."""
+        """Return the newest stored state at or before this block, or None."""
         row = self._one(
             "SELECT state FROM snapshots WHERE chain = ? AND sequence <= ? ORDER BY sequence DESC LIMIT 1",
             chain,
@@ -118,14 +121,14 @@ class BlockIndex:
         return None if row is None else _state(row[0])
 
     def hash_at(self, chain: int, sequence: int) -> Multihash | None:
-        """The hash of a block by its number."""
+        """Return the hash of the block with this sequence number, or None."""
         row = self._one("SELECT hash FROM blocks WHERE chain = ? AND sequence = ?", chain, sequence)
         return None if row is None else Multihash.from_bytes(row[0])
 
     def page(
         self, at: BlockPosition, limit: int, before: int | None = None, kinds: Collection[str] | None = None
     ) -> list[BlockSummary]:
-        """At most ``limit`` blocks up to ``at`` and before number ``before``, newest first."""
+        """Return at most ``limit`` blocks up to ``at`` and before number ``before``, newest first."""
         top = at.sequence + 1 if before is None else min(before, at.sequence + 1)
 
         def query(db: sqlite3.Connection) -> list[Any]:
@@ -134,7 +137,7 @@ class BlockIndex:
             if kinds is None:
                 return db.execute(f"{where} {tail}", (at.chain, top, limit)).fetchall()
             rows: list[Any] = []
-            for kind in set(kinds):  # a query a kind, so that rare kinds are found without a walk
+            for kind in set(kinds):  # one query for each kind, to use the index for rare kinds
                 rows += db.execute(f"{where} AND kind = ? {tail}", (at.chain, top, kind, limit))
             return sorted(rows, reverse=True)[:limit]
 
@@ -143,7 +146,9 @@ class BlockIndex:
     def slices(
         self, at: BlockPosition, first: int | None = None, last: int | None = None
     ) -> list[SliceSummary]:
-        """The slices up to ``at`` that have offsets within ``first`` to ``last``, oldest first."""
+        """Return the slices up to ``at`` that overlap the offsets ``first`` to ``last`` (inclusive), oldest
+        first.
+        """
         rows = self.rows(
             f"SELECT {_SLICE} FROM slices WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ?"
             " ORDER BY sequence",
@@ -155,7 +160,7 @@ class BlockIndex:
         return [_slice_row(row) for row in rows]
 
     def hashes(self, at: BlockPosition) -> list[Multihash]:
-        """The hashes of all blocks up to ``at``, oldest first."""
+        """Return the hashes of all blocks up to ``at``, oldest first."""
         rows = self.rows(
             "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ? ORDER BY sequence",
             at.chain,
@@ -164,7 +169,9 @@ class BlockIndex:
         return [Multihash.from_bytes(row[0]) for row in rows]
 
     def matching(self, at: BlockPosition, text: str, limit: int) -> list[Multihash]:
-        """Hashes up to ``at`` whose base16 text starts with ``text``, or has it as last 8 characters."""
+        """Return hashes up to ``at`` whose base16 text starts with ``text`` or has it as its last 8
+        characters.
+        """
         rows = self.rows(
             "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ?"
             " AND (substr('f' || lower(hex(hash)), 1, ?) = ? OR lower(substr(hex(hash), -8)) = ?) LIMIT ?",
@@ -178,12 +185,12 @@ class BlockIndex:
         return [Multihash.from_bytes(row[0]) for row in rows]
 
     def is_verified(self, key: bytes) -> bool:
-        """Whether verification has found right what this key is a hash of."""
+        """Return whether this key, a hash of verified content, is recorded."""
         return self._one("SELECT 1 FROM sound WHERE key = ?", key) is not None
 
     @contextmanager
     def read_transaction(self) -> Iterator[None]:
-        """What is asked within sees one state of the index, whatever other processes change."""
+        """Read one consistent state of the index within the block, whatever other processes change."""
         with self._lock:
             self._run(lambda db: db.execute("BEGIN"))
             try:
@@ -200,10 +207,12 @@ class BlockIndex:
         blocks: Sequence[BlockWithStates],
         state: ChainState,
     ) -> bool:
-        """Makes the chain with head ``base`` (None: a new one) end in ``blocks`` and ``state``.
+        """Append ``blocks`` and ``state`` to the chain with head ``base`` (None: to a new chain).
 
-        Its blocks after number ``keep`` are forgotten first. False, and nothing done, when the index
-        has moved on meanwhile.
+        Blocks with a sequence number above ``keep`` are removed from the index first.
+
+        Returns:
+            False, without a change, if another process has changed the chain in the index.
         """
 
         def change(db: sqlite3.Connection) -> bool:
@@ -220,13 +229,13 @@ class BlockIndex:
                         (bytes(state.head), state.sequence_number, encode_state(state), chain),
                     )
                     return True
-            except sqlite3.IntegrityError:  # somebody else indexed the same blocks meanwhile
+            except sqlite3.IntegrityError:  # another process has indexed the same blocks
                 return False
 
         return self._run(change)
 
     def forget(self, head: Multihash) -> None:
-        """Removes the chain with this head, if it is indexed, in one transaction."""
+        """Remove the chain with this head from the index, if it is indexed, in one transaction."""
 
         def change(db: sqlite3.Connection) -> None:
             with _transaction(db):
@@ -239,11 +248,11 @@ class BlockIndex:
         self._run(change)
 
     def mark_verified(self, key: bytes) -> None:
-        """Remembers that for the next verification."""
+        """Record this key, a hash of verified content."""
         self._run(lambda db: db.execute("INSERT OR IGNORE INTO sound VALUES (?)", (key,)))
 
     def reset(self) -> None:
-        """Forgets everything; what is asked for again is read from the chains.
+        """Remove the index. Later queries read the chains again.
 
         Raises:
             OSError: the file cannot be removed.
@@ -259,7 +268,7 @@ class BlockIndex:
         return self._run(lambda db: db.execute(sql, values).fetchone())
 
     def rows(self, sql: str, *values: Any) -> list[Any]:
-        """What a query over the tables of the index finds."""
+        """Return the rows of a query over the tables of the index."""
         return self._run(lambda db: db.execute(sql, values).fetchall())
 
     def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
@@ -277,7 +286,7 @@ class BlockIndex:
         return self._db
 
     def _remake(self, error: sqlite3.Error) -> None:
-        """A file that is no index any more is replaced; what else failed may succeed in memory."""
+        """Replace a damaged file; use memory for any other error."""
         if isinstance(error, sqlite3.OperationalError) or self._path is None:
             self._use_memory(error)
             return
@@ -288,7 +297,7 @@ class BlockIndex:
             self._use_memory(error)
 
     def _use_memory(self, error: sqlite3.Error) -> None:
-        """Goes on in memory, with what can still be read of the file."""
+        """Continue in memory, with a copy of the file if it can be read."""
         self.close()
         memory = _open(None)
         if self._path is not None:
@@ -307,7 +316,7 @@ def _remove(path: Path) -> None:
 
 
 def _open(path: Path | None) -> sqlite3.Connection:
-    # Several threads share the connection under the index's lock; transactions are written out.
+    # Several threads share the connection under the lock of the index. Transactions are explicit.
     options: Any = {"timeout": _BUSY_SECONDS, "isolation_level": None, "check_same_thread": False}
     db = sqlite3.connect(":memory:", **options) if path is None else connect(path, **options)
     try:
@@ -323,7 +332,7 @@ def _open(path: Path | None) -> sqlite3.Connection:
 
 @contextmanager
 def _transaction(db: sqlite3.Connection) -> Iterator[None]:
-    """Commits what the block changes, or nothing if it raises."""
+    """Commit the changes of the block, or roll back if it raises."""
     db.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -401,11 +410,11 @@ def _state(data: bytes) -> ChainState | None:
     try:
         return decode_state(data)
     except ValueError:
-        return None  # of another version of this program: it is folded again
+        return None  # written by another version of this program: fold it again
 
 
 def block_row_of(row: Any) -> BlockSummary:
-    """The block in a row of :data:`BLOCK_COLUMNS`."""
+    """Return the block summary in a row of :data:`BLOCK_COLUMNS`."""
     sequence, block_hash, system_time, *rest = row
     return BlockSummary(sequence, Multihash.from_bytes(block_hash), Timestamp.parse(system_time), *rest)
 
@@ -417,19 +426,19 @@ def _slice_row(row: Any) -> SliceSummary:
 
 
 _BATCH: Final = 1024
-_KEPT: Final = 8192  # a chain of a million blocks does not fit in memory: the others are read again
+_KEPT: Final = 8192  # a long chain does not fit in memory: other blocks are read again
 BlockReader = Callable[[Multihash], StoredBlock]
 
 
 def index_to_head(index: BlockIndex, read: BlockReader, head: Multihash) -> None:
-    """Indexes the chain that ends in ``head``: walks back to the first block that is known already.
+    """Index the chain up to ``head``, starting after its newest indexed block.
 
-    Blocks of the index that are no ancestors of ``head`` are forgotten. Nothing is done, or a part
-    only, when another process changes the index at the same time: the caller asks again.
+    Indexed blocks that are not ancestors of ``head`` are removed. If another process changes the index at the
+    same time, nothing or only a part is indexed, and the caller must repeat the call.
 
     Raises:
         NotFound, MalformedBlock: a block is missing or damaged.
-        ChainRuleViolated: the chain does not begin with a Seed, or its numbers have a gap.
+        ChainRuleViolated: the chain does not start with a Seed, or its sequence numbers have a gap.
     """
     missing, walked, fork = _walk_back(index, read, head)
     if fork is None:
@@ -451,7 +460,9 @@ def index_to_head(index: BlockIndex, read: BlockReader, head: Multihash) -> None
 def _walk_back(
     index: BlockIndex, read: BlockReader, head: Multihash
 ) -> tuple[list[Multihash], deque[StoredBlock], BlockPosition | None]:
-    """What is missing, newest first: all hashes, the blocks met last, and the block that is known."""
+    """Return the blocks that are not indexed: their hashes, newest first; the oldest of them as blocks; and
+    the position of the newest indexed block.
+    """
     missing: list[Multihash] = []
     walked: deque[StoredBlock] = deque(maxlen=_KEPT)
     at: Multihash | None = head
@@ -475,7 +486,11 @@ def _oldest_first(
 
 
 def state_at(index: BlockIndex, read: BlockReader, at: BlockPosition) -> ChainState:
-    """The state at a block that the index has, folded from the nearest state that it kept."""
+    """Return the state at an indexed block, folded from the nearest stored state before it.
+
+    Raises:
+        Conflict: another process changes the index at the same time.
+    """
     state = index.state(at.head) if at.sequence == at.head_sequence else None
     if state is None:
         state = index.snapshot(at.chain, at.sequence)

@@ -1,4 +1,4 @@
-"""Finds blocks: through the index, or by walking block files where a chain is damaged."""
+"""Finds blocks: with the index, or by reading block files if a chain is damaged."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _TIME: Final = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[ T]\d\d(?::\d\d(?::\d\d(?:\.\d
 _HEX: Final = re.compile(r"[0-9a-f]{1,72}")
 _HASH_BYTES: Final = 36
 _SHORT: Final = 8
-_HASH_HEAD: Final = "f1620"  # of a SHA3-256 in base16: people leave it out
+_HASH_HEAD: Final = "f1620"  # of a SHA3-256 in base16; users may omit it
 _Condition = tuple[str, list[Any]]
 
 
 class BlockPage(msgspec.Struct, frozen=True):
-    """Some of the blocks that were looked for: ``rows``, oldest first, from place ``first`` of ``total``.
+    """A page of search results: ``rows``, oldest first, starting at position ``first`` of ``total``.
 
-    Places count from 0, the oldest block, so that new blocks leave them as they are.
+    Positions count from 0, the oldest block, so that new blocks do not change them.
     """
 
     total: int
@@ -54,12 +54,15 @@ class BlockPage(msgspec.Struct, frozen=True):
 def find_blocks(
     dataset: Dataset, first: int | None, limit: int, kinds: Collection[str] = (), text: str = ""
 ) -> BlockPage:
-    """At most ``limit`` blocks of these kinds of event (none: all) that hold ``text``.
+    """Return at most ``limit`` blocks with these kinds of event (none: all) that match ``text``.
 
     Args:
-        first: the place of the oldest of them; None for the newest blocks.
-        text: letters of the kind or of what the block did, its number, or of its hash at least 4
-            characters of the beginning or the last 8.
+        dataset: the dataset.
+        first: the position of the first block of the page; None for the newest blocks.
+        limit: the maximum number of blocks.
+        kinds: the kinds of event.
+        text: a part of the kind or the summary, the sequence number, the first characters of the hash (at
+            least 4) or its last 8.
 
     Raises:
         OdfError: the chain cannot be read.
@@ -74,10 +77,10 @@ def find_blocks(
         else:
             total = at.sequence + 1
         start = max(total - limit, 0) if first is None else max(first, 0)
-        if kinds or text:  # only the numbers are sorted and passed over
+        if kinds or text:  # the subquery sorts and skips sequence numbers only, which is faster
             numbers = f"SELECT sequence FROM blocks WHERE {where} ORDER BY sequence LIMIT ? OFFSET ?"
             where, values = f"chain = ? AND sequence IN ({numbers})", [at.chain, *values, limit, start]
-        else:  # places are numbers
+        else:  # positions are sequence numbers
             where, values = f"{where} AND sequence >= ?", [*values, start]
         query = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {where} ORDER BY sequence LIMIT ?"
         return BlockPage(total, start, [block_row_of(row) for row in index.rows(query, *values, limit)])
@@ -100,7 +103,7 @@ def _condition(at: BlockPosition, kinds: Collection[str], text: str) -> _Conditi
 
 
 def _hash_condition(text: str) -> _Condition:
-    """Hashes whose base16 begins with ``text``, or that have it as their last 8 characters."""
+    """Return an SQL condition: the base16 hash starts with ``text`` or has it as its last 8 characters."""
     where, values = "0", []
     if len(text) < SHORTEST_HASH:
         return where, values
@@ -116,7 +119,7 @@ def _hash_condition(text: str) -> _Condition:
 
 
 def count_kinds(dataset: Dataset) -> dict[str, int]:
-    """How many blocks there are of each kind of event, most first."""
+    """Return the number of blocks for each kind of event, in descending order."""
     if dataset.head() is None:
         return {}
     query = (
@@ -127,7 +130,7 @@ def count_kinds(dataset: Dataset) -> dict[str, int]:
 
 
 def block_numbers(dataset: Dataset, hashes: Iterable[str]) -> dict[str, int]:
-    """The numbers of those blocks that the chain holds, by their hashes."""
+    """Return the sequence numbers of those blocks that the chain contains, by their hashes."""
     wanted: list[Multihash] = []
     for text in hashes:
         try:
@@ -149,15 +152,16 @@ def block_numbers(dataset: Dataset, hashes: Iterable[str]) -> dict[str, int]:
 
 
 def resolve_block_number(dataset: Dataset, text: str) -> int:
-    """The number of the block that a person means.
+    """Return the sequence number of the block that ``text`` identifies.
 
     Args:
-        text: a number; a hash, its beginning or its last 8 characters; a date or time (UTC), for the
-            first block at or after it; ``#1204`` or ``offset 1204`` for the block that brought this row.
+        dataset: the dataset.
+        text: a sequence number; a hash, its beginning or its last 8 characters; a date or time (UTC), for the
+            first block at or after it; ``#1204`` or ``offset 1204`` for the block that added this row.
 
     Raises:
-        NotFound: there is none; it says which there are.
-        UsageError: it is nothing of the kind.
+        NotFound: there is no such block; the message has the valid range.
+        UsageError: the text has none of these forms.
     """
     text = text.strip()
     newest = dataset.state()
@@ -186,7 +190,7 @@ def _by_offset(dataset: Dataset, offset: int) -> int:
 
 
 def _by_time(dataset: Dataset, text: str) -> int:
-    # Without their Z, times are in the order of their texts, whatever their precision.
+    # Without the Z, the texts of times sort in time order, whatever their precision.
     bound = text.replace(" ", "T").removesuffix("Z")
     query = (
         "SELECT MIN(sequence) FROM blocks WHERE chain = ? AND sequence <= ? AND rtrim(system_time, 'Z') >= ?"
@@ -199,7 +203,7 @@ def _by_time(dataset: Dataset, text: str) -> int:
 
 
 def _by_hash(dataset: Dataset, text: str, newest: int) -> int:
-    with suppress(InvalidIdentity):  # else it is a part of one
+    with suppress(InvalidIdentity):  # otherwise it is a part of a hash
         block_hash = Multihash.parse(text)
         found = block_numbers(dataset, [str(block_hash)])
         if not found:
@@ -227,17 +231,17 @@ def _spaced(number: int) -> str:
 
 
 MAX_BLOCKS: Final = 1000
-"""How many blocks are read at most, for people to look at."""
+"""Default limit of :func:`read_from_head`."""
 
 
 class PartialChain(msgspec.Struct, frozen=True):
-    """What can be read of a chain.
+    """The readable part of a chain.
 
     Attributes:
-        rows: oldest first.
-        number: of the block that cannot be read, where it is known.
-        block: its hash; empty when not even the head is known.
-        error: what is wrong; None when there is more, and it was not looked at.
+        rows: the blocks, oldest first.
+        number: the sequence number of the next older block, if it is known.
+        block: the hash of that block; empty if the head cannot be read.
+        error: why that block cannot be read; None if the limit was reached or the chain is complete.
     """
 
     rows: list[BlockSummary]
@@ -247,7 +251,7 @@ class PartialChain(msgspec.Struct, frozen=True):
 
 
 def read_from_head(dataset: Dataset, most: int = MAX_BLOCKS) -> PartialChain:
-    """Reads blocks from the head on, at most so many."""
+    """Read at most ``most`` blocks, starting from the head."""
     rows: list[BlockSummary] = []
     number: int | None = None
     at: Multihash | None = None
@@ -266,13 +270,13 @@ def read_from_head(dataset: Dataset, most: int = MAX_BLOCKS) -> PartialChain:
 
 
 class WalkedChain(NamedTuple):
-    """What walking found.
+    """The result of :meth:`BlockFiles.walk`.
 
     Attributes:
-        hashes: the chain's blocks, oldest first, missing and damaged ones too.
-        first_number: the sequence number that the first of them should have.
-        complete: whether the walk came to a block that follows no other.
-        head_problem: kind and message, when ``refs/head`` does not name a block.
+        hashes: the blocks of the chain, oldest first, including missing and damaged ones.
+        first_number: the expected sequence number of the first of them.
+        complete: whether a block without a predecessor was reached.
+        head_problem: kind and message, if ``refs/head`` is not the hash of a block.
     """
 
     hashes: list[Multihash]
@@ -282,7 +286,7 @@ class WalkedChain(NamedTuple):
 
 
 class BlockFiles:
-    """The block files of a dataset, read without any cache."""
+    """The block files of a dataset, read without a cache."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -290,12 +294,12 @@ class BlockFiles:
         self._by_number: dict[int, list[Multihash]] | None = None
 
     def read(self, block_hash: Multihash) -> bytes:
-        """The bytes stored under this hash, whatever they are; NotFound when there are none."""
+        """Return the bytes stored under this hash, unverified; raise NotFound if there are none."""
         name = find_object_name(self._objects, block_hash)
         return self._objects.read(name or str(block_hash))
 
     def read_valid(self, block_hash: Multihash) -> DecodedBlock | None:
-        """The block, if it is here, has the bytes that its hash was made of, and can be read."""
+        """Return the block if it exists, its bytes match the hash, and it can be decoded; otherwise None."""
         from odf_engine.metadata.flatbuffers import decode_block
 
         try:
@@ -305,7 +309,7 @@ class BlockFiles:
             return None
 
     def walk(self, reporter: Reporter) -> WalkedChain:
-        """Follows the chain from its head; over a block that is not sound, by sequence numbers."""
+        """Follow the chain from its head; skip damaged blocks by their sequence numbers."""
         head, problem = self._head()
         at = head if head is not None else self._newest()
         number = None
@@ -334,7 +338,7 @@ class BlockFiles:
         return head, None if head else ("head-missing", "the dataset has no head: refs/head is not there")
 
     def _numbers(self) -> dict[int, list[Multihash]]:
-        """All sound blocks by sequence number, orphans too; only needed where a chain is damaged."""
+        """Return all valid blocks by sequence number, including orphans. Only needed for damaged chains."""
         if self._by_number is None:
             self._by_number = {}
             for name in self._objects.names():
@@ -359,7 +363,7 @@ class BlockFiles:
 
 
 def is_derivative(dataset: Dataset) -> bool:
-    """Whether a dataset is a derivative one, as far as that can be told where blocks are damaged."""
+    """Return whether a dataset is derivative, determined from the readable blocks if the chain is damaged."""
     try:
         return dataset.state().kind is DatasetKind.Derivative
     except OdfError:

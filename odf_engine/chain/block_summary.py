@@ -1,4 +1,4 @@
-"""Rows of block lists: block and slice summaries, one line for each event."""
+"""Summaries of blocks and slices for lists, with a one-line description of each event."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ _WORD: Final = re.compile(r"(?<=[a-z])_")
 
 
 def describe_event(event: Any, before: ChainState | None = None) -> str:
-    """One short line for people: what the event did, without its kind.
+    """Return a short one-line description of an event, without its kind.
 
     Args:
-        before: what the chain amounted to, so that a change can be told from a first setting.
+        event: the event.
+        before: the state before the event, to describe changes of a setting.
     """
-    # Anybody may have written the event: what could steer a terminal is left out.
+    # The event may have an untrusted author: control characters are removed.
     printable = "".join(char if char.isprintable() else " " for char in _words(event, before))
     text = " ".join(printable.split())
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
@@ -58,7 +59,7 @@ def _words(event: Any, before: ChainState | None) -> str:
 
 
 def _about(event: Any, before: ChainState | None) -> str:
-    """What a dataset says about itself."""
+    """Describe an event with descriptive metadata: vocabulary, info, licence or attachments."""
     match event:
         case model.SetVocab():
             return ", ".join(f"{_spaced(name)} is {value}" for name, value in _values(event))
@@ -104,7 +105,7 @@ def _execute(event: model.ExecuteTransform, before: ChainState | None) -> str:
 
 
 def _moved(event: model.ExecuteTransform, before: ChainState | None) -> str:
-    """What inputs brought, by the names that the query has for them."""
+    """Return the number of new rows of each input, by its alias in the query."""
     transform = before and before.transform
     names = {each.dataset_ref: each.alias for each in transform.inputs} if transform else {}
     found: list[str] = []
@@ -147,7 +148,7 @@ def _source(
 
 
 def _source_changes(event: Any, old: Any) -> Iterable[str]:
-    """The parts that are not as they were: a step of another kind, or what is other in it."""
+    """Yield the parts of a source that differ: a step of another kind, or changed fields."""
     for part in ("fetch", "read", "merge"):
         new, was = getattr(event, part, None), getattr(old, part, None)
         if type(new) is not type(was):
@@ -245,9 +246,10 @@ def _named(names: Sequence[str]) -> str:
 
 
 class StoredBlock(msgspec.Struct, frozen=True):
-    """A block as it is stored: ``size`` bytes of manifest ``version``.
+    """A decoded block with its stored size in bytes and its manifest version.
 
-    ``unknown`` names what in it comes from a newer specification.
+    Attributes:
+        unknown: the fields that are from a newer specification.
     """
 
     hash: Multihash
@@ -258,7 +260,7 @@ class StoredBlock(msgspec.Struct, frozen=True):
 
 
 class BlockSummary(msgspec.Struct, frozen=True):
-    """A block as a list shows it; ``rows`` are the records it added, ``size`` the block's bytes."""
+    """A block in a list; ``rows`` is the number of added records, ``size`` the size of the block in bytes."""
 
     sequence_number: int
     hash: Multihash
@@ -270,7 +272,7 @@ class BlockSummary(msgspec.Struct, frozen=True):
 
 
 class SliceSummary(msgspec.Struct, frozen=True):
-    """A slice of data: offsets ``start`` to ``end``, both inclusive, and its file's hashes and size."""
+    """A slice of data: offsets ``start`` to ``end``, both inclusive; hashes and size in bytes of its file."""
 
     sequence_number: int
     start: int
@@ -282,7 +284,7 @@ class SliceSummary(msgspec.Struct, frozen=True):
 
 
 def summarize_block(stored: StoredBlock, before: ChainState | None = None) -> BlockSummary:
-    """The block as a list shows it; ``before`` is what its chain amounted to without it."""
+    """Return the summary of a block; ``before`` is the state of its chain before it."""
     event: Any = stored.block.event
     return BlockSummary(
         sequence_number=stored.block.sequence_number,
@@ -296,7 +298,7 @@ def summarize_block(stored: StoredBlock, before: ChainState | None = None) -> Bl
 
 
 def summarize_slice(stored: StoredBlock) -> SliceSummary | None:
-    """The slice that the block added, if it added one."""
+    """Return the slice that the block added, or None."""
     data: model.DataSlice | None = getattr(stored.block.event, "new_data", None)
     if data is None:
         return None

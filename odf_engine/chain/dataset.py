@@ -21,16 +21,16 @@ from odf_engine.storage.refs import HEAD, RefStore
 def store_file(
     objects: LocalObjectStore, staged: Path | None, said: Sequence[DataSlice | Checkpoint | None]
 ) -> None:
-    """Makes a staged file the object that an event speaks of; all others have to be there.
+    """Move a staged file to the object that an event describes. All other described objects must exist.
 
     Args:
-        objects: where it goes.
-        staged: the file, if there is one.
-        said: what each event of the commit says of such a file, or None.
+        objects: the target store.
+        staged: the file, or None.
+        said: the description of such a file in each event of the commit, or None.
 
     Raises:
-        BadData: the file is not what its event says, or none says anything.
-        NotFound: an object that is spoken of is missing.
+        BadData: the size of the file differs from its description, or no event describes it.
+        NotFound: a described object is missing.
     """
     for item in filter(None, said):
         if staged is None:
@@ -58,10 +58,10 @@ class _New(NamedTuple):
 
 
 class Dataset:
-    """A dataset on disk. Cheap to make; safe to use from several threads and processes.
+    """A dataset on disk. Creation is cheap. Thread-safe and process-safe.
 
     Attributes:
-        folder: where the dataset is; it may be empty until the first commit.
+        folder: the folder of the dataset, which may be empty before the first commit.
     """
 
     def __init__(self, folder: Path, index: BlockIndex) -> None:
@@ -75,11 +75,11 @@ class Dataset:
     # --- Reading ------------------------------------------------------------------------------
 
     def head(self) -> Multihash | None:
-        """The newest block; None when there is none."""
+        """Return the hash of the newest block, or None if there is none."""
         return self._refs.get(HEAD)
 
     def state(self) -> ChainState:
-        """What the chain amounts to at its head, without walking it.
+        """Return the folded state of the chain at its head, from the index.
 
         Raises:
             NotFound: the dataset is empty, or a block is missing.
@@ -91,9 +91,9 @@ class Dataset:
         return newest
 
     def block_bytes(self, block: Multihash) -> bytes:
-        """A block's bytes as they are stored, unchecked; NotFound when it is missing."""
+        """Return the stored bytes of a block, unverified; raise NotFound if it is missing."""
         try:
-            return self._blocks.read(str(block))  # how nearly all of them are named
+            return self._blocks.read(str(block))  # the usual name
         except NotFound:
             written = self._refs.read(HEAD) if block == self.head() else None
             name = find_object_name(self._blocks, block, written)
@@ -102,13 +102,13 @@ class Dataset:
         return self._blocks.read(name)
 
     def block(self, which: Multihash | int) -> StoredBlock:
-        """A block by its hash or by its number.
+        """Return a block by its hash or its sequence number.
 
         Raises:
             NotFound: there is no such block.
-            MalformedBlock: its bytes are no block, or not those that its hash was made of.
+            MalformedBlock: its bytes cannot be decoded, or do not match the hash.
         """
-        # Lists come from the index: only who looks into blocks pays for the codec.
+        # Deferred: the codec is slow to import, and lists of blocks only need the index.
         from odf_engine.metadata.flatbuffers import decode_block
 
         block_hash = self._hash_at(which) if isinstance(which, int) else which
@@ -126,11 +126,11 @@ class Dataset:
         return StoredBlock(block_hash, decoded.block, decoded.version, len(data), decoded.unknown)
 
     def find_block(self, text: str) -> Multihash:
-        """The block that a person names: its hash in any encoding, or in base16 its beginning or its
-        last 8 characters.
+        """Return the hash of a block by its text: in any encoding, or in base16 its beginning or its last 8
+        characters.
 
         Raises:
-            NotFound: no block is called so, or several are.
+            NotFound: no block matches, or several do.
         """
         try:
             block_hash = Multihash.parse(text)
@@ -143,16 +143,18 @@ class Dataset:
     def list_blocks(
         self, limit: int, before: int | None = None, kinds: Collection[str] | None = None
     ) -> list[BlockSummary]:
-        """At most ``limit`` blocks before number ``before``, newest first, only of these kinds of event."""
+        """Return at most ``limit`` blocks before sequence number ``before``, newest first, with these kinds
+        of event.
+        """
         if self.head() is None:
             return []
         return self.query_index(lambda index, at: index.page(at, limit, before, kinds))
 
     def blocks(self, newest_first: bool = True) -> Iterator[StoredBlock]:
-        """Every block of the chain as it is now.
+        """Yield every block of the chain at its current head.
 
         Raises:
-            NotFound, MalformedBlock: at the block that is missing or damaged.
+            NotFound, MalformedBlock: when a missing or damaged block is reached.
         """
         head = self.head()
         if head is None:
@@ -167,7 +169,7 @@ class Dataset:
             at = stored.block.prev_block_hash
 
     def contains_block(self, block: Multihash) -> bool:
-        """Whether the block is part of the chain as it is now."""
+        """Return whether the block is part of the chain at its current head."""
         if self.head() is None:
             return False
 
@@ -178,23 +180,23 @@ class Dataset:
         return self.query_index(ask)
 
     def slices(self, first_offset: int | None = None, last_offset: int | None = None) -> list[SliceSummary]:
-        """The slices with records of these offsets, both inclusive, oldest first."""
+        """Return the slices with records in this range of offsets (inclusive), oldest first."""
         if self.head() is None:
             return []
         return self.query_index(lambda index, at: index.slices(at, first_offset, last_offset))
 
     def slice_path(self, which: SliceSummary | Multihash) -> Path:
-        """The file of a slice; where it would be, when it is missing."""
+        """Return the path of a slice, whether or not it exists."""
         return self._object_path("data", which.physical_hash if isinstance(which, SliceSummary) else which)
 
     def checkpoint_path(self, checkpoint: Multihash) -> Path:
-        """The file of a checkpoint; where it would be, when it is missing."""
+        """Return the path of a checkpoint, whether or not it exists."""
         return self._object_path("checkpoints", checkpoint)
 
     # --- Writing ------------------------------------------------------------------------------
 
     def staging_path(self, kind: Literal["data", "checkpoints"]) -> Path:
-        """A fresh name for a file in the making, from where a commit can move it to its place."""
+        """Return a new path for a temporary file, which :meth:`commit` can move to its object."""
         return self._objects[kind].staging_path()
 
     def commit(
@@ -207,17 +209,25 @@ class Dataset:
         checkpoint: Path | None = None,
         block_version: int = 3,
     ) -> Multihash:
-        """Appends one block an event, and moves the head once; returns the new head.
+        """Append one block for each event and move the head once. Atomic, also on a crash.
 
-        Either all of it happens or nothing, also when the machine dies in between. ``data`` and
-        ``checkpoint`` are staged files that become objects under the hashes that the events say.
+        Args:
+            events: the events.
+            system_time: the system time of all blocks.
+            expected_head: the current head; None for a dataset without blocks.
+            data: a staged slice, which becomes the object that the events describe.
+            checkpoint: a staged checkpoint, likewise.
+            block_version: manifest version of the blocks.
+
+        Returns:
+            The new head.
 
         Raises:
-            Conflict: the head is not ``expected_head`` (None: no head yet); staged files are kept.
-            ChainRuleViolated: an event may not follow what is there.
-            NothingChanged: an event would say nothing new.
-            BadData: a staged file is not what its event says.
-            NotSynced: the head has moved; a power failure may undo it.
+            Conflict: the head is not ``expected_head``; staged files are not removed.
+            ChainRuleViolated: an event violates an append rule.
+            NoOpEvent: an event would change nothing.
+            BadData: a staged file does not match its event.
+            NotSynced: the head has moved, but a power failure may undo it.
         """
         if not events:
             raise UsageError("a commit needs at least one event")
@@ -241,14 +251,14 @@ class Dataset:
         expected_head: Multihash,
         block_version: int = 3,
     ) -> Multihash:
-        """Lets one block an event follow the first block, in place of all others; returns the new head.
+        """Replace all blocks after the first with one block for each event; return the new head.
 
-        Nothing is lost: the reference ``refs/before-reset-…``, named after the end of its hash, keeps the
-        old head.
+        The old head stays available as the reference ``refs/before-reset-…`` with the last characters of its
+        hash.
 
         Raises:
             Conflict: the head is not ``expected_head``.
-            ChainRuleViolated: an event may not follow what is there.
+            ChainRuleViolated: an event violates an append rule.
         """
         if not events:
             raise UsageError("a dataset that begins anew needs at least one event")
@@ -277,13 +287,13 @@ class Dataset:
         keep: str | None,
         first: Callable[[], None],
     ) -> None:
-        """Moves the head to blocks that are stored already (see :mod:`odf_engine.chain.quarantine`).
+        """Move the head to blocks that are already stored (see :mod:`odf_engine.chain.quarantine`).
 
         Args:
-            state: at the new head.
-            fork: at the block that the new ones follow.
-            folded: the new ones, for the index; None when they are too many.
-            expected_head, keep, first: as there.
+            state: the state at the new head.
+            fork: the state at the block that the new ones follow.
+            folded: the new blocks, for the index; None if they are too many.
+            expected_head, keep, first: as for :meth:`Quarantine.commit`.
         """
         with translate_commit_errors(self.folder), self._refs.locked():
             before = self._expect(expected_head)
@@ -301,10 +311,14 @@ class Dataset:
             self._refs.compare_and_set(name, None, head)
 
     def remove_stale_files(self, untouched_for: float = _DAY) -> int:
-        """Removes files in the making that nobody has touched for so many seconds; how many there were.
+        """Remove temporary files that a killed process left.
 
-        They are what a killed process leaves behind. Zero seconds are right where it is known that
-        nobody is at work on the dataset.
+        Args:
+            untouched_for: minimum age in seconds since the last change. Zero is only safe if no process works
+                on the dataset.
+
+        Returns:
+            The number of removed files.
         """
         with self._refs.locked():
             folders = ("blocks", "refs", *self._objects)
@@ -356,18 +370,20 @@ class Dataset:
         self._blocks.put_all({str(item.folded.stored.hash): item.data for item in new})
 
     def _remember(self, before: ChainState | None, new: Sequence[_New]) -> None:
-        """Indexes new blocks, which follow all blocks before them."""
-        # What is not indexed now, for whatever reason, is caught up with by the next reader.
+        """Add new blocks to the index."""
+        # If this fails, the next query indexes the blocks.
         base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
         self._index.extend(base, keep, [item.folded for item in new], new[-1].folded.state)
 
     # --- Inside -------------------------------------------------------------------------------
 
     def _at_head(self, ask: Callable[[Multihash], T | None]) -> T:
-        """Asks about the head; when the index does not know it, brings the index up to it."""
+        """Return the result of ``ask`` for the head; while it is None, index the chain up to the head and
+        repeat.
+        """
         for attempt in range(_ATTEMPTS + 1):
             if attempt == _ATTEMPTS:
-                # Somebody keeps moving the shared index between two histories.
+                # Other processes keep switching the shared index between two histories.
                 self._index = BlockIndex(":memory:")
             head = self.head()
             if head is None:
@@ -381,7 +397,7 @@ class Dataset:
         raise Conflict("the dataset's head keeps moving", where=str(self.folder), hint="try again")
 
     def query_index(self, ask: Callable[[BlockIndex, BlockPosition], T]) -> T:
-        """Asks the index, once it is up to the head; NotFound when the dataset is empty."""
+        """Query the index, up to date with the head; raise NotFound if the dataset is empty."""
 
         def answer(head: Multihash) -> T | None:
             with self._index.read_transaction():

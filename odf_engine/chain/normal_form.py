@@ -1,4 +1,4 @@
-"""Normal form of definitions in a chain: query steps, engine versions."""
+"""Normal form of definitions in a chain: query steps and engine versions; checks of manifests."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from odf_engine.metadata.model import (
 
 
 def first_duplicate(values: Iterable[Any]) -> Any:
-    """The first value that is there twice; None when all differ."""
+    """Return the first value that occurs twice; None if all values differ."""
     seen = set()
     for value in values:
         if value in seen:
@@ -49,10 +49,10 @@ Event = TypeVar("Event", bound=MetadataEvent)
 
 
 def check_snapshot(snapshot: DatasetSnapshot, *, exists: bool = False) -> None:
-    """Whether a dataset can be made of this definition; with ``exists``, whether it can become that.
+    """Check that a dataset can be created from this definition, or updated to it if ``exists``.
 
     Raises:
-        InvalidManifest: an event does not belong there; ``where`` is the dataset's name.
+        InvalidManifest: an event is not allowed there; ``where`` is the name of the dataset.
     """
     for event in snapshot.metadata:
         if exists and snapshot.kind is DatasetKind.Root and isinstance(event, _DISABLING):
@@ -66,7 +66,7 @@ def check_snapshot(snapshot: DatasetSnapshot, *, exists: bool = False) -> None:
 
 
 def _contradiction(snapshot: DatasetSnapshot) -> str | None:
-    """What the sources of a definition say against each other."""
+    """Return the contradiction between the sources of a definition, or None."""
     pushed = [event.source_name for event in snapshot.metadata if isinstance(event, AddPushSource)]
     polled = any(isinstance(event, SetPollingSource) for event in snapshot.metadata)
     if pushed and polled:
@@ -95,10 +95,10 @@ def _misplaced(kind: DatasetKind, event: MetadataEvent) -> str | None:
 
 
 def normalise_event(event: Event) -> Event:
-    """The event with its query in the form that chains hold; what has no query stays as it is.
+    """Return the event with its query in normal form. An event without a query is unchanged.
 
     Raises:
-        InvalidQuery: the query cannot be brought into that form.
+        InvalidQuery: the query has no normal form.
     """
     match event:
         case SetTransform():
@@ -110,7 +110,7 @@ def normalise_event(event: Event) -> Event:
 
 
 def normalise_transform(transform: Sql) -> Sql:
-    """The transform as a list of queries, of which the one without an alias comes last.
+    """Return the transform as a list of queries whose last one has no alias.
 
     Raises:
         InvalidQuery: no query, ``query`` and ``queries`` both, or not exactly one result.
@@ -137,7 +137,7 @@ def normalise_transform(transform: Sql) -> Sql:
 
 
 def normal_form_problem(transform: Sql) -> str | None:
-    """Why a query is not in the form that chains hold, as a sentence; None when it is."""
+    """Return why a query is not in normal form, as a sentence; None if it is."""
     steps = transform.queries
     if transform.query is not None:
         return "a query in a chain is written as 'queries', not as 'query'"
@@ -153,14 +153,14 @@ def normal_form_problem(transform: Sql) -> str | None:
 
 SPARK: Final = "spark"
 SPARK_VERSION: Final = "4.3.0+odf1"
-"""The engine of this program: Spark's version and the revision of the rules of transformations."""
+"""Version of the engine: the version of Spark and the revision of the transformation rules."""
 
 
 def with_engine_version(event: SetTransform) -> SetTransform:
-    """The transform with the exact version of the engine, where that is the one of this program.
+    """Return the transform with the exact version of the engine, if it is for the engine of this program.
 
     Raises:
-        InvalidManifest: it asks for another version.
+        InvalidManifest: it requires another version.
     """
     transform = event.transform
     if transform.engine.lower() != SPARK:
@@ -175,7 +175,7 @@ def with_engine_version(event: SetTransform) -> SetTransform:
 
 
 def without_engine_version(event: SetTransform) -> SetTransform:
-    """The transform as people write it, without the version that was filled in."""
+    """Return the transform without the version that :func:`with_engine_version` added."""
     if event.transform.engine.lower() != SPARK:
         return event
     return replace(event, transform=replace(event.transform, version=None))

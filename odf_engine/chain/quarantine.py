@@ -1,4 +1,4 @@
-"""Quarantine of received blocks: stored and checked, but not visible before the head moves."""
+"""Quarantine of received blocks: stored and verified, but not visible until the head moves."""
 
 from __future__ import annotations
 
@@ -27,19 +27,22 @@ _KINDS: Final = ("blocks", "data", "checkpoints")
 _KEPT_SECONDS: Final = 14 * 86_400.0
 _MAX_FOLDED: Final = 4096
 _MAX_FOLDED_BYTES: Final = 32 << 20
-"""A longer chain is indexed by reading it again: what it amounts to at each block does not fit in memory."""
+"""A chain above these limits is indexed by reading it again, since the states of its blocks do not fit in
+memory.
+"""
 _DIGEST: Final = 32
 _BATCH: Final = 16_384
 
 
 class Quarantine:
-    """What is about to be appended to a dataset; a context manager, which holds the lock against others.
+    """Blocks that are about to be appended to a dataset. A context manager that holds a lock for this.
 
     Attributes:
-        dataset: where it goes; its folder has to be there.
-        arriving: the folder of what has arrived, with a folder for each kind of object.
-        state: what the chain amounts to with the blocks appended so far; None before the first.
-        blocks, records: how many were appended.
+        dataset: the target, whose folder must exist.
+        arriving: the folder of received files, with a folder for each kind of object.
+        state: the state of the chain after the blocks appended so far; None before the first.
+        blocks: the number of appended blocks.
+        records: the number of records in them.
     """
 
     def __init__(self, dataset: Dataset) -> None:
@@ -56,11 +59,11 @@ class Quarantine:
         self._waiting, self._final = str(self.arriving / "blocks"), str(dataset.folder / "blocks")
 
     def __enter__(self) -> Self:
-        """Takes the lock.
+        """Acquire the lock.
 
         Raises:
-            Conflict: somebody else brings blocks into the dataset.
-            NotFound: the dataset is not there (any more).
+            Conflict: another process is appending blocks to the dataset.
+            NotFound: the dataset does not exist any more.
         """
         with translate_commit_errors(self.dataset.folder):
             self.arriving.parent.mkdir(exist_ok=True)
@@ -83,7 +86,7 @@ class Quarantine:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Lets go of the lock; what has arrived stays, unless it was committed or discarded."""
+        """Release the lock. Files that were neither committed nor discarded remain."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -91,7 +94,9 @@ class Quarantine:
     # --- Bytes ---
 
     def read_block(self, block_hash: Multihash) -> bytes | None:
-        """The bytes of a block that is here, in the dataset or from an earlier try; unchecked."""
+        """Return the bytes of a block from the dataset or an earlier attempt, unverified; None if it is
+        missing.
+        """
         name = str(block_hash)
         for folder in (self._waiting, self._final):
             try:
@@ -102,10 +107,10 @@ class Quarantine:
         return None
 
     def store(self, block_hash: Multihash, data: bytes) -> None:
-        """Stores the bytes of a block, which are those of its hash, in any order of blocks.
+        """Store the bytes of a block, which must match its hash. Blocks may come in any order.
 
         Raises:
-            OdfError: the disk does not take all of them.
+            OdfError: the block cannot be written.
         """
         with (
             translate_commit_errors(self.dataset.folder),
@@ -116,19 +121,19 @@ class Quarantine:
     # --- The chain ---
 
     def set_parent(self, after: Multihash | None) -> None:
-        """Says which block of the dataset the next ones follow; None: they are the first.
+        """Set the block of the dataset that the next blocks follow; None: they are the first.
 
         Raises:
-            NotFound: there is no such block in the chain.
+            NotFound: the chain does not contain this block.
         """
         self._fork = self.state = None if after is None else self._state_at(after)
 
     def append(self, stored: StoredBlock) -> None:
-        """Appends a block whose bytes are stored, and are those of its hash.
+        """Append a stored block, whose bytes must match its hash.
 
         Raises:
-            ChainRuleViolated: it may not follow.
-            MalformedBlock: it has content that this program cannot process.
+            ChainRuleViolated: the block violates an append rule.
+            MalformedBlock: the block has content that cannot be processed.
         """
         assert stored.hash.code == SHA3_256, "no other hash names a block"
         before = self.state
@@ -154,16 +159,19 @@ class Quarantine:
         keep: str | None = None,
         first: Callable[[], None] = lambda: None,
     ) -> ChainState:
-        """Moves the head to the last of the blocks; the objects they speak of have to be there.
+        """Move the head to the last of the blocks. The objects that they refer to must exist.
 
         Args:
-            expected_head: the head that is there now.
-            keep: a reference of this name begins to keep the old head, unless there is such a one.
-            first: is called just before the head moves, under the dataset's lock.
+            expected_head: the current head.
+            keep: the name of a reference that stores the old head, unless the reference exists.
+            first: called under the lock of the dataset, just before the head moves.
+
+        Returns:
+            The state at the new head.
 
         Raises:
-            Conflict: the head is another one; nothing is changed.
-            NotSynced: the head has moved; a power failure may undo it.
+            Conflict: the head is not ``expected_head``; nothing is changed.
+            NotSynced: the head has moved, but a power failure may undo it.
         """
         assert self.state is not None, "nothing to follow"
         with translate_commit_errors(self.dataset.folder):
@@ -179,23 +187,23 @@ class Quarantine:
         return self.state
 
     def restore(self, blocks: Sequence[Multihash]) -> int:
-        """Moves blocks that the chain has already to their names, in place of damaged or missing files.
+        """Replace damaged or missing files of blocks that the chain already contains.
 
         Args:
-            blocks: blocks of the chain. Those that were not stored here stay as they are.
+            blocks: blocks of the chain. Those that were not stored here are not changed.
 
         Returns:
-            How many files were replaced.
+            The number of replaced files.
 
         Raises:
-            OdfError: a block is damaged, or the disk does not take it.
+            OdfError: a block is damaged or cannot be written.
         """
         self._digests = bytearray().join(block.digest for block in blocks)
         with translate_commit_errors(self.dataset.folder):
             return self._settle()
 
     def discard(self) -> None:
-        """Removes what has arrived and was not committed."""
+        """Remove received files that were not committed."""
         shutil.rmtree(self.arriving, ignore_errors=True)
 
     # --- Inside ---
@@ -215,13 +223,13 @@ class Quarantine:
         return state
 
     def _settle(self) -> int:
-        """Moves the blocks to their names, durably; they mean nothing before the head moves.
+        """Move the blocks to their final names, durably. They are invisible until the head moves.
 
         Returns:
-            How many were moved.
+            The number of moved blocks.
 
         Raises:
-            OdfError: the disk does not hold the bytes that were received.
+            OdfError: the stored bytes do not match the hash.
         """
         make_folder(Path(self._final))
         moved = 0
@@ -232,7 +240,7 @@ class Quarantine:
             waiting = [name for name in names if os.path.exists(f"{self._waiting}/{name}")]  # noqa: PTH110
             if waiting:
                 fsync_files([f"{self._waiting}/{name}" for name in waiting])
-            # The hash of what was received says nothing of what the disk holds. Blocks are small.
+            # Read the blocks again: a hash of the received bytes does not verify the disk. Blocks are small.
             for name, block_hash in names.items():
                 data = self.read_block(block_hash)
                 if data is None or Multihash.sha3_256(data) != block_hash:

@@ -1,4 +1,4 @@
-"""Schema evolution: which changes readers survive, and merging of declared columns."""
+"""Schema evolution: changes that are compatible with existing readers, and merging of declared columns."""
 
 from __future__ import annotations
 
@@ -14,21 +14,24 @@ if TYPE_CHECKING:
 
 
 class BreakingChange(NamedTuple):
-    """A change that breaks readers, as one sentence, and what to do instead, as another."""
+    """An incompatible change, as one sentence, and advice on what to do instead, as another."""
 
     problem: str
     advice: str
 
 
 def find_breaking_change(old: bytes, new: bytes) -> BreakingChange | None:
-    """What in ``new`` would break a reader of ``old``; None when nothing would.
+    """Return the first change in ``new`` that breaks readers of ``old``, or None.
 
-    Both are Arrow schemas as SetDataSchema holds them. Columns may be added if they may be null, may
-    change their places and their metadata; they may not vanish, change type, or change whether they
-    may be null.
+    Nullable columns may be added. Columns may be reordered and change their metadata. They may not be removed
+    or change their type or nullability.
+
+    Args:
+        old: Arrow schema as stored in SetDataSchema.
+        new: likewise.
 
     Raises:
-        InvalidSchema: bytes that are no schema.
+        InvalidSchema: the bytes are not a schema.
     """
     before, after = read_schema(old), read_schema(new)
     for field in before:
@@ -57,7 +60,7 @@ def _changed(old: pa.Field, new: pa.Field) -> BreakingChange | None:
     name = old.name
     if new.type != old.type:
         was, now = _ddl(old), _ddl(new)
-        if was == now:  # types that DDL has one word for
+        if was == now:  # types with the same DDL
             was, now = str(old.type), str(new.type)
         return BreakingChange(
             f"column '{name}' was {was} and became {now}",
@@ -74,21 +77,21 @@ def _changed(old: pa.Field, new: pa.Field) -> BreakingChange | None:
 
 
 def same_schema(old: bytes, new: bytes) -> bool:
-    """Whether both say the same: columns, order, types, nullability and metadata.
+    """Return whether columns, order, types, nullability and metadata are equal.
 
     Raises:
-        InvalidSchema: bytes that are no schema.
+        InvalidSchema: the bytes are not a schema.
     """
     return old == new or read_schema(old).equals(read_schema(new), check_metadata=True)
 
 
 def read_schema(schema: bytes) -> pa.Schema:
-    """The Arrow schema that a SetDataSchema holds.
+    """Decode the Arrow schema stored in SetDataSchema.
 
     Raises:
-        InvalidSchema: bytes that are no schema.
+        InvalidSchema: the bytes are not a schema.
     """
-    # Here and not above: chains are opened by screens that should not wait for Arrow to load.
+    # Deferred, as in this whole module: Arrow is slow to import, and opening a chain does not need it.
     from odf_engine.data.arrow_schema import decode_schema
 
     return decode_schema(schema)
@@ -105,10 +108,10 @@ def _may(field: pa.Field) -> str:
 
 
 def declared_schema(state: ChainState) -> pa.Schema | None:
-    """The schema that the chain declares for slices; None before the first data.
+    """Return the schema that the chain declares for slices; None before the first data.
 
     Raises:
-        Unsupported: it is only there in the terms of a newer specification.
+        Unsupported: the schema is only available in terms of a newer specification.
     """
     from odf_engine.data.arrow_schema import decode_schema
 
@@ -123,15 +126,15 @@ def declared_schema(state: ChainState) -> pa.Schema | None:
 
 
 def schema_from_ddl(ddl: Sequence[str], declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
-    """The schema of slices with exactly these data columns, in their order.
+    """Return the schema of slices with exactly these data columns, in this order.
 
     Args:
-        ddl: all data columns; the event time may be left out.
-        declared: the schema that the dataset has; None when it has none.
+        ddl: all data columns; the event time may be omitted.
+        declared: the current schema of the dataset, or None.
         vocab: names of the system columns.
 
     Raises:
-        InvalidSchema: a malformed or impossible column.
+        InvalidSchema: a malformed or invalid column.
     """
     import pyarrow as pa
 
@@ -165,16 +168,16 @@ def schema_from_ddl(ddl: Sequence[str], declared: pa.Schema | None, vocab: Datas
 def add_source_columns(
     declared: pa.Schema, columns: Iterable[pa.Field], gone: Collection[str], vocab: DatasetVocabulary
 ) -> pa.Schema:
-    """The schema with the columns of a source: those that it lacks are put at its end.
+    """Return the schema with the columns of a source; missing columns are appended.
 
     Args:
-        declared: the schema that the dataset has.
+        declared: the current schema of the dataset.
         columns: the columns that the source reads now.
-        gone: those that it read before and does not read any more.
+        gone: the columns that it no longer reads.
         vocab: names of the system columns.
 
     Raises:
-        InvalidSchema: an impossible column.
+        InvalidSchema: an invalid column.
     """
     import pyarrow as pa
 
@@ -194,7 +197,9 @@ def add_source_columns(
 
 
 def data_ddl(declared: pa.Schema, vocab: DatasetVocabulary) -> list[str] | None:
-    """The data columns of a schema as :func:`schema_from_ddl` takes them; None if DDL cannot say them."""
+    """Return the data columns of a schema in the form of :func:`schema_from_ddl`; None if DDL cannot express
+    them.
+    """
     import pyarrow as pa
 
     from odf_engine.data.ddl import TIMESTAMP, to_ddl
@@ -214,12 +219,12 @@ def data_ddl(declared: pa.Schema, vocab: DatasetVocabulary) -> list[str] | None:
 
 
 def _evolved(old: pa.Field, column: pa.Field, vocab: DatasetVocabulary) -> pa.Field:
-    """The column of the dataset as it is declared now."""
+    """Return the dataset's column with the type and nullability that are declared now."""
     from odf_engine.data.ddl import type_ddl
     from odf_engine.data.schema_enforcement import slice_type
 
     kind = old.type if type_ddl(column.type) == type_ddl(old.type) else slice_type(column.type)
-    # Rows always have an event time: whether it may be null is not for a manifest to say.
+    # Rows always have an event time, so a manifest cannot change its nullability.
     nullable = old.nullable if old.name == vocab.event_time_column else column.nullable
     return old.with_type(kind).with_nullable(nullable)
 

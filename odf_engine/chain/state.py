@@ -53,7 +53,11 @@ _NAME_SLOT: Final = 0
 
 
 def column_names(schema: bytes | None, odf_schema: DataSchema | None) -> list[str] | None:
-    """The names, from a bare Arrow schema or one in the specification's own terms; None for other bytes."""
+    """Return the column names of a bare Arrow schema or a schema of the specification; None if it cannot be
+    parsed.
+
+    Parses the FlatBuffers itself, to avoid the import of Arrow.
+    """
     if schema is None:
         return None if odf_schema is None else [field.name for field in odf_schema.fields]
     try:
@@ -80,7 +84,7 @@ def _follow(data: bytes, at: int) -> int:
 
 
 def _field(data: bytes, table: int, slot: int) -> int:
-    """Where a table has a field."""
+    """Return the position of a field of a table; raise LookupError if it is absent."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
     if vtable < 0 or 4 + 2 * slot >= struct.unpack_from("<H", data, vtable)[0]:
@@ -92,16 +96,15 @@ def _field(data: bytes, table: int, slot: int) -> int:
 
 
 def is_same_source(old: Any, new: Any) -> bool:
-    """Whether two fetch steps bring the same data, as far as can be told from them.
+    """Return whether two fetch steps read the same data, as far as can be determined from them.
 
-    Then the state of the source lasts, although the step says otherwise how to get there: with which
-    headers, in which order, how the event time is known, in which version of an image.
+    If so, the source state remains valid, although headers, order, event time or image version may differ.
     """
     return source_location(old) == source_location(new)
 
 
 def source_location(step: Any) -> Any:
-    """What of a fetch step says where the data is."""
+    """Return the part of a fetch step that identifies the location of the data."""
     match step:
         case Url():
             return Url(step.url)
@@ -117,34 +120,34 @@ def source_location(step: Any) -> Any:
 
 
 def glob_root(pattern: str) -> str:
-    """The folder before the first wildcard: names of files are relative to it."""
+    """Return the folder before the first wildcard. Names of files are relative to it."""
     parts = PurePath(pattern).parts
     fixed = next((at for at, part in enumerate(parts) if glob.has_magic(part)), len(parts) - 1)
     return str(PurePath(*parts[:fixed]))
 
 
 class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The folded state of a chain at ``head``; what was never set is None or empty.
+    """The folded state of a chain at ``head``. A setting that was never set is None or empty.
 
     Attributes:
-        blocks: how many blocks there are, the head included.
+        blocks: the number of blocks, including the head.
         schema: Arrow schema bytes of the newest SetDataSchema.
-        odf_schema: schema in the specification's newer terms of the newest SetDataSchema.
-        vocabulary: names of the system columns, defaults filled in.
-        push_sources: the active ones by name.
+        odf_schema: ``odfSchema`` of the newest SetDataSchema.
+        vocabulary: names of the system columns, with defaults.
+        push_sources: the active push sources by name.
         last_offset: offset of the newest record.
-        watermark: the newest watermark that any data block had.
-        last_checkpoint: ``newCheckpoint`` of the newest data block; not there, when that had none.
-        source_state: the newest state that was recorded for the active sources; a polling source at
-            another place forgets it, because it says nothing about that.
-        was_polled: whether the polling source has brought data from the place where it is now.
-        data_watermark, data_source_state: those of the newest data block, absent when that had none.
-        has_data_block: whether there is an AddData or ExecuteTransform at all.
+        watermark: the newest watermark of any data block.
+        last_checkpoint: ``newCheckpoint`` of the newest data block, or None.
+        source_state: the newest recorded state of the active sources; reset if the polling source moves to
+            another location.
+        was_polled: whether the polling source has added data from its current location.
+        data_watermark, data_source_state: those of the newest data block, or None.
+        has_data_block: whether there is an AddData or ExecuteTransform.
         last_inputs: ``queryInputs`` of the newest ExecuteTransform.
-        records, data_size, slices: totals; records as offsets count them, bytes, files.
+        records, data_size, slices: totals: records by their offsets, bytes, files.
         last_data_time: system time of the newest AddData or ExecuteTransform.
-        not_understood: settings with parts from a newer specification, and the sequence number of
-            the block that made them; the fields above know nothing of them.
+        not_understood: settings with parts from a newer specification, with the sequence number of their
+            block. The fields above do not include them.
     """
 
     head: Multihash
@@ -178,18 +181,18 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def blocks(self) -> int:
-        """How many blocks there are, the head included."""
+        """The number of blocks, including the head."""
         return self.sequence_number + 1
 
     @property
     def has_schema(self) -> bool:
-        """Whether a schema was set, understood or not."""
+        """Whether a schema was set, in terms of this specification or a newer one."""
         return (
             self.schema is not None or self.odf_schema is not None or "SetDataSchema" in self.not_understood
         )
 
     def inputs(self) -> list[DatasetId]:
-        """Ids of the datasets that the transform reads; references that are no ids are left out."""
+        """Return the ids of the transform's inputs, without references that are not ids."""
         if self.transform is None:
             return []
         return [found for item in self.transform.inputs if (found := _as_id(item.dataset_ref)) is not None]
@@ -208,15 +211,15 @@ _DECODER: Final = msgspec.msgpack.Decoder(ChainState, dec_hook=decode_hook)
 
 
 def encode_state(state: ChainState) -> bytes:
-    """The state as bytes, for the index."""
+    """Encode the state for the index."""
     return _ENCODER.encode(state)
 
 
 def decode_state(data: bytes) -> ChainState:
-    """The state that :func:`encode_state` wrote.
+    """Decode the output of :func:`encode_state`.
 
     Raises:
-        ValueError: bytes of something else, or of another version of this program.
+        ValueError: not a state, or a state of another version of this program.
     """
     try:
         return _DECODER.decode(data)
@@ -225,10 +228,10 @@ def decode_state(data: bytes) -> ChainState:
 
 
 def find_unstorable(state: ChainState | None, block: MetadataBlock) -> str | None:
-    """What in a block this program cannot store, as a sentence; None when it can store all of it.
+    """Return why the numbers of a block cannot be stored, as a sentence; None if they can.
 
-    The format allows counts up to 2^64 - 1, and numbers of any length in JSON. Signed numbers of 64 bits
-    are the limit of SQLite, Arrow and Spark.
+    The format allows counts up to 2^64 - 1, and numbers of any length in JSON. SQLite, Arrow and Spark are
+    limited to signed 64-bit numbers.
 
     Args:
         state: the state before the block; None for the first block.
@@ -264,13 +267,12 @@ def _find_large(counts: list[tuple[str, int]]) -> str | None:
 
 
 def apply_block(state: ChainState | None, block: MetadataBlock, block_hash: Multihash) -> ChainState:
-    """The state after ``block``, given the state before it (None: it is the first).
+    """Return the state after ``block``, given the state before it (None: it is the first block).
 
-    Rules are not checked here, but for those without which there is no state. What is from a newer
-    specification changes nothing but the totals.
+    Checks only the rules that the state depends on. Events from a newer specification change only the totals.
 
     Raises:
-        ChainRuleViolated: the first block is no Seed, or the block has numbers that cannot be stored.
+        ChainRuleViolated: the first block is not a Seed, or the block has numbers that cannot be stored.
     """
     event: Any = block.event
     if (problem := find_unstorable(state, block)) is not None:
@@ -364,7 +366,7 @@ def _fold_setting(state: ChainState, event: Any, sequence_number: int) -> ChainS
 
 
 def _fold_not_understood(state: ChainState, event: Any, sequence_number: int) -> ChainState:
-    # The setting before it no longer holds, and what holds now is not known.
+    # The previous setting is no longer valid, and the new one is unknown.
     noted = {**state.not_understood, _setting_key(event): sequence_number}
     changes: dict[str, Any] = {"not_understood": noted}
     match event:
@@ -404,7 +406,7 @@ def _setting_key(event: Any) -> str:
 
 
 def vocabulary_of(event: SetVocab) -> DatasetVocabulary:
-    """The column names after ``event``: what it leaves out is the default, not the name before."""
+    """Return the column names after ``event``. An omitted name is the default, not the previous name."""
     default = DEFAULT_VOCABULARY
     return DatasetVocabulary(
         offset_column=event.offset_column or default.offset_column,
@@ -415,14 +417,14 @@ def vocabulary_of(event: SetVocab) -> DatasetVocabulary:
 
 
 def record_count(data: DataSlice | None) -> int:
-    """How many records a slice has, as its offsets say."""
+    """Return the number of records of a slice by its offsets; 0 for None."""
     if data is None:
         return 0
     return max(0, data.offset_interval.end - data.offset_interval.start + 1)
 
 
 def contains_opaque(value: Any) -> bool:
-    """Whether an event, or any part of it, is from a newer specification."""
+    """Return whether an event, or a part of it, is from a newer specification."""
     if isinstance(value, Opaque):
         return True
     if isinstance(value, msgspec.Struct):
@@ -436,9 +438,10 @@ Kind = Literal["execute", "finish", "rebuild"]
 
 
 def kind_of_transaction(event: ExecuteTransform) -> Kind:
-    """Whether the query was executed on what its inputs brought, or its state was finished or rebuilt.
+    """Return whether the transaction executed the query on new input, or finished or rebuilt its state.
 
-    Where no input moves, a state that ends was finished, and one that begins was rebuilt.
+    If no input advances, a missing new checkpoint means that the state was finished, and a new one that it
+    was rebuilt.
     """
     if any(item.new_block_hash is not None for item in event.query_inputs):
         return "execute"
@@ -449,13 +452,13 @@ def kind_of_transaction(event: ExecuteTransform) -> Kind:
 
 @dataclass(frozen=True)
 class ChainUpdate:
-    """What a pull did.
+    """The result of a pull.
 
     Attributes:
         status: whether anything was committed.
-        old_head, new_head: before and after; equal when nothing was committed.
-        blocks: how many were committed.
-        records: how many rows they added.
+        old_head, new_head: the heads before and after; equal if nothing was committed.
+        blocks: the number of committed blocks.
+        records: the number of added rows.
     """
 
     status: Literal["updated", "up-to-date"]
@@ -466,7 +469,7 @@ class ChainUpdate:
 
     @classmethod
     def from_states(cls, before: ChainState, after: ChainState) -> ChainUpdate:
-        """What happened between two states of a chain."""
+        """Return the difference between two states of a chain."""
         return cls(
             status="up-to-date" if after.head == before.head else "updated",
             old_head=before.head,

@@ -20,11 +20,12 @@ from odf_engine.identity.multiformats import (
 )
 
 DID_PREFIX: Final = "did:odf:"
-_STAGING: Final = ".new-"  # odf fsck finds what a killed process left under such a name
+_STAGING: Final = ".new-"  # odf fsck finds files of killed processes by this prefix
 
 
 class DatasetId:
-    """A dataset's identity: an ed25519 public key. Equal by key, whatever the text's encoding.
+    """The identity of a dataset: an ed25519 public key. Equality compares keys, whatever the encoding of the
+    text.
 
     Attributes:
         public_key: 32 bytes.
@@ -44,10 +45,10 @@ class DatasetId:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Reads the binary form: varint ``ed25519-pub`` and the key, 34 bytes.
+        """Parse the binary form: varint ``ed25519-pub`` and the key, 34 bytes.
 
         Raises:
-            InvalidIdentity: another kind of key, or of the wrong length.
+            InvalidIdentity: another type of key, or a wrong length.
         """
         codec, at = varint_decode(data)
         if codec == 1:
@@ -61,10 +62,10 @@ class DatasetId:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``did:odf:<multibase>``; older base58btc texts are the same id.
+        """Parse ``did:odf:<multibase>``. The older base58btc encoding is accepted.
 
         Raises:
-            InvalidIdentity: without the prefix, or malformed behind it.
+            InvalidIdentity: the prefix is missing, or the rest is malformed.
         """
         if text[: len(DID_PREFIX)].lower() != DID_PREFIX:
             raise InvalidIdentity(f"'{text}' is not a dataset id: it does not start with {DID_PREFIX}")
@@ -78,7 +79,7 @@ class DatasetId:
 
     @property
     def multibase(self) -> str:
-        """The text behind ``did:odf:``, which also names the dataset's folder."""
+        """The text after ``did:odf:``, which is also the name of the dataset's folder."""
         return multibase_encode(bytes(self))
 
     def __repr__(self) -> str:
@@ -95,35 +96,35 @@ class DatasetId:
 
 
 def new_key() -> tuple[DatasetId, str]:
-    """Makes an ed25519 key pair: the identity, and the private key as PKCS#8 PEM. Nothing is stored."""
-    from Crypto.PublicKey import ECC  # costs 50 ms, and only new datasets need it
+    """Generate an ed25519 key pair; return the id and the private key as PKCS#8 PEM. Nothing is stored."""
+    from Crypto.PublicKey import ECC  # Deferred: takes 50 ms, and only new datasets need it.
 
     key = ECC.generate(curve="ed25519")
     return DatasetId(key.public_key().export_key(format="raw")), key.export_key(format="PEM")
 
 
 class KeyStore:
-    """The private keys of a workspace, one file a dataset, readable by their owner alone."""
+    """The private keys of a workspace, one file for each dataset, readable only by their owner."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def generate(self) -> DatasetId:
-        """Makes a new ed25519 key pair, stores its private half, and returns the identity."""
+        """Generate an ed25519 key pair, store its private key, and return the id."""
         dataset_id, pem = new_key()
         self.store(dataset_id, pem)
         return dataset_id
 
     def store(self, dataset_id: DatasetId, pem: str) -> None:
-        """Stores a private key, durably and in one step.
+        """Store a private key durably and atomically.
 
         Args:
-            dataset_id: whose it is.
-            pem: the key as PKCS#8 PEM, not locked.
+            dataset_id: the dataset that the key belongs to.
+            pem: the key as PKCS#8 PEM, not encrypted.
 
         Raises:
-            FileExistsError: it is here already.
-            OSError: it cannot be written; nothing is stored.
+            FileExistsError: the key is already stored.
+            OSError: the key cannot be written; nothing is stored.
         """
         path = self._path(dataset_id)
         if os.path.lexists(path):
@@ -148,7 +149,7 @@ class KeyStore:
             raise
 
     def ids(self) -> Iterator[DatasetId]:
-        """The datasets whose private keys are here, in the order of their ids."""
+        """Yield the ids of the datasets whose private keys are stored, sorted."""
         try:
             names = sorted(os.listdir(self.folder))  # noqa: PTH208 (names are all that is asked for)
         except FileNotFoundError:
@@ -162,14 +163,15 @@ class KeyStore:
                     continue
 
     def has_key(self, dataset_id: DatasetId) -> bool:
-        """Whether the private key is here."""
+        """Return whether the private key is stored."""
         return self._path(dataset_id).is_file()
 
     def private_key_pem(self, dataset_id: DatasetId) -> str:
-        """The private key as PKCS#8 PEM. Never log or print what this returns.
+        """Return the private key as PKCS#8 PEM. Never log or print it.
 
         Raises:
-            NotFound: the key is not in this workspace.
+            NotFound: the key is not stored.
+            BadData: the file is not text.
         """
         try:
             return self._path(dataset_id).read_text()
@@ -179,7 +181,7 @@ class KeyStore:
             raise BadData("the private key is damaged", where=str(self._path(dataset_id))) from None
 
     def delete(self, dataset_id: DatasetId) -> None:
-        """Removes the private key, if it is here."""
+        """Remove the private key, if it is stored."""
         self._path(dataset_id).unlink(missing_ok=True)
 
     def _path(self, dataset_id: DatasetId) -> Path:

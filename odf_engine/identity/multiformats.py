@@ -18,7 +18,7 @@ ODF_METADATA_BLOCK: Final = 0x400000
 HASH_NAMES: Final = {SHA2_256: "sha2-256", SHA3_256: "sha3-256", ARROW0_SHA3_256: "arrow0-sha3-256"}
 _BASE58: Final = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
 _BASE58_VALUE: Final = {char: value for value, char in enumerate(_BASE58)}
-_MAX_TEXT: Final = 1024  # ids and hashes are under 100 characters; base58 decoding is quadratic
+_MAX_TEXT: Final = 1024  # ids and hashes have less than 100 characters; base58 decoding is quadratic
 
 
 def _base58_decode(text: str) -> bytes:
@@ -30,7 +30,7 @@ def _base58_decode(text: str) -> bytes:
 
 
 def base58btc_encode(data: bytes) -> str:
-    """``data`` as multibase base58btc (``z…``): only for looking up objects of older repositories."""
+    """Encode ``data`` as multibase base58btc (``z…``), the form of object names in older repositories."""
     number = int.from_bytes(data, "big")
     digits = ""
     while number:
@@ -61,7 +61,7 @@ def _base32_encode(data: bytes) -> str:
 
 
 def _checked(data: bytes, text: str, encode: Callable[[bytes], str]) -> bytes:
-    # Stray low bits would let two texts mean one value.
+    # Without this check, unused low bits would give two texts for one value.
     if encode(data).upper() != text.upper():
         raise ValueError("not a canonical encoding")
     return data
@@ -80,15 +80,15 @@ _DECODERS: Final[dict[str, Callable[[str], bytes]]] = {
 
 
 def multibase_encode(data: bytes) -> str:
-    """``data`` in lower case base16 with its multibase prefix ``f``."""
+    """Encode ``data`` in lower case base16 with the multibase prefix ``f``."""
     return "f" + data.hex()
 
 
 def multibase_decode(text: str) -> bytes:
-    """The bytes behind a multibase text in any *final* encoding.
+    """Decode a multibase text in any *final* encoding.
 
     Raises:
-        InvalidIdentity: empty, in an unknown encoding, or malformed in its own.
+        InvalidIdentity: empty, in an unknown encoding, or malformed.
     """
     if not text:
         raise InvalidIdentity("an empty text is not a multibase value")
@@ -112,7 +112,7 @@ def _cut(text: str) -> str:
 
 
 def varint_encode(number: int) -> bytes:
-    """``number`` as an unsigned LEB128 varint."""
+    """Encode ``number`` as an unsigned LEB128 varint."""
     out = bytearray()
     while True:
         number, byte = number >> 7, number & 0x7F
@@ -122,10 +122,10 @@ def varint_encode(number: int) -> bytes:
 
 
 def varint_decode(data: bytes, at: int = 0) -> tuple[int, int]:
-    """The varint at ``at`` and the position after it.
+    """Decode the varint at the offset ``at``; return the number and the offset after it.
 
     Raises:
-        InvalidIdentity: cut short, longer than 9 bytes, or not in its shortest form.
+        InvalidIdentity: truncated, longer than 9 bytes, or not in its shortest form.
     """
     number = 0
     for index, byte in enumerate(data[at : at + 9]):
@@ -138,11 +138,11 @@ def varint_decode(data: bytes, at: int = 0) -> tuple[int, int]:
 
 
 class Multihash:
-    """A hash that says by which algorithm it was made; equal by value, whatever its encoding.
+    """A hash with the code of its algorithm. Equality compares values, whatever the encoding of the text.
 
     Attributes:
-        code: multicodec number of the algorithm.
-        digest: raw digest, at most 32 bytes.
+        code: multicodec code of the algorithm.
+        digest: the raw digest, 32 bytes.
     """
 
     __slots__ = ("code", "digest")
@@ -163,15 +163,15 @@ class Multihash:
 
     @classmethod
     def sha3_256(cls, data: bytes) -> Self:
-        """SHA3-256 of ``data``."""
+        """Return the SHA3-256 hash of ``data``."""
         return cls(SHA3_256, hashlib.sha3_256(data).digest())
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Reads varint code, varint length, digest.
+        """Parse the binary form: varint code, varint length, digest.
 
         Raises:
-            InvalidIdentity: malformed, unknown algorithm, or of the wrong length.
+            InvalidIdentity: malformed, an unknown algorithm, or a wrong length.
         """
         code, at = varint_decode(data)
         length, at = varint_decode(data, at)
@@ -181,7 +181,11 @@ class Multihash:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads a multibase multihash, such as ``f1620…``."""
+        """Parse a multihash in multibase, such as ``f1620…``.
+
+        Raises:
+            InvalidIdentity: malformed.
+        """
         return cls.from_bytes(multibase_decode(text))
 
     def __bytes__(self) -> bytes:
@@ -192,7 +196,7 @@ class Multihash:
 
     @property
     def abbreviated(self) -> str:
-        """The last 8 characters of the text, as people quote it."""
+        """The last 8 characters of the text, for display."""
         return str(self)[-8:]
 
     def __repr__(self) -> str:
@@ -209,7 +213,7 @@ class Multihash:
 
 
 def hash_bytes(data: bytes, code: int) -> Multihash:
-    """The hash of ``data`` by the algorithm of this multicodec number."""
+    """Return the hash of ``data`` by the algorithm with this multicodec code (SHA2-256 or SHA3-256)."""
     hasher = _hasher(code)
     hasher.update(data)
     return Multihash(code, hasher.digest())

@@ -20,7 +20,7 @@ _NAME_HINT: Final = "names are letters and digits, with single dots and dashes b
 
 
 def is_valid_name(text: str) -> bool:
-    """Whether ``text`` can be the name of a dataset, an account or a repository."""
+    """Return whether ``text`` is a valid name of a dataset, an account or a repository."""
     return _HOSTNAME.fullmatch(text) is not None
 
 
@@ -30,7 +30,7 @@ def _fold(name: str | None) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class _CaseInsensitive:
-    """Equality and hash that do not see the case of names."""
+    """Base class with equality and hash that ignore the case of names."""
 
     def _key(self) -> tuple[object, ...]:
         return tuple(_fold(value) if isinstance(value, str) else value for value in vars(self).values())
@@ -51,10 +51,10 @@ class DatasetAlias(_CaseInsensitive):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``[account/]name``.
+        """Parse ``[account/]name``.
 
         Raises:
-            InvalidIdentity: a part is no name, or there are more than two.
+            InvalidIdentity: a part is not a valid name, or there are more than two.
         """
         parts = _names(text, "a dataset alias", at_least=1, at_most=2)
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
@@ -73,17 +73,17 @@ class DatasetAliasRemote(_CaseInsensitive):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``repo/[account/]name``.
+        """Parse ``repo/[account/]name``.
 
         Raises:
-            InvalidIdentity: a part is no name, or there are not two or three.
+            InvalidIdentity: a part is not a valid name, or there are not two or three.
         """
         parts = _names(text, "a remote dataset alias", at_least=2, at_most=3)
         return cls(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
 
     @property
     def alias(self) -> DatasetAlias:
-        """The alias without its repository."""
+        """The alias without the repository."""
         return DatasetAlias(self.account, self.name)
 
     def __str__(self) -> str:
@@ -92,7 +92,7 @@ class DatasetAliasRemote(_CaseInsensitive):
 
 @dataclass(frozen=True, eq=False)
 class DatasetAliasAmbiguous(_CaseInsensitive):
-    """``first/name``: whether ``first`` is an account or a repository, only the workspace knows."""
+    """``first/name``, where ``first`` is an account or a repository. Only the workspace can resolve it."""
 
     first: str
     name: str
@@ -103,7 +103,7 @@ class DatasetAliasAmbiguous(_CaseInsensitive):
 
 @dataclass(frozen=True, eq=False)
 class DatasetIdRemote(_CaseInsensitive):
-    """A dataset's identity within a repository: ``repo/did:odf:…``."""
+    """A dataset's id within a repository: ``repo/did:odf:…``."""
 
     repo: str
     dataset_id: DatasetId
@@ -114,7 +114,7 @@ class DatasetIdRemote(_CaseInsensitive):
 
 @dataclass(frozen=True)
 class DatasetUrl:
-    """Where a dataset's repository layout is found, such as ``https://example.com/cities/``."""
+    """The URL of a dataset's repository layout, such as ``https://example.com/cities/``."""
 
     url: str
 
@@ -128,10 +128,10 @@ DatasetRefAny = DatasetRef | DatasetRefRemote | DatasetAliasAmbiguous
 
 
 def parse_ref(text: str) -> DatasetRef:
-    """Reads what names a dataset of this workspace: an id or an alias.
+    """Parse a reference to a dataset of this workspace: an id or an alias.
 
     Raises:
-        InvalidIdentity: neither of them.
+        InvalidIdentity: it is neither.
     """
     if _looks_like_id(text):
         return DatasetId.parse(text)
@@ -139,23 +139,23 @@ def parse_ref(text: str) -> DatasetRef:
 
 
 def parse_ref_remote(text: str) -> DatasetRefRemote:
-    """Reads what names a dataset elsewhere: ``[repo/]id``, ``repo/[account/]name`` or a URL.
+    """Parse a reference to a remote dataset: ``[repo/]id``, ``repo/[account/]name`` or a URL.
 
     Raises:
-        InvalidIdentity: none of them.
+        InvalidIdentity: it is none of these.
     """
     found = _id_or_url(text)
     return DatasetAliasRemote.parse(text) if found is None else found
 
 
 def parse_ref_any(text: str, is_repo: Callable[[str], bool] | None = None) -> DatasetRefAny:
-    """Reads what names a dataset here or elsewhere.
+    """Parse a reference to a local or remote dataset.
 
-    ``x/y`` may be account and name, or repository and name: ``is_repo`` decides by ``x``; without it
-    the answer is a :class:`DatasetAliasAmbiguous`.
+    ``x/y`` may be an account and a name, or a repository and a name. ``is_repo`` decides by ``x``. Without
+    it, the result is a :class:`DatasetAliasAmbiguous`.
 
     Raises:
-        InvalidIdentity: no reference at all.
+        InvalidIdentity: not a valid reference.
     """
     found = _id_or_url(text)
     if found is not None:
@@ -171,10 +171,10 @@ def parse_ref_any(text: str, is_repo: Callable[[str], bool] | None = None) -> Da
 
 
 def parse_push_target(text: str) -> DatasetUrl | DatasetAliasRemote | str:
-    """Reads where a dataset is pushed to: a URL, ``repo/[account/]name``, or a repository's name.
+    """Parse the target of a push: a URL, ``repo/[account/]name``, or the name of a repository.
 
     Raises:
-        InvalidIdentity: none of them.
+        InvalidIdentity: it is none of these.
     """
     if _URL.fullmatch(text):
         return DatasetUrl(text)
@@ -183,12 +183,12 @@ def parse_push_target(text: str) -> DatasetUrl | DatasetAliasRemote | str:
 
 @dataclass(frozen=True)
 class DatasetPattern:
-    """What chooses datasets of a workspace: an id, an alias, or ``[account/]name%pattern``.
+    """A pattern that selects datasets of a workspace: an id, an alias, or ``[account/]name%pattern``.
 
     Attributes:
-        ref: the one dataset that is meant, when there is no ``%``.
-        account: the account that a pattern is limited to; None: any.
-        name: the pattern that names match in full.
+        ref: the one selected dataset, if there is no ``%``.
+        account: the account that the pattern is limited to; None: any.
+        name: the pattern that names must match in full.
     """
 
     ref: DatasetRef | None
@@ -197,10 +197,10 @@ class DatasetPattern:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads ``did:odf:…``, ``[account/]name`` or ``[account/]na%me``.
+        """Parse ``did:odf:…``, ``[account/]name`` or ``[account/]na%me``.
 
         Raises:
-            InvalidIdentity: none of them.
+            InvalidIdentity: it is none of these.
         """
         account, slash, name = text.rpartition("/")
         if "%" not in text:
@@ -213,11 +213,11 @@ class DatasetPattern:
 
     @property
     def is_exact(self) -> bool:
-        """Whether one dataset is meant, so that its absence is an error."""
+        """Whether the pattern names one dataset, so that its absence is an error."""
         return self.ref is not None
 
     def matches(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
-        """Whether the dataset with this alias and id is chosen."""
+        """Return whether the pattern selects the dataset with this alias and id."""
         if isinstance(self.ref, DatasetId):
             return self.ref == dataset_id
         if self.ref is not None:
@@ -233,9 +233,9 @@ class DatasetPattern:
 
 
 def matches_pattern(pattern: str, name: str) -> bool:
-    """Whether ``name`` as a whole matches ``pattern``, where ``%`` is any run of characters.
+    """Return whether ``name`` matches ``pattern`` in full, without case; ``%`` is any sequence of characters.
 
-    Linear in both, however many ``%`` there are.
+    The time is linear in both, whatever the number of ``%``.
     """
     first, *rest = pattern.lower().split("%")
     name = name.lower()
@@ -258,7 +258,7 @@ def _looks_like_id(text: str) -> bool:
 
 
 def _id_or_url(text: str) -> DatasetId | DatasetIdRemote | DatasetUrl | None:
-    # What starts like an id is one or is wrong: it is never tried as something else.
+    # A text with the prefix of an id is an id or invalid, never an alias.
     if _looks_like_id(text):
         return DatasetId.parse(text)
     repo, slash, rest = text.partition("/")

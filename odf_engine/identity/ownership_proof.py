@@ -1,4 +1,4 @@
-"""Ownership proofs: ed25519 signatures of a dataset's key over a head."""
+"""Ownership proofs: ed25519 signatures over a head with the private key of a dataset."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from Crypto.PublicKey.ECC import EccKey
 
 PROOFS_FOLDER: Final = "proofs"
-"""The folder beside ``blocks/`` that holds them."""
+"""The folder of proofs, next to ``blocks/``."""
 MAX_PROOF_BYTES: Final = 4096
-"""A longer text is no proof; the ones written here have about 400 bytes."""
+"""Limit of the size of a proof. Proofs written by this program have about 400 bytes."""
 _KIND: Final = "DatasetProof"
 _VERSION: Final = 1
 _STAGING: Final = ".pending-"
 
 
 class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
-    """A signature of ``head`` with the key of ``dataset_id``. :func:`verify_proof` checks it.
+    """A signature of ``head`` with the key of ``dataset_id``. :func:`verify_proof` verifies it.
 
     Attributes:
         signature: 64 bytes, over ``bytes(head)``.
@@ -39,7 +39,7 @@ class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     signature: bytes
 
     def __bytes__(self) -> bytes:
-        """As it is stored and sent: JSON, in UTF-8."""
+        """Return the stored and transferred form: JSON in UTF-8."""
         return msgspec.json.format(msgspec.json.encode(self.document), indent=2) + b"\n"
 
     @property
@@ -55,10 +55,10 @@ class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Reads what ``bytes(proof)`` gives; the signature is not checked here.
+        """Parse the output of ``bytes(proof)``. The signature is not verified.
 
         Raises:
-            BadData: it is something else; the message says what.
+            BadData: not a proof; the message states the reason.
         """
         if len(data) > MAX_PROOF_BYTES:
             raise BadData(f"a proof has at most {MAX_PROOF_BYTES:,} bytes, this one {len(data):,}")
@@ -91,7 +91,8 @@ class _Document(msgspec.Struct, rename="camel"):
 
 
 def create_proof(private_key_pem: str, head: Multihash) -> OwnershipProof:
-    """The proof for ``head`` by the holder of a private key, as :meth:`KeyStore.private_key_pem` gives it.
+    """Create the proof for ``head`` with a private key in PEM, as :meth:`KeyStore.private_key_pem` returns
+    it.
 
     Raises:
         BadData: the text is not an ed25519 private key.
@@ -101,10 +102,10 @@ def create_proof(private_key_pem: str, head: Multihash) -> OwnershipProof:
 
 
 def verify_proof(proof: OwnershipProof, dataset_id: DatasetId, head: Multihash) -> None:
-    """Sees that ``proof`` is one of the holder of ``dataset_id``'s key, and for ``head``.
+    """Verify that ``proof`` is signed with the key of ``dataset_id`` and is for ``head``.
 
     Raises:
-        BadData: it is not; the message says why.
+        BadData: it is not; the message states the reason.
     """
     if proof.head != head:
         raise BadData(f"the proof is for another block, {proof.head.abbreviated}, not for {head.abbreviated}")
@@ -115,17 +116,18 @@ def verify_proof(proof: OwnershipProof, dataset_id: DatasetId, head: Multihash) 
 
 
 def store_proof(folder: Path, proof: OwnershipProof) -> Path:
-    """Puts a checked proof beside a dataset's chain, durably and in one step; one that is there is replaced.
+    """Store a verified proof next to a dataset's chain, durably and atomically; replace an existing one.
 
     Args:
-        folder: the dataset's folder, which has to be there.
-        proof: right for this dataset, see :func:`verify_proof`.
+        folder: the dataset's folder, which must exist.
+        proof: a valid proof of this dataset, see :func:`verify_proof`.
 
     Returns:
-        Its file.
+        The path of the proof.
 
     Raises:
-        OSError: it cannot be written, and what was there still is; or it is written and not synced.
+        OSError: the proof cannot be written and an existing one is unchanged; or it is written but not
+            synced.
     """
     home = folder / PROOFS_FOLDER
     home.mkdir(exist_ok=True)
@@ -144,10 +146,10 @@ def store_proof(folder: Path, proof: OwnershipProof) -> Path:
 
 
 def read_proof(folder: Path, head: Multihash) -> OwnershipProof | None:
-    """The proof for ``head`` beside a dataset's chain; None when there is none. Not checked.
+    """Return the stored proof for ``head``, or None if there is none. It is not verified.
 
     Raises:
-        BadData: the file is no proof, or cannot be read.
+        BadData: the file is not a proof, or cannot be read.
     """
     path = folder / PROOFS_FOLDER / str(head)
     try:
@@ -164,7 +166,7 @@ def read_proof(folder: Path, head: Multihash) -> OwnershipProof | None:
 
 
 def list_proof_files(folder: Path) -> Iterator[str]:
-    """The names of the files in ``proofs/`` of a dataset's folder, sorted; those in the making left out.
+    """Yield the sorted names of the files in a dataset's ``proofs/``, without temporary files.
 
     Raises:
         BadData: the folder cannot be read.
@@ -180,12 +182,12 @@ def list_proof_files(folder: Path) -> Iterator[str]:
 
 
 def load_private_key(pem: str | bytes, passphrase: str | None = None) -> EccKey:
-    """An ed25519 private key from its PKCS#8 PEM text.
+    """Load an ed25519 private key from PKCS#8 PEM.
 
     Raises:
-        BadData: it is none, or is locked with another passphrase.
+        BadData: not such a key, or encrypted with another passphrase.
     """
-    from Crypto.PublicKey import ECC  # costs 50 ms, and few things need it
+    from Crypto.PublicKey import ECC  # Deferred: takes 50 ms, and few commands need it.
 
     try:
         key = ECC.import_key(pem, passphrase=passphrase)
@@ -203,25 +205,25 @@ def load_private_key(pem: str | bytes, passphrase: str | None = None) -> EccKey:
 
 
 def dataset_id_of_key(key: EccKey) -> DatasetId:
-    """The dataset id that an ed25519 key stands for."""
+    """Return the dataset id of an ed25519 key."""
     return DatasetId(key.public_key().export_key(format="raw"))
 
 
 def sign(key: EccKey, data: bytes) -> bytes:
-    """The ed25519 signature of ``data``, 64 bytes."""
+    """Return the ed25519 signature of ``data``, 64 bytes."""
     from Crypto.Signature import eddsa
 
     return eddsa.new(key, "rfc8032").sign(data)
 
 
 def verify_signature(dataset_id: DatasetId, data: bytes, signature: bytes) -> bool:
-    """Whether ``signature`` is one of the holder of ``dataset_id``'s key over ``data``."""
+    """Return whether ``signature`` is a signature of ``data`` with the key of ``dataset_id``."""
     from Crypto.Signature import eddsa
 
     try:
         key = eddsa.import_public_key(dataset_id.public_key)
         if (key.pointQ * 8).is_point_at_infinity():
-            return False  # a point of small order: anybody can sign for it
+            return False  # a point of small order: signatures can be forged
         eddsa.new(key, "rfc8032").verify(data, signature)
     except ValueError:
         return False
@@ -231,12 +233,12 @@ def verify_signature(dataset_id: DatasetId, data: bytes, signature: bytes) -> bo
 def create_and_store_proof(
     folder: Path, dataset_id: DatasetId, private_key_pem: str, head: Multihash
 ) -> OwnershipProof:
-    """Makes the proof for ``head``, and stores it.
+    """Create the proof for ``head`` and store it.
 
     Raises:
-        NotFound: the key is not the one of the dataset.
+        NotFound: the key does not belong to the dataset.
         BadData: the text is not an ed25519 private key.
-        OSError: it cannot be written.
+        OSError: the proof cannot be written.
     """
     proof = create_proof(private_key_pem, head)
     if proof.dataset_id != dataset_id:

@@ -1,4 +1,4 @@
-"""Maps the bytes of an encoded block to the fields that they belong to, for the hex view."""
+"""Maps the bytes of an encoded block to the fields that they encode, for the hex view."""
 
 from __future__ import annotations
 
@@ -42,9 +42,12 @@ _ALIGNMENT: Final = 8
 
 
 class ByteSpan(msgspec.Struct, frozen=True):
-    """Bytes ``start`` up to ``end``: the path of the field that they belong to, and what they say.
+    """The bytes from ``start`` to ``end`` (exclusive), the path of their field, and their meaning.
 
-    ``value``: they hold a value, and not where or how long one is. Without a path they belong to nothing.
+    Attributes:
+        path: the field; empty for padding and for bytes that were not read.
+        text: the meaning, for display.
+        value: whether the bytes are a value, not an offset or a length.
     """
 
     start: int
@@ -55,7 +58,7 @@ class ByteSpan(msgspec.Struct, frozen=True):
 
 
 class LayoutError(msgspec.Struct, frozen=True):
-    """What is wrong with the bytes, and where."""
+    """An encoding error: its position, the path of the field, and the message."""
 
     at: int
     path: str
@@ -63,7 +66,7 @@ class LayoutError(msgspec.Struct, frozen=True):
 
 
 class BlockLayout(msgspec.Struct, frozen=True):
-    """All bytes of a block in spans, in order and without gaps; and where they break, if they do."""
+    """All bytes of a block as spans, in order and without gaps, and the first encoding error, if any."""
 
     spans: tuple[ByteSpan, ...]
     fault: LayoutError | None
@@ -76,7 +79,7 @@ class _Broken(Exception):
 
 
 def parse_block_layout(data: bytes) -> BlockLayout:
-    """Names the bytes of a block, whoever wrote them; never raises."""
+    """Assign the bytes of a block to fields. Accepts any bytes and never raises."""
     spans = _Spans(len(data))
     fault = None
     try:
@@ -87,7 +90,7 @@ def parse_block_layout(data: bytes) -> BlockLayout:
 
 
 class _Spans:
-    """Spans of which no two share a byte: what several places lead to is named once."""
+    """Spans that do not overlap: bytes that several offsets refer to are assigned once."""
 
     def __init__(self, size: int) -> None:
         self._taken = bytearray(size)
@@ -95,18 +98,18 @@ class _Spans:
         self._spans: list[ByteSpan] = []
 
     def charge(self, cost: int) -> bool:
-        """Whether the buffer may ask for that much more work, in bytes."""
+        """Deduct work from the budget, in bytes; return whether any is left."""
         self._budget -= cost
         return self._budget >= 0
 
     def add(self, start: int, end: int, path: str, text: str, value: bool = False) -> None:
-        """Names some bytes, unless one of them has a name already."""
+        """Add a span, unless one of its bytes is already assigned."""
         if start < end and self._taken.find(1, start, end) < 0:
             self._taken[start:end] = b"\1" * (end - start)
             self._spans.append(ByteSpan(start, end, path, text, value))
 
     def tiled(self, data: bytes, fault: LayoutError | None) -> tuple[ByteSpan, ...]:
-        """The spans, and between them those of bytes that are no part of any field."""
+        """Return the spans in order, with spans for the bytes that belong to no field."""
         tiles: list[ByteSpan] = []
         at = 0
         for span in sorted(self._spans, key=lambda span: span.start):
@@ -125,7 +128,7 @@ def _gap(data: bytes, start: int, end: int, fault: LayoutError | None) -> ByteSp
 
 
 class _Walker:
-    """Walks one buffer, which lies at ``base`` to ``end`` of the bytes."""
+    """Walks one buffer, which is the bytes ``base`` to ``end`` of the data."""
 
     def __init__(self, data: bytes, base: int, end: int, spans: _Spans, prefix: str) -> None:
         self._data, self._base, self._end = data, base, end
@@ -135,7 +138,7 @@ class _Walker:
         self._depth = 0
 
     def root(self, kind: type[model.Model]) -> None:
-        """The table that the buffer begins with."""
+        """Walk the root table of the buffer."""
         at = self._follow(self._base, self._prefix)
         self._spans.add(self._base, self._base + 4, self._prefix or _ROOT, f"begins at {at:#x}")
         self._table(at, kind, self._prefix)
@@ -154,12 +157,14 @@ class _Walker:
         return at + offset
 
     def _charge(self, at: int, path: str, cost: int) -> None:
-        # Several offsets may lead to one place: that must not be work without end.
+        # Several offsets may point to the same bytes. The budget bounds the work.
         if not self._spans.charge(cost + 8):
             raise _Broken(at, path, "it holds more than its size allows")
 
     def _bytes(self, at: int, path: str) -> tuple[int, int]:
-        """Names where a text or some bytes are and how many; from where to where they lie."""
+        """Add spans for the offset and the length of a text or a byte vector; return the start and end of its
+        content.
+        """
         start = self._follow(at, path)
         self._spans.add(at, at + 4, path, f"lies at {start:#x}")
         length = self._unpack("I", start, path)
@@ -195,7 +200,7 @@ class _Walker:
         self._depth -= 1
 
     def _vtable(self, at: int, path: str, keys: list[str]) -> tuple[int, tuple[int, ...]]:
-        """Names the list of a table's fields; the table's size, and where its fields are in it."""
+        """Add spans for a table's vtable; return the size of the table and the offsets of its fields."""
         vtable = at - self._unpack("i", at, path)
         if not self._base <= vtable <= self._end - 4:
             raise _Broken(at, path, "its list of fields lies outside of the bytes")
@@ -260,7 +265,7 @@ class _Walker:
                 self._table(start, kind, path)
             case VectorType(item):
                 self._vector(at, item, path)
-            case UnionType():  # within a list: in a table of its own
+            case UnionType():  # in a vector: in a wrapper table
                 self._wrapped(at, shape, path)
 
     def _scalar(self, at: int, format: str, path: str) -> None:
@@ -293,7 +298,7 @@ class _Walker:
             self._spans.add(start, end, path, "an Arrow schema" if path.endswith("chema") else "bytes", True)
 
     def _multi(self, start: int, end: int, kind: type, path: str) -> None:
-        """The parts of a hash, or of an id: which kind it is, how long, and the rest."""
+        """Add spans for the parts of a hash or an id: code, length, digest or key."""
         data = self._data[start:end]
         try:
             code, at = varint_decode(data)

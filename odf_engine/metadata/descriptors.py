@@ -17,50 +17,50 @@ from odf_engine.metadata import model
 from odf_engine.metadata.model import Model
 from odf_engine.metadata.timestamp import Timestamp
 
-# struct format characters of the scalars that ``Meta`` may name.
+# Format characters of :mod:`struct` for the scalar types in ``Meta``.
 _FORMATS: Final = {"u64": "Q", "i64": "q", "u32": "I", "i32": "i", "i16": "h"}
 _BITS: Final = {"Q": 64, "q": 63, "I": 32, "i": 31, "h": 15}
 MAX_DEPTH: Final = 64
-"""How deep tables may nest in bytes; only data types and JSON nest without end."""
+"""Maximum nesting of tables in an encoded block. Only data types and JSON are recursive."""
 MAX_TEXT_DEPTH: Final = 2 * MAX_DEPTH + 16
-"""How deep YAML may nest: enough for any value that ``MAX_DEPTH`` allows."""
+"""Maximum nesting of YAML: sufficient for every value within ``MAX_DEPTH``."""
 
 
 class IntegerType(msgspec.Struct, frozen=True):
-    """A whole number; ``format`` is its ``struct`` character."""
+    """An integer; ``format`` is its format character of :mod:`struct`."""
 
     format: str
 
     @property
     def high(self) -> int:
-        """The largest value it can hold."""
+        """The largest value."""
         return 2 ** _BITS[self.format] - 1
 
     @property
     def low(self) -> int:
-        """The smallest value it can hold."""
+        """The smallest value."""
         return -self.high - 1 if self.format.islower() else 0
 
 
 class BoolType(msgspec.Struct, frozen=True):
-    """A truth value."""
+    """A boolean."""
 
 
 class EnumType(msgspec.Struct, frozen=True):
-    """One of an enum's members; ``format`` is the ``struct`` character of its number."""
+    """A member of an enum; ``format`` is the format character of its number."""
 
     enum: type[Enum]
     format: str
 
 
 class StringType(msgspec.Struct, frozen=True):
-    """Text; with ``is_ref`` a dataset reference, whose ids have one written form."""
+    """Text; with ``is_ref`` a dataset reference, whose ids are written in canonical form."""
 
     is_ref: bool
 
 
 class JsonType(msgspec.Struct, frozen=True):
-    """A JSON object that is kept as text."""
+    """A JSON object, stored as text."""
 
 
 class BytesType(msgspec.Struct, frozen=True):
@@ -70,24 +70,24 @@ class BytesType(msgspec.Struct, frozen=True):
 
 
 class InstantType(msgspec.Struct, frozen=True):
-    """A point in time, stored within its table."""
+    """A point in time, stored inline in its table."""
 
 
 class TableType(msgspec.Struct, frozen=True):
-    """A table of its own."""
+    """A nested table."""
 
     type: type[model.Model]
 
 
 class UnionType(msgspec.Struct, frozen=True):
-    """One of several tables; the first member's number is 1."""
+    """One of several tables; the number of the first member is 1."""
 
     name: str
     members: tuple[type[model.Model], ...]
 
 
 class VectorType(msgspec.Struct, frozen=True):
-    """Any number of items: text, tables or unions."""
+    """A list of texts, tables or unions."""
 
     item: FieldType
 
@@ -107,10 +107,16 @@ FieldType = (
 
 
 class FieldDescriptor(msgspec.Struct, frozen=True):
-    """A field: name of its attribute, key in texts, first slot in the table, shape.
+    """Descriptor of a field.
 
-    ``newer_key`` is its key in texts since the specification that renamed it; the field that this
-    specification brought along ``is_newer``.
+    Attributes:
+        name: name of the attribute.
+        key: key in YAML, as in ODF 0.34.1.
+        newer_key: key in YAML since a later specification that renamed the field.
+        slot: first slot in the table; -1 for a field that only exists in text.
+        shape: type of the field.
+        optional: whether the field may be absent.
+        is_newer: whether the later specification added the field, under the old key of another one.
     """
 
     name: str
@@ -123,16 +129,21 @@ class FieldDescriptor(msgspec.Struct, frozen=True):
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys that texts may use: a newer field has taken over an older one's."""
+        """The accepted keys in YAML. A newer field may use the old key of another field."""
         if self.is_newer or self.key == self.newer_key:
             return (self.newer_key,)
         return (self.key, self.newer_key)
 
 
 class TableDescriptor(msgspec.Struct, frozen=True):
-    """All fields of a table in order; ``slots`` is how many it has (a union takes two).
+    """Descriptor of a table.
 
-    ``text_fields`` have no slot: they are there in the text of definitions alone.
+    Attributes:
+        type: the model class.
+        tag: the value of ``kind`` for a member of a union, otherwise None.
+        fields: the fields in order.
+        slots: number of slots; a union has two.
+        text_fields: fields without a slot, which only exist in the text of definitions.
     """
 
     type: type[model.Model]
@@ -144,7 +155,7 @@ class TableDescriptor(msgspec.Struct, frozen=True):
 
 @cache
 def describe_table(kind: type[model.Model]) -> TableDescriptor:
-    """The layout of a table, from its declaration."""
+    """Return the descriptor of a table, derived from its declaration."""
     hints = get_type_hints(kind, include_extras=True)
     fields: list[FieldDescriptor] = []
     text_fields: list[FieldDescriptor] = []
@@ -163,7 +174,7 @@ def describe_table(kind: type[model.Model]) -> TableDescriptor:
 
 
 def field_type_of(hint: Any) -> tuple[FieldType, bool]:
-    """The shape that a type hint stands for, and whether it may be None."""
+    """Return the field type of a type hint, and whether the value may be None."""
     if get_origin(hint) not in (typing.Union, types.UnionType):
         return _plain_shape(hint), False
     members = tuple(part for part in get_args(hint) if part is not types.NoneType)
@@ -201,19 +212,23 @@ def _plain_shape(hint: Any) -> FieldType:
 
 
 def union_tag(kind: type[msgspec.Struct]) -> str | None:
-    """The text that stands for a union's member under ``kind``; None for other tables."""
+    """Return the value of ``kind`` for a member of a union; None for other tables."""
     tag = kind.__struct_config__.tag
     return tag if isinstance(tag, str) else None
 
 
 def accepted_spellings(name: str) -> tuple[str, ...]:
-    """The accepted ways to write a kind or an enum's member: ``NdJson``, ``ndJson``, ``ndjson``."""
+    """Return the accepted spellings of a kind or an enum member: ``NdJson``, ``ndJson``, ``ndjson``."""
     return tuple(dict.fromkeys((name, name[0].lower() + name[1:], name.lower())))
 
 
 @cache
 def union_of(member: type[model.Model]) -> UnionType:
-    """The union that a tagged struct belongs to."""
+    """Return the union that a table is a member of.
+
+    Raises:
+        TypeError: it is not a member of a union.
+    """
     for members, name in _union_names().items():
         if member in members:
             return UnionType(name, members)
@@ -227,7 +242,7 @@ def _union_names() -> dict[tuple[type[model.Model], ...], str]:
         if get_origin(value) in (typing.Union, types.UnionType):
             members = get_args(value)
         elif isinstance(value, type) and name != value.__name__:
-            members = (value,)  # a union that has one member so far, such as Transform
+            members = (value,)  # a union with one member, such as Transform
         else:
             continue
         if all(isinstance(part, type) and issubclass(part, model.Model) for part in members):
@@ -236,7 +251,7 @@ def _union_names() -> dict[tuple[type[model.Model], ...], str]:
 
 
 def json_depth(value: Any) -> int:
-    """How deep JSON nests: 1 for an object of scalars. Looks no deeper than ``MAX_DEPTH`` + 1."""
+    """Return the nesting depth of JSON, at most ``MAX_DEPTH`` + 1; an object of scalars has depth 1."""
     depth = 0
     level = [value]
     while depth <= MAX_DEPTH:
@@ -252,10 +267,9 @@ _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
 def json_schema(kind: Any) -> dict[str, Any]:
-    """The schema of what may be written for ``kind``: a table, a union or an enum of the model.
+    """Return the JSON Schema of the YAML form of ``kind``: a table, a union or an enum of the model.
 
-    Kinds and members of enums are accepted in their three spellings, and renamed fields under both
-    names, as the reader does.
+    Like the reader, it accepts three spellings of kinds and enum members, and both names of renamed fields.
     """
     builder = _Builder()
     shape, _ = field_type_of(kind)
@@ -263,7 +277,7 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 
 def manifest_schema(name: str, version: int, content: Any) -> dict[str, Any]:
-    """The schema of a manifest, such as ``DatasetSnapshot`` version 1, around its content."""
+    """Return the JSON Schema of a manifest with this kind and version, such as ``DatasetSnapshot`` version 1."""
     inner = json_schema(content)
     definitions = inner.pop("$defs")
     inner.pop("$schema")
@@ -281,7 +295,7 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
 
 
 class _Builder:
-    """Gathers one definition for each table, union and enum that is met."""
+    """Builds one definition for each table, union and enum."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, Any] = {}
@@ -314,7 +328,7 @@ class _Builder:
 
     def _ref(self, name: str, build: Any) -> dict[str, Any]:
         if name not in self.definitions:
-            self.definitions[name] = {}  # before its parts, which may lead back to it
+            self.definitions[name] = {}  # first, since its parts may refer to it
             self.definitions[name] = build()
         return {"$ref": f"#/$defs/{name}"}
 

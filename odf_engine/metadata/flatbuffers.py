@@ -51,13 +51,16 @@ _DAY_NS: Final = 86_400 * 10**9
 
 
 def encode_root(value: model.Model, *, aligned: bool = True) -> bytes:
-    """``value`` as a finished buffer; a union's member goes into the wrapper table of its union.
+    """Encode ``value`` as a FlatBuffers buffer. A member of a union is encoded in the wrapper table of its
+    union.
 
-    ``aligned`` false leaves times where they fall, as block version 2 did.
+    Args:
+        value: the table.
+        aligned: whether times are aligned to 4 bytes. Block version 2 does not align them.
 
     Raises:
-        Unsupported: something within comes from a newer specification, or nests too deeply.
-        InvalidIdentity: a dataset reference starts like an id and is none.
+        Unsupported: a part is from a newer specification, or nested too deeply.
+        InvalidIdentity: a dataset reference with the prefix of an id is not a valid id.
     """
     writer = _Writer(aligned)
     if union_tag(type(value)) is None:
@@ -78,7 +81,7 @@ class _Writer:
         return bytes(self._builder.Output())
 
     def table(self, value: model.Model) -> int:
-        """Children first, then the fields, both in order of slots."""
+        """Write the children, then the fields, both in order of slots."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise Unsupported(f"data types must not nest deeper than {MAX_DEPTH} levels")
@@ -96,7 +99,7 @@ class _Writer:
         return self._builder.EndObject()
 
     def wrapper(self, union: UnionType, value: model.Model) -> int:
-        """A table around a union's value, for where a union cannot stand by itself."""
+        """Write a table with a union's value, for places where FlatBuffers does not support unions."""
         child = self._union_value(value)
         self._builder.StartObject(2)
         self._union_slots(0, union, value, child)
@@ -139,7 +142,7 @@ class _Writer:
         return self._builder.EndVector()
 
     def _field(self, field: FieldDescriptor, value: object, child: int | None) -> None:
-        # An optional scalar has no default, so that a zero is told from nothing.
+        # An optional scalar has no default, to distinguish zero from absent.
         default = None if field.optional else 0
         match field.shape:
             case IntegerType(format):
@@ -173,7 +176,7 @@ class _Writer:
 
 
 def _moment_parts(moment: Timestamp) -> tuple[int, int, int, int]:
-    """Year, day of the year from 1, second of the day, nanosecond."""
+    """Return the year, the day of the year (from 1), the second of the day and the nanosecond."""
     days, rest = divmod(moment.ns, _DAY_NS)
     day = date.fromordinal(_EPOCH_DAY + days)
     return day.year, day.timetuple().tm_yday, rest // 10**9, rest % 10**9
@@ -185,7 +188,7 @@ def _ref_text(value: object) -> str:
 
 
 _MAX_SLOTS: Final = 128
-_MAX_NOTES: Final = 100  # to show; more would only take memory
+_MAX_NOTES: Final = 100  # for display; bounds the memory
 _U8: Final = struct.Struct("<B")
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
@@ -198,7 +201,7 @@ _Read = Callable[["BufferDecoder", int], Any]
 
 
 class _Slot(msgspec.Struct, frozen=True, gc=False):
-    """How one field is read: where from, and what to do when it is absent."""
+    """How one field is decoded: its slot, its reader, and its default."""
 
     name: str
     key: str
@@ -211,7 +214,7 @@ class _Slot(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Plan(msgspec.Struct, frozen=True, gc=False):
-    """How a table is read; ``build`` makes the value of the fields that were there."""
+    """How a table is decoded; ``build`` creates the value from the present fields."""
 
     slots: tuple[_Slot, ...]
     count: int
@@ -220,10 +223,10 @@ class _Plan(msgspec.Struct, frozen=True, gc=False):
 
 
 class BufferDecoder:
-    """Reads one buffer.
+    """Decodes one buffer with bounds checks.
 
     Attributes:
-        unknown: newer slots and union members that were met, such as ``event: slot 9``.
+        unknown: newer slots and union members in the buffer, such as ``event: slot 9``.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -232,14 +235,14 @@ class BufferDecoder:
         self._size = len(data)
         self._path: list[str] = []
         self._depth = 0
-        # Every object takes an offset of 4 bytes and its own bytes; the double is for vtables.
+        # Each object has an offset of 4 bytes and its own bytes; twice that, for vtables.
         self._budget = 2 * len(data) + 64
 
     def root(self, kind: type[model.Model] | UnionType) -> Any:
-        """The value of the buffer's root table: a table, or a union within its wrapper.
+        """Decode the root table: a table, or a union in its wrapper table.
 
         Raises:
-            MalformedBlock: whatever is wrong with the bytes.
+            MalformedBlock: the bytes are invalid.
         """
         plan = _wrapper_plan(kind) if isinstance(kind, UnionType) else _table_plan(kind)
         try:
@@ -249,7 +252,7 @@ class BufferDecoder:
 
     def _fail(self, problem: str, hint: str | None = None) -> NoReturn:
         where = "".join(self._path).removeprefix(".")
-        if not where:  # nothing of it could be read: not damaged, but something else
+        if not where:  # nothing could be decoded: not a damaged block, but another format
             raise MalformedBlock(f"these are not the bytes of a block or message: {problem}", hint=hint)
         raise MalformedBlock(problem, hint=hint, where=where)
 
@@ -323,7 +326,7 @@ class BufferDecoder:
     def _member(
         self, at: int, size: int, offsets: tuple[int, ...], field: _Slot, values: dict[str, Any]
     ) -> int:
-        """Reads a union's value; returns its number, 0 when there is none."""
+        """Decode the value of a union; return its number, 0 if it is absent."""
         self._path.append(field.key)
         offset = offsets[field.slot]
         if not 4 <= offset < size:
@@ -337,7 +340,7 @@ class BufferDecoder:
         self._path.pop()
         return number
 
-    # --- Readers of the shapes; ``at`` is where the field lies within its table ---------------
+    # --- Readers of field types; ``at`` is the position of the field in the buffer ------------
 
     def _bytes(self, at: int) -> bytes:
         start = self._follow(at)
@@ -421,7 +424,7 @@ def _wrapper_plan(union: UnionType) -> _Plan:
 
 
 def _reader_of(shape: FieldType) -> tuple[_Read, int, Any]:
-    """How a shape is read, its width within the table, and what its absence means, if anything."""
+    """Return the reader of a field type, its width in bytes within the table, and its default or None."""
     match shape:
         case IntegerType(format):
             return _number_reader(format), struct.calcsize("<" + format), 0
@@ -485,7 +488,7 @@ def _wrapper_reader(union: UnionType) -> _Read:
 
 
 def _union_reader(union: UnionType) -> _Read:
-    """Takes position and number in one argument, as ``position << 8 | number``."""
+    """Return a reader that takes position and number in one argument, as ``position << 8 | number``."""
     members = union.members
 
     def read(reader: BufferDecoder, place: int) -> Any:
@@ -504,15 +507,15 @@ def _vector_reader(item: FieldType) -> _Read:
 
 
 BLOCK_VERSION: Final = 3
-"""The version that blocks are written in; version 2 differs in how times are aligned."""
+"""The version of new blocks. Version 2 differs in the alignment of times."""
 READABLE_VERSIONS: Final = (2, 3)
 
 
 class DecodedBlock(msgspec.Struct, frozen=True):
-    """A block, the version of its bytes, and what in it comes from a newer specification.
+    """A block, its manifest version, and its parts from a newer specification.
 
-    ``unknown`` names places such as ``event: slot 9`` or ``event.fetch: member 7``; an unknown
-    member of a union is a ``model.Opaque`` in the block.
+    ``unknown`` lists locations such as ``event: slot 9`` or ``event.fetch: member 7``. An unknown member of a
+    union is a ``model.Opaque`` in the block.
     """
 
     block: MetadataBlock
@@ -521,11 +524,11 @@ class DecodedBlock(msgspec.Struct, frozen=True):
 
 
 def encode_block(block: MetadataBlock, version: int = BLOCK_VERSION) -> bytes:
-    """The bytes of a block, which its hash is made of.
+    """Encode a block as the bytes that its hash is computed from. Specification: "Metadata Chain".
 
     Raises:
         ValueError: ``version`` is neither 2 nor 3.
-        Unsupported: the block holds something of a newer specification.
+        Unsupported: a part is from a newer specification.
     """
     if version not in READABLE_VERSIONS:
         raise ValueError(f"blocks are written in version 2 or 3, not {version}")
@@ -534,10 +537,10 @@ def encode_block(block: MetadataBlock, version: int = BLOCK_VERSION) -> bytes:
 
 
 def decode_block(data: bytes) -> DecodedBlock:
-    """Reads a block's bytes, whoever wrote them.
+    """Decode the bytes of a block from any source.
 
     Raises:
-        MalformedBlock: whatever is wrong with them; ``where`` names the field.
+        MalformedBlock: the bytes are invalid; ``where`` is the field.
     """
     outer = BufferDecoder(data)
     manifest: Manifest = outer.root(Manifest)
@@ -566,15 +569,15 @@ def _check_manifest(manifest: Manifest) -> None:
 
 
 def encode_table(value: Model) -> bytes:
-    """Any table as a buffer of its own; a response goes into the wrapper table of its union."""
+    """Encode a table of the engine protocol; a response is encoded in the wrapper table of its union."""
     return encode_root(value)
 
 
 def decode_table(data: bytes, kind: Any) -> Any:
-    """Reads a buffer whose root is a table of type ``kind``, or a union such as ``RawQueryResponse``.
+    """Decode a buffer whose root is a table of type ``kind``, or a union such as ``RawQueryResponse``.
 
     Raises:
-        MalformedBlock: whatever is wrong with the bytes.
+        MalformedBlock: the bytes are invalid.
     """
     shape, _ = field_type_of(kind)
     return BufferDecoder(data).root(shape.type if isinstance(shape, TableType) else shape)  # type: ignore[arg-type]

@@ -1,4 +1,8 @@
-"""The metadata model of ODF 0.34.1: every event, step, fragment, manifest and engine message."""
+"""The metadata model of ODF 0.34.1: every event, step, fragment, manifest and engine message.
+
+Class and field names are those of the specification's schemas. Parts of newer specifications are marked with
+their version.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,13 @@ DatasetRefText = Annotated[str, Meta(extra={"wire": "ref"})]
 
 @dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Model(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, forbid_unknown_fields=True):
-    """A table, fragment or manifest. Absent optional fields are None."""
+    """Base class of tables, fragments and manifests. Absent optional fields are None.
+
+    Attributes:
+        NEWER_NAMES: keys that a newer specification renamed or added: old to new.
+        NEEDS_ONE_OF: fields of which at least one must be present.
+        TEXT_ONLY: fields that only exist in the text of definitions, with their keys.
+    """
 
     NEWER_NAMES: ClassVar[dict[str, str]] = {}
     NEEDS_ONE_OF: ClassVar[tuple[str, ...]] = ()
@@ -40,7 +50,7 @@ class DatasetKind(Enum):
 
 
 class SourceOrdering(Enum):
-    """In which order files of a source are taken."""
+    """Order in which the files of a source are ingested."""
 
     ByEventTime = "ByEventTime"
     ByName = "ByName"
@@ -97,7 +107,7 @@ class Checkpoint(Model):
 
 
 class SourceState(Model):
-    """State of a source that lets the next pull resume; ``kind`` such as ``odf/etag``."""
+    """State of a source, from which the next pull resumes; ``kind`` such as ``odf/etag``."""
 
     source_name: str
     kind: str
@@ -105,7 +115,7 @@ class SourceState(Model):
 
 
 class ExtraAttributes(Model):
-    """Attributes from outside of the specification (since 0.37)."""
+    """Custom attributes that are not part of the specification (since 0.37)."""
 
     entries: JsonText
 
@@ -118,7 +128,7 @@ class RequestHeader(Model):
 
 
 class EnvVar(Model):
-    """An environment variable; without a value it is taken from the caller's environment."""
+    """An environment variable; without a value it is inherited from the caller's environment."""
 
     name: str
     value: str | None = None
@@ -132,14 +142,14 @@ class MqttTopicSubscription(Model):
 
 
 class SqlQueryStep(Model, kw_only=True):
-    """A step of a multi-step query; the one without alias is the result."""
+    """A step of a multi-step query; the step without an alias is the result."""
 
     alias: str | None = None
     query: str
 
 
 class TemporalTable(Model):
-    """A stream made into a temporal table by its key."""
+    """A stream that is treated as a temporal table with this primary key."""
 
     name: str
     primary_key: list[str]
@@ -153,7 +163,7 @@ class TransformInput(Model):
 
 
 class ExecuteTransformInput(Model):
-    """The half-open intervals of an input's blocks and offsets that a transaction consumed."""
+    """The intervals of an input's blocks and offsets that a transaction processed; starts are exclusive."""
 
     dataset_id: DatasetId
     prev_block_hash: Multihash | None = None
@@ -163,7 +173,7 @@ class ExecuteTransformInput(Model):
 
 
 class AttachmentEmbedded(Model):
-    """A file whose content is kept in the chain."""
+    """A file whose content is stored in the chain."""
 
     path: str
     content: str
@@ -179,7 +189,7 @@ class DatasetVocabulary(Model):
 
 
 class Watermark(Model):
-    """A watermark and when it was known."""
+    """A watermark and the system time at which it was set."""
 
     system_time: Timestamp
     event_time: Timestamp
@@ -195,11 +205,11 @@ class Binary(Model, tag_field="kind", tag="Binary"):
 
 
 class Bool(Model, tag_field="kind", tag="Bool"):
-    """A truth value."""
+    """A boolean."""
 
 
 class Date(Model, tag_field="kind", tag="Date"):
-    """A day."""
+    """A date."""
 
 
 class Decimal(Model, tag_field="kind", tag="Decimal"):
@@ -210,7 +220,7 @@ class Decimal(Model, tag_field="kind", tag="Decimal"):
 
 
 class Duration(Model, tag_field="kind", tag="Duration"):
-    """A length of time."""
+    """A duration."""
 
     unit: TimeUnit16 | None = None
 
@@ -275,7 +285,7 @@ class Map(Model, tag_field="kind", tag="Map"):
 
 
 class Null(Model, tag_field="kind", tag="Null"):
-    """Nothing."""
+    """Null."""
 
 
 class Option(Model, tag_field="kind", tag="Option"):
@@ -305,7 +315,7 @@ class Time(Model, tag_field="kind", tag="Time"):
 
 
 class TimestampType(Model, tag_field="kind", tag="Timestamp"):
-    """A moment."""
+    """A point in time."""
 
     unit: TimeUnit16 | None = None
     timezone: str | None = None
@@ -323,7 +333,7 @@ DataType = (
 
 
 class DataSchema(Model):
-    """A schema in the specification's own terms (since 0.37)."""
+    """A schema in terms of the specification (since 0.37)."""
 
     fields: list[DataField]
     extra: ExtraAttributes | None = None
@@ -337,7 +347,7 @@ class FromMetadata(Model, tag_field="kind", tag="FromMetadata"):
 
 
 class FromPath(Model, tag_field="kind", tag="FromPath"):
-    """Event time from the first group of a regular expression over the path."""
+    """Event time from the first group of a regular expression that matches the path."""
 
     pattern: str
     timestamp_format: str | None = None
@@ -351,14 +361,14 @@ EventTimeSource = FromMetadata | FromPath | FromSystemTime
 
 
 class Forever(Model, tag_field="kind", tag="Forever"):
-    """A source that is taken once and never again."""
+    """The source is fetched once and never again."""
 
 
 SourceCaching = Forever
 
 
 class Url(Model, tag_field="kind", tag="Url"):
-    """Data behind a URL."""
+    """Data at a URL."""
 
     url: str
     event_time: EventTimeSource | None = None
@@ -376,7 +386,7 @@ class FilesGlob(Model, tag_field="kind", tag="FilesGlob"):
 
 
 class Container(Model, tag_field="kind", tag="Container"):
-    """Data that an OCI container prints."""
+    """Data that an OCI container writes to standard output."""
 
     image: str
     command: list[str] | None = None
@@ -407,7 +417,7 @@ FetchStep = Url | FilesGlob | Container | Mqtt | EthereumLogs
 
 
 class Decompress(Model, tag_field="kind", tag="Decompress"):
-    """Unpacks an archive."""
+    """Extracts an archive."""
 
     format: CompressionFormat
     sub_path: str | None = None
@@ -421,7 +431,7 @@ class Pipe(Model, tag_field="kind", tag="Pipe"):
 
 PrepStep = Decompress | Pipe
 
-# Since 0.38 a reader may carry a DataSchema beside or instead of its DDL.
+# Since 0.38 a reader may have a DataSchema in addition to or instead of its DDL.
 _READER_NAMES: Final = {"schema": "ddlSchema", "odfSchema": "schema"}
 
 
@@ -472,7 +482,7 @@ class Parquet(Model, tag_field="kind", tag="Parquet"):
 
 
 class Json(Model, tag_field="kind", tag="Json"):
-    """Reader of JSON with an array of objects within."""
+    """Reader of JSON that contains an array of objects."""
 
     NEWER_NAMES: ClassVar[dict[str, str]] = _READER_NAMES
 
@@ -522,30 +532,30 @@ Transform = Sql
 
 
 class Append(Model, tag_field="kind", tag="Append"):
-    """All new rows are appended."""
+    """Appends all new rows."""
 
 
 class Ledger(Model, tag_field="kind", tag="Ledger"):
-    """Rows whose primary key was not seen before are appended."""
+    """Appends rows whose primary key is new."""
 
     primary_key: list[str]
 
 
 class Snapshot(Model, tag_field="kind", tag="Snapshot"):
-    """The difference to the previous state is appended as a changelog."""
+    """Appends the difference to the previous state as a changelog."""
 
     primary_key: list[str]
     compare_columns: list[str] | None = None
 
 
 class ChangelogStream(Model, tag_field="kind", tag="ChangelogStream"):
-    """Rows are a changelog already (since 0.37)."""
+    """Rows that already are a changelog (since 0.37)."""
 
     primary_key: list[str]
 
 
 class UpsertStream(Model, tag_field="kind", tag="UpsertStream"):
-    """Rows are upserts and retractions (since 0.37)."""
+    """Rows that are upserts and retractions (since 0.37)."""
 
     primary_key: list[str]
 
@@ -554,7 +564,7 @@ MergeStrategy = Append | Ledger | Snapshot | ChangelogStream | UpsertStream
 
 
 class Embedded(Model, tag_field="kind", tag="Embedded"):
-    """Attachments that are kept in the chain."""
+    """Attachments that are stored in the chain."""
 
     items: list[AttachmentEmbedded]
 
@@ -566,7 +576,7 @@ Attachments = Embedded
 
 
 class AddData(Model, tag_field="kind", tag="AddData"):
-    """Data has been ingested into a root dataset."""
+    """Ingestion of data into a root dataset."""
 
     prev_checkpoint: Multihash | None = None
     prev_offset: U64 | None = None
@@ -578,7 +588,7 @@ class AddData(Model, tag_field="kind", tag="AddData"):
 
 
 class ExecuteTransform(Model, tag_field="kind", tag="ExecuteTransform"):
-    """A derivative transformation has been performed."""
+    """A transaction of a derivative dataset."""
 
     query_inputs: list[ExecuteTransformInput]
     prev_checkpoint: Multihash | None = None
@@ -589,14 +599,14 @@ class ExecuteTransform(Model, tag_field="kind", tag="ExecuteTransform"):
 
 
 class Seed(Model, tag_field="kind", tag="Seed"):
-    """Identity of the dataset: always the first event."""
+    """The identity of the dataset: always the first event."""
 
     dataset_id: DatasetId
     dataset_kind: DatasetKind
 
 
 class SetPollingSource(Model, kw_only=True, tag_field="kind", tag="SetPollingSource"):
-    """How outside data is ingested into a root dataset."""
+    """How polled data are ingested into a root dataset."""
 
     fetch: FetchStep
     prepare: list[PrepStep] | None = None
@@ -613,7 +623,7 @@ class SetTransform(Model, tag_field="kind", tag="SetTransform"):
 
 
 class SetVocab(Model, tag_field="kind", tag="SetVocab"):
-    """Names of the system columns; those left out have their default names."""
+    """Names of the system columns; omitted names have their default."""
 
     offset_column: str | None = None
     operation_type_column: str | None = None
@@ -622,7 +632,7 @@ class SetVocab(Model, tag_field="kind", tag="SetVocab"):
 
 
 class SetAttachments(Model, tag_field="kind", tag="SetAttachments"):
-    """Files that go with the dataset."""
+    """Files that accompany the dataset."""
 
     attachments: Attachments
 
@@ -644,23 +654,23 @@ class SetLicense(Model, kw_only=True, tag_field="kind", tag="SetLicense"):
 
 
 class SetDataSchema(Model, tag_field="kind", tag="SetDataSchema"):
-    """The schema of all slices that follow: a bare Arrow schema in FlatBuffers.
+    """The schema of all following slices: a bare Arrow schema in FlatBuffers.
 
-    A definition may list the data columns as DDL instead; what goes into the chain is made of that.
+    A definition may list the data columns as DDL instead, from which the schema is generated.
     """
 
     NEWER_NAMES: ClassVar[dict[str, str]] = {"schema": "rawArrowSchema", "odfSchema": "schema"}
     NEEDS_ONE_OF: ClassVar[tuple[str, ...]] = ("schema", "odf_schema", "ddl")
     TEXT_ONLY: ClassVar[dict[str, str]] = {"ddl": "schema"}
 
-    # Required by 0.34.1; since 0.37 absent where odf_schema is given.
+    # Required by 0.34.1; since 0.37 optional if odf_schema is present.
     schema: bytes | None = None
     odf_schema: DataSchema | None = None
     ddl: list[str] | None = None
 
 
 class AddPushSource(Model, kw_only=True, tag_field="kind", tag="AddPushSource"):
-    """How pushed data is ingested into a root dataset."""
+    """How pushed data are ingested into a root dataset."""
 
     source_name: str
     read: ReadStep
@@ -669,13 +679,13 @@ class AddPushSource(Model, kw_only=True, tag_field="kind", tag="AddPushSource"):
 
 
 class DisablePushSource(Model, tag_field="kind", tag="DisablePushSource"):
-    """A push source is no more."""
+    """Removal of a push source."""
 
     source_name: str
 
 
 class DisablePollingSource(Model, tag_field="kind", tag="DisablePollingSource"):
-    """The polling source is no more."""
+    """Removal of the polling source."""
 
 
 MetadataEvent = (
@@ -685,7 +695,7 @@ MetadataEvent = (
 
 
 class Opaque(Model, tag_field="kind", tag="Opaque"):
-    """A union member from a newer specification: kept in its block's bytes, shown, not understood."""
+    """A union member from a newer specification: preserved in the bytes of its block, but not interpreted."""
 
     union: str
     discriminant: U32
@@ -704,7 +714,7 @@ class MetadataBlock(Model, kw_only=True):
 
 
 class DatasetSnapshot(Model):
-    """Definition of a dataset: alias, kind, and the events its chain starts with."""
+    """Definition of a dataset: alias, kind, and the initial events of its chain."""
 
     name: str
     kind: DatasetKind
@@ -712,7 +722,7 @@ class DatasetSnapshot(Model):
 
 
 class Manifest(Model):
-    """The wrapper of everything stored: kind as a multicodec number, version, content."""
+    """The wrapper of stored objects: kind as a multicodec code, version, content."""
 
     kind: I64
     version: I32
@@ -731,23 +741,23 @@ class RawQueryRequest(Model):
 
 
 class RawQueryProgress(Model, tag_field="kind", tag="Progress"):
-    """The query runs."""
+    """The query is running."""
 
 
 class RawQuerySuccess(Model, tag_field="kind", tag="Success"):
-    """The query is done."""
+    """The query has succeeded."""
 
     num_records: U64
 
 
 class RawQueryInvalidQuery(Model, tag_field="kind", tag="InvalidQuery"):
-    """The query is wrong."""
+    """The query is invalid."""
 
     message: str
 
 
 class RawQueryInternalError(Model, tag_field="kind", tag="InternalError"):
-    """The engine failed."""
+    """The engine has failed."""
 
     message: str
     backtrace: str | None = None
@@ -785,24 +795,24 @@ class TransformRequest(Model, kw_only=True):
 
 
 class TransformProgress(Model, tag_field="kind", tag="Progress"):
-    """The transformation runs."""
+    """The transformation is running."""
 
 
 class TransformSuccess(Model, tag_field="kind", tag="Success"):
-    """The transformation is done."""
+    """The transformation has succeeded."""
 
     new_offset_interval: OffsetInterval | None = None
     new_watermark: Timestamp | None = None
 
 
 class TransformInvalidQuery(Model, tag_field="kind", tag="InvalidQuery"):
-    """The query is wrong."""
+    """The query is invalid."""
 
     message: str
 
 
 class TransformInternalError(Model, tag_field="kind", tag="InternalError"):
-    """The engine failed."""
+    """The engine has failed."""
 
     message: str
     backtrace: str | None = None
@@ -822,19 +832,19 @@ DEFAULT_VOCABULARY: Final = DatasetVocabulary(
 
 
 def kind_of(event: MetadataEvent | Opaque) -> str:
-    """The event's name, such as ``AddData``; ``Opaque`` for one of a newer specification."""
+    """Return the name of the event, such as ``AddData``; ``Opaque`` for one from a newer specification."""
     return type(event).__name__
 
 
 def encode_hook(value: object) -> str:
-    """For msgspec encoders: hashes, ids and times as text."""
+    """Hook for msgspec encoders: hashes, ids and times as text."""
     if isinstance(value, Multihash | DatasetId | Timestamp):
         return str(value)
     raise NotImplementedError(type(value))
 
 
 def decode_hook(kind: type, value: Any) -> Any:
-    """For msgspec decoders: hashes, ids and times from text."""
+    """Hook for msgspec decoders: hashes, ids and times from text."""
     if kind in (Multihash, DatasetId, Timestamp):
         return kind.parse(value)
     raise NotImplementedError(kind)

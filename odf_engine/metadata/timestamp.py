@@ -1,4 +1,4 @@
-"""UTC timestamps with nanosecond precision, and parsing of times as people type them."""
+"""UTC timestamps with nanosecond precision, and parsing of times as users type them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _MAX: Final = ((datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(seconds=
 
 @total_ordering
 class Timestamp:
-    """A moment in UTC.
+    """A point in time in UTC.
 
     Attributes:
         ns: nanoseconds since 1970-01-01T00:00:00Z, within years 1 to 9999.
@@ -41,27 +41,27 @@ class Timestamp:
 
     @classmethod
     def now(cls) -> Self:
-        """The present, in whole milliseconds, which is what the system time column holds."""
+        """Return the current time in whole milliseconds, the precision of the system time column."""
         return cls.from_ms(time.time_ns() // 1_000_000)
 
     @classmethod
     def from_ms(cls, ms: int) -> Self:
-        """From milliseconds since 1970."""
+        """Convert milliseconds since 1970."""
         return cls(ms * 1_000_000)
 
     @classmethod
     def from_datetime(cls, moment: datetime) -> Self:
-        """From an aware datetime; a naive one counts as UTC."""
+        """Convert a datetime; a naive one is in UTC."""
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         return cls((moment - _EPOCH) // timedelta(microseconds=1) * 1000)
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Reads RFC 3339 with any offset.
+        """Parse RFC 3339 with any UTC offset.
 
         Raises:
-            ValueError: anything else.
+            ValueError: the text is not RFC 3339.
         """
         match = _TEXT.fullmatch(text)
         if match is None:
@@ -79,11 +79,11 @@ class Timestamp:
 
     @property
     def ms(self) -> int:
-        """Whole milliseconds since 1970, rounded down."""
+        """Milliseconds since 1970, rounded down."""
         return self.ns // 1_000_000
 
     def to_datetime(self) -> datetime:
-        """An aware datetime, cut to microseconds."""
+        """Return an aware datetime in UTC, truncated to microseconds."""
         return _EPOCH + timedelta(microseconds=self.ns // 1000)
 
     def __str__(self) -> str:
@@ -120,15 +120,15 @@ _HINT: Final = "write 2026-03-01, 2026-03-01 14:00 (UTC) or 2026-03-01T14:00:00Z
 
 
 def looks_like_time(text: str) -> bool:
-    """Whether a text is meant as a time: blocks are not named so."""
+    """Return whether a text has the form of a time. Names of blocks do not."""
     return re.match(r"\d{4}-\d", text.strip()) is not None
 
 
 def parse_user_time(text: str) -> Timestamp:
-    """A moment that was typed: RFC 3339, or a month, day or time of day in UTC, at its beginning.
+    """Parse a time that a user typed: RFC 3339, or a month, day or time of day in UTC, as its first instant.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a time.
     """
     text = text.strip()
     try:

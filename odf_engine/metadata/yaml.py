@@ -54,43 +54,43 @@ _MAX_DIGITS: Final = 400
 
 
 class Node(msgspec.Struct):
-    """A place in the text; line and column count from 1."""
+    """A node of the YAML tree; line and column count from 1."""
 
     line: int
     column: int
 
 
 class Scalar(Node):
-    """A single value; ``plain`` when it was not quoted, so that it may be a number."""
+    """A scalar; ``plain`` if it is not quoted and may thus be a number, a boolean or null."""
 
     text: str
     plain: bool
 
     @property
     def value(self) -> str | int | float | bool | None:
-        """What the scalar means."""
+        """The value of the scalar."""
         return resolve_plain_scalar(self.text) if self.plain else self.text
 
     @property
     def is_null(self) -> bool:
-        """Whether it stands for nothing."""
+        """Whether the value is null."""
         return self.plain and self.value is None
 
 
 class Sequence(Node):
-    """A list."""
+    """A sequence."""
 
     items: list[Node] = msgspec.field(default_factory=list)
 
 
 class Mapping(Node):
-    """Keys and values, in order, duplicates and all."""
+    """A mapping with its entries in order, including duplicate keys."""
 
     entries: list[tuple[Scalar, Node]] = msgspec.field(default_factory=list)
 
 
 def resolve_plain_scalar(text: str) -> str | int | float | bool | None:
-    """What an unquoted scalar means (YAML 1.2, core schema)."""
+    """Return the value of an unquoted scalar (YAML 1.2, core schema)."""
     if text in _WORDS:
         return _WORDS[text]
     if len(text) <= _MAX_DIGITS:
@@ -104,10 +104,10 @@ def resolve_plain_scalar(text: str) -> str | int | float | bool | None:
 
 
 def parse_documents(text: str | bytes, source: str) -> list[Node]:
-    """The root nodes of all documents in ``text`` that are not empty.
+    """Parse the non-empty documents in ``text``; return their root nodes.
 
     Raises:
-        InvalidManifest: not UTF-8, not YAML, or more than the subset.
+        InvalidManifest: not UTF-8, not YAML, or with YAML features that are not supported.
     """
     decoded = _decoded(text, source)
     try:
@@ -162,7 +162,7 @@ def _not_yaml(error: yaml.MarkedYAMLError, text: str, source: str) -> InvalidMan
 
 
 class _Composer:
-    """Builds trees from the parser's events, without recursion."""
+    """Builds node trees from the parser's events without recursion."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -218,21 +218,23 @@ class _Composer:
 
 
 INVALID: Final[Any] = object()
-"""Stands for a value that could not be read; its problem has been noted."""
+"""Placeholder for an invalid value whose problem has been recorded."""
 _MAX_SHOWN: Final = 20
 
 
 def closest_match(word: str, known: Iterable[str]) -> str | None:
-    """The known word that ``word`` was probably meant to be."""
+    """Return the known word that is most similar to ``word``, or None."""
     by_lower = {name.lower().replace("_", ""): name for name in known}
     found = difflib.get_close_matches(word.lower().replace("_", ""), by_lower, n=1)
     return by_lower[found[0]] if found else None
 
 
 class ModelReader:
-    """Reads the trees of one source, and gathers what is wrong with them.
+    """Converts node trees of one source to model values, and collects all problems.
 
-    A ``definition`` may use the fields that have a place in texts alone.
+    Args:
+        source: name of the source in messages.
+        definition: whether fields are allowed that only exist in the text of definitions.
     """
 
     def __init__(self, source: str, *, definition: bool = False) -> None:
@@ -241,16 +243,16 @@ class ModelReader:
         self._problems: list[tuple[int, int, str, str | None]] = []
 
     def add_problem(self, node: Node, path: str, message: str, hint: str | None = None) -> Any:
-        """Remembers a problem; returns ``BAD``."""
+        """Record a problem; return ``INVALID``."""
         text = f"{path}: {message}" if path else message
         self._problems.append((node.line, node.column, text, hint))
         return INVALID
 
     def raise_problems(self) -> None:
-        """Ends the reading.
+        """Raise the recorded problems, if any.
 
         Raises:
-            InvalidManifest: with all problems, when there were any.
+            InvalidManifest: with all problems.
         """
         if not self._problems:
             return
@@ -270,7 +272,7 @@ class ModelReader:
     # --- Tables and unions ----------------------------------------------------------------
 
     def read(self, shape: FieldType, node: Node, path: str) -> Any:
-        """The value at ``node``, or ``BAD``."""
+        """Return the value of ``node``, or ``INVALID``."""
         match shape:
             case TableType(kind):
                 return self.table(describe_table(kind), node, path)
@@ -298,7 +300,7 @@ class ModelReader:
                 return self._blob(shape, node, path)
 
     def table(self, layout: TableDescriptor, node: Node, path: str) -> Any:
-        """A table from a mapping, or ``BAD``."""
+        """Convert a mapping to a table; return ``INVALID`` if it has problems."""
         if not isinstance(node, Mapping):
             return self.add_problem(node, path, f"expected {layout.type.__name__}, found {_found(node)}")
         known = _fields_by_key(layout, self._definition)
@@ -351,7 +353,9 @@ class ModelReader:
         return INVALID if tag is None else self.table(describe_table(by_tag[tag]), node, path)
 
     def _spelled(self, node: Node, names: Iterable[str], what: str, path: str) -> str | None:
-        """Which of ``names`` the node spells, in an accepted way; None after noting the problem."""
+        """Return the name in ``names`` that the node spells; record a problem and return None if there is
+        none.
+        """
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
             self.add_problem(node, path, f"expected one of {', '.join(names)}, found {_found(node)}")
             return None
@@ -459,7 +463,9 @@ def _fields_by_key(layout: TableDescriptor, definition: bool) -> dict[str, tuple
 
 
 def _fitting(fields: Iterable[FieldDescriptor], node: Node) -> FieldDescriptor | None:
-    """The field that a key means: since a renaming, a key may mean two, told apart by their values."""
+    """Return the field that a key refers to. A renamed key may refer to two, which differ in the type of
+    value.
+    """
     fields = tuple(fields)
     fitting = (field for field in fields if isinstance(node, _node_type(field.shape)))
     return next(fitting, fields[0] if fields else None)
@@ -513,21 +519,21 @@ def _found(node: Node) -> str:
     return f"the text '{value if len(value) <= 60 else value[:57] + '…'}'"
 
 
-# What may stand in YAML as it is; everything else is escaped (some readers even end lines at U+0085), or
-# quoted, so that it can be escaped on its way to a terminal (bidirectional controls).
+# Characters that need no escape in YAML. Others are escaped (some readers end lines at U+0085), or
+# quoted, so that output to a terminal can escape them (bidirectional controls).
 _ORDINARY: Final = re.compile(
     r"[\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe"
     r"\U00010000-\U0010ffff]*"
 )
 
-# Text that readers of YAML 1.1 take for a day.
+# Text that readers of YAML 1.1 parse as a date.
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{1,2}-[0-9]{1,2}")
 
 
 def to_builtins(value: Model) -> dict[str, Any]:
-    """``value`` as builtins: camelCase keys, ``kind`` first, absent fields left out.
+    """Convert ``value`` to builtins: camelCase keys, ``kind`` first, absent fields omitted.
 
-    A table that uses a field of a newer specification goes by that specification's names.
+    A table with a field of a newer specification uses the field names of that specification.
     """
     layout = describe_table(type(value))
     fields = (*layout.fields, *layout.text_fields)
@@ -555,13 +561,13 @@ def _plain(value: Any) -> Any:
 
 
 def to_yaml(value: Any) -> str:
-    """``value``, of the model or of builtins, as one YAML document in block style."""
+    """Serialize ``value``, a model value or builtins, as one YAML document in block style."""
     plain = to_builtins(value) if isinstance(value, Model) else value
     return yaml.dump(plain, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10**6)
 
 
 class _Dumper(yaml.SafeDumper):
-    """Lists indented under their key, no aliases, and quotes wherever a reader could be misled."""
+    """Indents lists under their key, writes no aliases, and quotes ambiguous text."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)
@@ -575,7 +581,7 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
     if not _ORDINARY.fullmatch(text):
         style = '"'
     elif "\n" in text:
-        style = "|"  # the dumper itself falls back to quotes where a literal block would lose spaces
+        style = "|"  # the dumper falls back to quotes if a literal block would lose spaces
     elif not isinstance(resolve_plain_scalar(text), str) or _DAY.fullmatch(text):
         style = "'"
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
@@ -583,14 +589,14 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
 
 _Dumper.add_representer(str, _represent_text)
 
-# Times are text to readers of YAML 1.2; quotes around them would only be noise.
+# Times are text in YAML 1.2 and need no quotes.
 _Dumper.yaml_implicit_resolvers = {
     first: [rule for rule in rules if rule[0] != "tag:yaml.org,2002:timestamp"]
     for first, rules in yaml.SafeDumper.yaml_implicit_resolvers.items()
 }
 
 
-# Kinds of manifests: what is in them, and the versions that can be read.
+# Kinds of manifests: the type of their content, and the supported versions.
 _CONTENTS: Final[Versions[str, tuple[Any, tuple[int, ...]]]] = {
     "DatasetSnapshot": (DatasetSnapshot, (1,)),
     "MetadataEvent": (MetadataEvent, (1,)),
@@ -600,14 +606,14 @@ _WRAPPER: Final = ("kind", "version", "content")
 
 
 def read_manifests(text: str | bytes, source: str) -> list[DatasetSnapshot]:
-    """Every DatasetSnapshot manifest of ``text``, which may hold several documents.
+    """Read all DatasetSnapshot manifests of ``text``, which may have several documents.
 
     Args:
-        text: YAML; bytes have to be UTF-8.
-        source: what errors call it, such as the file's path.
+        text: YAML; bytes must be UTF-8.
+        source: name of the source in messages, such as the path of the file.
 
     Raises:
-        InvalidManifest: whatever is wrong with it, each problem with its line and column.
+        InvalidManifest: with all problems, each with its line and column.
     """
     roots = parse_documents(text, source)
     if not roots:
@@ -619,30 +625,30 @@ def read_manifests(text: str | bytes, source: str) -> list[DatasetSnapshot]:
 
 
 def read_block_manifest(text: str | bytes, source: str) -> tuple[MetadataBlock, int | None]:
-    """A block and its version, from a MetadataBlock manifest; a bare block has no version.
+    """Read a block and its version from a MetadataBlock manifest; a block without a wrapper has no version.
 
     Raises:
-        InvalidManifest: whatever is wrong with it.
+        InvalidManifest: with all problems.
     """
     return _read_one(text, source, "MetadataBlock")
 
 
 def read_event(text: str | bytes, source: str) -> MetadataEvent:
-    """An event, from a MetadataEvent manifest or bare.
+    """Read an event, with or without the wrapper of a MetadataEvent manifest.
 
     Raises:
-        InvalidManifest: whatever is wrong with it.
+        InvalidManifest: with all problems.
     """
     return _read_one(text, source, "MetadataEvent")[0]
 
 
 def block_to_yaml(block: MetadataBlock, version: int) -> str:
-    """A block as a MetadataBlock manifest."""
+    """Serialize a block as a MetadataBlock manifest."""
     return _manifest("MetadataBlock", version, block)
 
 
 def snapshot_to_yaml(snapshot: DatasetSnapshot) -> str:
-    """A snapshot as a DatasetSnapshot manifest."""
+    """Serialize a definition as a DatasetSnapshot manifest."""
     return _manifest("DatasetSnapshot", 1, snapshot)
 
 
@@ -661,7 +667,7 @@ def _read_one(text: str | bytes, source: str, kind: str) -> tuple[Any, int | Non
 
 
 def _read(reader: ModelReader, root: Node, kind: str, *, bare: bool) -> tuple[Any, int | None]:
-    """The content of a manifest, and its version; ``bare`` allows the content without its wrapper."""
+    """Return the content and the version of a manifest; ``bare`` allows content without a wrapper."""
     if not isinstance(root, Mapping):
         return reader.add_problem(
             root, "", f"expected a manifest with the fields {', '.join(_WRAPPER)}"

@@ -23,7 +23,12 @@ from odf_engine.files import fsync_folder, open_file, sync_change
 
 @contextmanager
 def translate_commit_errors(folder: Path) -> Iterator[None]:
-    """Lets errors of the file system within the block be told in words for people."""
+    """Translate operating system errors of a commit within the block.
+
+    Raises:
+        NotFound: a file of the dataset does not exist.
+        OdfError: any other OSError.
+    """
     try:
         yield
     except FileNotFoundError as error:
@@ -41,7 +46,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 @contextmanager
 def translate_os_errors(where: Path) -> Iterator[None]:
-    """Errors of reading and writing files as people can act on them.
+    """Translate operating system errors within the block; a full disk has its own message and hint.
 
     Raises:
         OdfError: instead of an OSError.
@@ -58,14 +63,14 @@ def translate_os_errors(where: Path) -> Iterator[None]:
 
 
 _FEW: Final = 16
-"""From more files on one wait for the whole file system is shorter than one for each of them."""
+"""For more files than this, one sync of the file system is faster than one sync of each file."""
 
 
 def fsync_files(paths: Sequence[str]) -> None:
-    """Makes the content of files of one file system durable; their names are not seen to.
+    """Sync the content of several files of one file system to disk. Their folder entries are not synced.
 
     Raises:
-        OSError: the disk could not take them.
+        OSError: the sync failed.
     """
     if len(paths) > _FEW and _sync_file_system(paths[0]):
         return
@@ -78,13 +83,13 @@ def fsync_files(paths: Sequence[str]) -> None:
 
 
 def _sync_file_system(path: str) -> bool:
-    """Whether everything on the file system of a file is durable now; False where it cannot be told."""
+    """Sync the file system of a file; return False if that failed or is not supported."""
     syncfs = _syncfs()
     if syncfs is None:
         return False
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return syncfs(descriptor) == 0  # else each file says what is wrong with it
+        return syncfs(descriptor) == 0  # otherwise the sync of each file reports the error
     finally:
         os.close(descriptor)
 
@@ -98,7 +103,7 @@ def _syncfs() -> Any:
 
 
 def make_folder(path: Path) -> None:
-    """Makes a folder, durably, if it is not there; the one around it has to be."""
+    """Create a folder and sync its entry, unless it exists. Its parent must exist."""
     try:
         path.mkdir()
     except FileExistsError:
@@ -110,10 +115,10 @@ _STALE_SECONDS: Final = 86_400
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replaces a file of the cache; its folder is made if it is not there.
+    """Replace a cache file atomically; create its folder if it is missing.
 
     Raises:
-        OdfError: it cannot be written.
+        OdfError: the file cannot be written.
     """
     with atomic_file(path) as temporary:
         temporary.write_bytes(data)
@@ -121,19 +126,20 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def atomic_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
-    """A file beside ``path``, which takes its place when the block ends well, and goes away else.
+    """Yield a temporary path next to ``path``, which replaces ``path`` if the block succeeds and is removed
+    otherwise.
 
     Args:
-        path: the file to be.
-        mode: who may do what with it, as far as the process allows it.
+        path: the final file.
+        mode: the permissions of the file, before the umask.
 
     Raises:
-        OdfError: the file cannot be written: no space, no permission.
+        OdfError: the file cannot be written, for example no space or no permission.
     """
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # What a killed worker leaves says of itself what it is.
+        # The name marks the file as temporary, in case the process is killed.
         temporary = path.with_name(f".{path.name[:100]}-{uuid4().hex[:8]}.part")
         temporary.touch(mode, exist_ok=False)
         yield temporary
@@ -147,10 +153,10 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
 
 
 def _refused(error: OSError, path: Path) -> OdfError:
-    """Why a file cannot be written, in words."""
+    """Return the error for a file that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OdfError("the disk is full", where=str(path), hint="make room, then try again")
-    reason = os.strerror(error.errno) if error.errno else str(error)  # Arrow's own words are long
+    reason = os.strerror(error.errno) if error.errno else str(error)  # messages of Arrow are long
     return OdfError(
         f"the file cannot be written: {reason.lower()}",
         where=str(path),
@@ -159,10 +165,10 @@ def _refused(error: OSError, path: Path) -> OdfError:
 
 
 def evict_oldest(folder: Path, most: int, most_bytes: int) -> None:
-    """Removes the files that were not used for longest, until there are only so many, of so many bytes.
+    """Remove the least recently used files until at most ``most`` files with ``most_bytes`` bytes remain.
 
-    The newest one stays, however large it is. What is being made is left alone, unless nobody has touched
-    it for a day. What somebody else removes meanwhile does not matter.
+    The newest file is never removed, whatever its size. Temporary files are removed after a day without
+    changes. Files that disappear meanwhile are ignored.
     """
     found: list[tuple[float, int, Path]] = []
     for path in folder.iterdir():
@@ -181,14 +187,14 @@ def evict_oldest(folder: Path, most: int, most_bytes: int) -> None:
 
 
 MAX_BYTES: Final = 16 << 20
-"""No file of settings, or of what is remembered, is larger."""
+"""Limit of :func:`read_small`. No file of settings or state is larger."""
 
 
 def read_small(path: Path) -> bytes:
-    """Reads a regular file of at most :data:`MAX_BYTES`; never waits for a pipe in its place.
+    """Read a regular file of at most :data:`MAX_BYTES`. A named pipe does not block.
 
     Raises:
-        OSError: it cannot be read, is something else, or is larger.
+        OSError: the file cannot be read, is not a regular file, or is too large.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         about = os.fstat(file.fileno())
@@ -200,11 +206,11 @@ def read_small(path: Path) -> bytes:
 
 
 def replace_text_file(path: Path, text: str) -> None:
-    """Replaces a file, readable by its owner alone, durably and in one step.
+    """Replace a file atomically and durably; only its owner can read it.
 
     Raises:
-        NotSynced: it is written; a power failure may undo it.
-        OdfError: it cannot be written; it is what it was.
+        NotSynced: the file was written, but a power failure may undo it.
+        OdfError: the file cannot be written and is unchanged.
     """
     try:
         _write_text(path, text)
@@ -214,10 +220,10 @@ def replace_text_file(path: Path, text: str) -> None:
 
 @contextmanager
 def file_lock(lock: Path) -> Iterator[None]:
-    """Holds a lock, so that nobody else reads, changes and writes the same files meanwhile.
+    """Hold an exclusive lock on a lock file, so that no other process changes the same files meanwhile.
 
     Raises:
-        OdfError: it cannot be written.
+        OdfError: the lock file cannot be written.
     """
     try:
         file = open_file(lock, "wb")
@@ -229,7 +235,7 @@ def file_lock(lock: Path) -> Iterator[None]:
 
 
 def write_error(path: Path, error: OSError) -> OdfError:
-    """What a disk that is full or may not be written to means to people."""
+    """Return the error for a file that cannot be written because of a full disk or missing permission."""
     return OdfError(
         f"{path.name} cannot be written: {error.strerror or error}",
         hint="free some space, or check the permissions; what is there can be read nevertheless",

@@ -11,17 +11,17 @@ _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 
 
 def connect(path: Path, query: str = "", **options: Any) -> sqlite3.Connection:
-    """Connects to the database in a file. SQLite itself would follow a symbolic link.
+    """Connect to a SQLite database without following symbolic links, as SQLite itself would.
 
     Args:
-        path: of the file.
-        query: parameters of SQLite's URI, such as ``mode=ro``.
+        path: the database file.
+        query: parameters of the SQLite URI, such as ``mode=ro``.
         options: as for :func:`sqlite3.connect`.
 
     Raises:
-        sqlite3.OperationalError: one of the database's files is a symbolic link, or it cannot be opened.
+        sqlite3.OperationalError: a file of the database is a symbolic link, or it cannot be opened.
     """
     for ending in _ENDINGS:
-        if os.path.islink(f"{path}{ending}"):  # noqa: PTH114 (for every command)
+        if os.path.islink(f"{path}{ending}"):  # noqa: PTH114 (Path is slower; every command runs this)
             raise sqlite3.OperationalError(f"{path.name}{ending} is a symbolic link")
     return sqlite3.connect(f"{path.absolute().as_uri()}?{query}", uri=True, **options)

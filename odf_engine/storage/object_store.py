@@ -18,35 +18,35 @@ STAGING_PREFIX: Final = ".pending-"
 
 
 class ObjectStore(Protocol):
-    """What holds objects by name; a local folder is one, a remote repository another."""
+    """Store of objects by name, such as a local folder or a remote repository."""
 
     def names(self) -> Iterator[str]:
-        """The names of all objects, in no order."""
+        """Return the names of all objects, unordered."""
         ...
 
     def exists(self, name: str) -> bool:
-        """Whether an object has this name."""
+        """Return whether an object has this name."""
         ...
 
     def size(self, name: str) -> int:
-        """The object's size in bytes; NotFound when there is none."""
+        """Return the size of the object in bytes; raise NotFound if it does not exist."""
         ...
 
     def read(self, name: str) -> bytes:
-        """The object's bytes; NotFound when there is none."""
+        """Return the bytes of the object; raise NotFound if it does not exist."""
         ...
 
     def open(self, name: str) -> BinaryIO:
-        """The object as a stream; NotFound when there is none."""
+        """Open the object as a stream; raise NotFound if it does not exist."""
         ...
 
     def put(self, name: str, data: bytes) -> None:
-        """Stores ``data`` durably; an object that is there already stays as it is."""
+        """Store ``data`` durably. An existing object is not changed."""
         ...
 
 
 def candidate_names(object_hash: Multihash, written: str | None = None) -> Iterator[str]:
-    """The names an object may have: as it was written, in base16, in the base58btc of older times."""
+    """Yield the possible names of an object: as written, in base16, in base58btc (older repositories)."""
     canonical = str(object_hash)
     if written is not None and written != canonical:
         yield written
@@ -55,7 +55,7 @@ def candidate_names(object_hash: Multihash, written: str | None = None) -> Itera
 
 
 def find_object_name(store: ObjectStore, object_hash: Multihash, written: str | None = None) -> str | None:
-    """The name under which ``store`` has the object, or None."""
+    """Return the name under which ``store`` has the object, or None."""
     for name in candidate_names(object_hash, written):
         if store.exists(name):
             return name
@@ -63,16 +63,20 @@ def find_object_name(store: ObjectStore, object_hash: Multihash, written: str | 
 
 
 class LocalObjectStore:
-    """Objects as files of one folder, which is made when the first of them is stored.
+    """Objects as files of one folder, which is created when the first object is stored.
 
-    The folder around it has to be there: a dataset that was deleted does not come back by a write.
+    The parent folder must exist, so that a write does not recreate a deleted dataset.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def names(self) -> Iterator[str]:
-        """The names of all objects; files in the making are left out."""
+        """Return the names of all objects, without temporary files.
+
+        Raises:
+            NotFound: the folder cannot be read. A missing folder has no objects.
+        """
         try:
             entries = os.scandir(self.folder)
         except (FileNotFoundError, NotADirectoryError):
@@ -87,11 +91,11 @@ class LocalObjectStore:
                     yield entry.name
 
     def exists(self, name: str) -> bool:
-        """Whether an object has this name."""
+        """Return whether an object has this name."""
         return self.path(name).is_file()
 
     def size(self, name: str) -> int:
-        """The object's size in bytes; NotFound when there is none."""
+        """Return the size of the object in bytes; raise NotFound if it does not exist or cannot be read."""
         try:
             return self.path(name).stat().st_size
         except (FileNotFoundError, NotADirectoryError):
@@ -100,12 +104,12 @@ class LocalObjectStore:
             raise self._unreadable(name, error) from error
 
     def read(self, name: str) -> bytes:
-        """The object's bytes; NotFound when there is none."""
+        """Return the bytes of the object; raise NotFound if it does not exist or cannot be read."""
         with self.open(name) as file:
             return file.read()
 
     def open(self, name: str) -> BinaryIO:
-        """The object as a stream; NotFound when there is none."""
+        """Open the object as a stream; raise NotFound if it does not exist or cannot be read."""
         try:
             return self.path(name).open("rb")
         except (FileNotFoundError, NotADirectoryError):
@@ -114,20 +118,21 @@ class LocalObjectStore:
             raise self._unreadable(name, error) from error
 
     def path(self, name: str) -> Path:
-        """Where the object of this name is, or would be."""
+        """Return the path of the object with this name, whether or not it exists; raise NotFound for an
+        invalid name.
+        """
         if not name or "/" in name or name.startswith("."):
             raise NotFound(f"'{name}' cannot be the name of an object")
         return self.folder / name
 
     def put(self, name: str, data: bytes) -> None:
-        """Stores ``data`` durably; an object that is there already stays as it is."""
+        """Store ``data`` durably. An existing object is not changed."""
         self.put_all({name: data})
 
     def put_all(self, objects: Mapping[str, bytes]) -> None:
-        """Stores several objects in their order, durably, and waits for the disk as little as it can.
+        """Store several objects durably, in their order; sync the folder once.
 
-        An object that is there stays as it is. A file of another size under its name is a damaged one,
-        and is replaced.
+        An existing object is not changed. A file of another size under its name is damaged, and is replaced.
         """
         for name, data in objects.items():
             if self._has_size(name, len(data)):
@@ -141,14 +146,14 @@ class LocalObjectStore:
                 staged.rename(self.path(name))
             finally:
                 staged.unlink(missing_ok=True)
-        # Also for objects that were there: whoever renamed them may have died before this.
+        # Also for existing objects: the process that renamed them may have died before its sync.
         fsync_folder(self.folder)
 
     def put_file(self, name: str, staged: Path) -> None:
-        """Moves a finished file of this file system to its name, durably.
+        """Move a complete file of the same file system to its name, durably.
 
-        When the object is there already, the staged file is removed instead. A file of another size
-        under its name is a damaged one, and is replaced.
+        If the object exists, the staged file is removed instead. A file of another size under its name is
+        damaged, and is replaced.
         """
         target = self.path(name)
         make_folder(self.folder)
@@ -160,7 +165,7 @@ class LocalObjectStore:
         fsync_folder(self.folder)
 
     def staging_path(self) -> Path:
-        """A fresh name in the same folder for a file in the making; nothing is created but the folder."""
+        """Return a new path in the same folder for a temporary file. Only the folder is created."""
         make_folder(self.folder)
         return self.folder / f"{STAGING_PREFIX}{secrets.token_hex(8)}"
 
@@ -180,12 +185,20 @@ class LocalObjectStore:
 def _is_file(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_file()
-    except OSError:  # a link that leads to itself, among others
+    except OSError:  # for example a symbolic link to itself
         return False
 
 
 def remove_stale_files(folder: Path, untouched_for: float) -> int:
-    """Removes what a killed process left in the making in ``folder``; how many files that were."""
+    """Remove temporary files that a killed process left in ``folder``.
+
+    Args:
+        folder: the folder.
+        untouched_for: minimum age in seconds since the last change.
+
+    Returns:
+        The number of removed files.
+    """
     removed = 0
     before = time.time() - untouched_for
     for path in folder.glob(f"{STAGING_PREFIX}*"):
@@ -194,5 +207,5 @@ def remove_stale_files(folder: Path, untouched_for: float) -> int:
                 path.unlink()
                 removed += 1
         except FileNotFoundError:
-            continue  # its owner was quicker
+            continue  # its owner has removed it
     return removed

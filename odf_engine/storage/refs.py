@@ -20,24 +20,25 @@ from odf_engine.storage.object_store import STAGING_PREFIX
 
 HEAD: Final = "head"
 _LOCK_SECONDS: Final = 30.0
-_LONGEST: Final = 4096  # a hash is under 100 characters: a longer file is no reference
+_LONGEST: Final = 4096  # bytes; a hash has less than 100 characters
 
 
 class RefStore:
     """References as files of one folder, changed under a lock that all processes share."""
 
     def __init__(self, folder: Path, lock: Path | None = None) -> None:
-        """``lock`` is the lock file; by default ``info/lock`` beside the folder of references."""
+        """``lock`` is the lock file; the default is ``info/lock`` next to the folder of references."""
         self.folder = folder
         self._lock_path = lock or folder.parent / "info" / "lock"
         self._mutex = threading.RLock()
         self._depth = 0
 
     def read(self, name: str) -> str | None:
-        """What the reference says, without white space around it; None when there is none.
+        """Return the text of the reference without surrounding white space; None if there is no such
+        reference.
 
         Raises:
-            NotFound: the file is there and cannot be read.
+            NotFound: the file exists but cannot be read.
         """
         try:
             with (self.folder / name).open("rb") as file:
@@ -50,10 +51,10 @@ class RefStore:
         return raw.decode("ascii", "replace").strip(" \t\r\n\v\f")
 
     def get(self, name: str) -> Multihash | None:
-        """The block that the reference names; None when there is no such reference.
+        """Return the hash of the block that the reference points to; None if there is no such reference.
 
         Raises:
-            MalformedBlock: the file holds something else than a hash.
+            MalformedBlock: the file does not contain a hash.
         """
         text = self.read(name)
         if text is None:
@@ -68,12 +69,13 @@ class RefStore:
             ) from error
 
     def compare_and_set(self, name: str, expected: Multihash | None, new: Multihash) -> None:
-        """Makes ``name`` point to ``new``, durably, if it points to ``expected`` (None: to nothing).
+        """Set ``name`` to ``new``, durably, if its value is ``expected`` (None: it does not exist).
 
         Raises:
-            Conflict: it points elsewhere, and still does.
-            NotSynced: the head points to ``new``, and may not do so after a power failure.
-            OSError: the reference cannot be written; if it is not the head, perhaps only not synced.
+            Conflict: it has another value, which is unchanged.
+            NotSynced: the head points to ``new``, but may not do so after a power failure.
+            OSError: the reference cannot be written; a reference other than the head may be written but not
+                synced.
         """
         with self.locked():
             if self.get(name) != expected:
@@ -99,10 +101,10 @@ class RefStore:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Holds the lock against other processes and threads; may be entered again within.
+        """Hold the lock against other processes and threads. Reentrant.
 
         Raises:
-            Conflict: somebody else held it for too long.
+            Conflict: another process held the lock for 30 seconds.
         """
         with self._mutex:
             if self._depth:
@@ -118,7 +120,7 @@ class RefStore:
                 yield
             finally:
                 self._depth = 0
-                os.close(descriptor)  # which lets go of the lock
+                os.close(descriptor)  # releases the lock
 
     def _acquire(self) -> int:
         self._lock_path.parent.mkdir(exist_ok=True)

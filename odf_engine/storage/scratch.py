@@ -1,4 +1,4 @@
-"""Scratch folders and spool files named after their process, swept when that has died."""
+"""Scratch folders and spool files, named after their process and removed after its end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Kind = Literal["pull", "transform", "replay", "sandbox"]
 
 @contextmanager
 def job_scratch_folder(cache: Path, kind: Kind = "pull") -> Iterator[Path]:
-    """A folder of one piece of work; those of processes that died without cleaning up go."""
+    """Create a scratch folder for one job and remove it at the end; also remove the folders of dead
+    processes.
+    """
     cache.mkdir(parents=True, exist_ok=True)
     for old in cache.glob("*-*-*"):
         what, owner = old.name.split("-")[:2]
@@ -33,7 +35,7 @@ def job_scratch_folder(cache: Path, kind: Kind = "pull") -> Iterator[Path]:
 
 @contextmanager
 def payload_scratch_folder(job: Path) -> Iterator[Path]:
-    """A folder for one payload, so that files of the one before do not pile up."""
+    """Create a scratch folder for one payload of a job and remove it at the end, to limit disk use."""
     folder = Path(tempfile.mkdtemp(dir=job))
     try:
         yield folder
@@ -46,13 +48,13 @@ _CHUNK: Final = 1 << 20
 
 @contextmanager
 def spool_stream(odf: Path, source: BinaryIO, name: str, told: Callable[[int], None]) -> Iterator[Path]:
-    """The file with everything that a stream has, until the block ends.
+    """Copy a stream to a file that exists until the block ends.
 
     Args:
         odf: the workspace's ``.odf`` folder.
-        source: is read to its end.
-        name: of the file, which is what people are told of it.
-        told: hears how many bytes have come so far.
+        source: the stream, read to its end.
+        name: the name of the file, which messages show.
+        on_progress: called with the number of bytes read so far.
 
     Raises:
         OSError: reading or writing failed.
@@ -64,7 +66,7 @@ def spool_stream(odf: Path, source: BinaryIO, name: str, told: Callable[[int], N
         path = folder / (re.sub(r"[^\w.-]+", "-", name).strip("-") or "stdin")
         size = 0
         with path.open("wb") as file:
-            # What a pipe has at the moment, and not only when it has filled a whole chunk.
+            # read1 returns what a pipe has now; read would wait for a full chunk.
             while chunk := getattr(source, "read1", source.read)(_CHUNK):
                 file.write(chunk)
                 size += len(chunk)
@@ -75,13 +77,13 @@ def spool_stream(odf: Path, source: BinaryIO, name: str, told: Callable[[int], N
 
 
 def remove_dead_spool(odf: Path, file: Path) -> None:
-    """Removes the spool that a file is in, if it is in one and the process that made it is no more."""
+    """Remove the spool folder that contains ``file``, if it is one and its process has ended."""
     if file.parent.parent == odf / "cache":
         _remove_if_left(file.parent)
 
 
 def sweep_spools(odf: Path) -> None:
-    """Removes what processes left that are no more; nobody may be pushing."""
+    """Remove the spool folders of all processes that have ended. No push may be running."""
     for folder in (odf / "cache").glob("ingest-*"):
         _remove_if_left(folder)
 
