@@ -375,7 +375,7 @@ class Dataset:
         base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
         self._index.extend(base, keep, [item.folded for item in new], new[-1].folded.state)
 
-    # --- Inside -------------------------------------------------------------------------------
+    # --- Private ------------------------------------------------------------------------------
 
     def _at_head(self, ask: Callable[[Multihash], T | None]) -> T:
         """Return the result of ``ask`` for the head; while it is None, index the chain up to the head and

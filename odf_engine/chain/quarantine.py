@@ -206,7 +206,7 @@ class Quarantine:
         """Remove received files that were not committed."""
         shutil.rmtree(self.arriving, ignore_errors=True)
 
-    # --- Inside ---
+    # --- Private ---
 
     def _state_at(self, block: Multihash) -> ChainState:
         def ask(index: BlockIndex, at: BlockPosition) -> tuple[ChainState | None]:

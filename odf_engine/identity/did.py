@@ -151,7 +151,7 @@ class KeyStore:
     def ids(self) -> Iterator[DatasetId]:
         """Yield the ids of the datasets whose private keys are stored, sorted."""
         try:
-            names = sorted(os.listdir(self.folder))  # noqa: PTH208 (names are all that is asked for)
+            names = sorted(os.listdir(self.folder))  # noqa: PTH208 (only names are needed)
         except FileNotFoundError:
             return
         for name in names:

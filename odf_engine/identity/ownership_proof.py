@@ -173,7 +173,7 @@ def list_proof_files(folder: Path) -> Iterator[str]:
     """
     home = folder / PROOFS_FOLDER
     try:
-        names = os.listdir(home)  # noqa: PTH208 (names are all that is asked for)
+        names = os.listdir(home)  # noqa: PTH208 (only names are needed)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:

@@ -277,7 +277,7 @@ def json_schema(kind: Any) -> dict[str, Any]:
 
 
 def manifest_schema(name: str, version: int, content: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a manifest with this kind and version, such as ``DatasetSnapshot`` version 1."""
+    """Return the JSON Schema of a manifest with this kind and version."""
     inner = json_schema(content)
     definitions = inner.pop("$defs")
     inner.pop("$schema")

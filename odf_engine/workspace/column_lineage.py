@@ -34,7 +34,7 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
 
 SOURCE: Final = "input"
-"""What a root dataset calls what it has read, before its own query."""
+"""Name of the input of a root dataset: the data that were read, before the preprocess query."""
 _DEEPEST: Final = 100
 
 
@@ -42,10 +42,10 @@ class LineageInput(msgspec.Struct, frozen=True):
     """An input of a dataset.
 
     Attributes:
-        alias: what the query calls it.
+        alias: its alias in the query.
         dataset: its id.
-        name: how the workspace calls it; its alias where it is not here.
-        missing: it is not in the workspace.
+        name: its name in the workspace; its alias if it is missing.
+        missing: whether the workspace does not have it.
     """
 
     alias: str
@@ -55,15 +55,15 @@ class LineageInput(msgspec.Struct, frozen=True):
 
 
 class DatasetColumns(msgspec.Struct, frozen=True):
-    """The columns of a dataset, and what feeds them.
+    """The columns of a dataset and their lineage.
 
     Attributes:
-        id: of the dataset.
-        name: how the workspace calls it.
-        columns: all columns, in order; empty when they are not known yet.
-        feeders: its inputs; a root dataset has none.
-        lineage: what feeds the columns; each :class:`InputColumn` names an input by its alias. Of a root
-            dataset, what was read, before its own query, is called :data:`SOURCE`.
+        id: the id of the dataset.
+        name: its name in the workspace.
+        columns: all columns, in order; empty if they are unknown.
+        feeders: its inputs; empty for a root dataset.
+        lineage: the lineage of the columns. Each :class:`InputColumn` refers to an input by its alias; for a
+            root dataset the input is :data:`SOURCE`.
     """
 
     id: str
@@ -74,19 +74,21 @@ class DatasetColumns(msgspec.Struct, frozen=True):
 
 
 def dataset_lineage(workspace: Workspace, entry: DatasetEntry) -> ColumnLineage:
-    """What feeds the columns of a dataset, by the query that it has now.
+    """Return the lineage of a dataset's columns according to its current query.
 
-    ``offset`` and ``system_time`` come from nothing: the dataset makes them. ``problem`` says what could
-    not be followed; then everything that it could concern is ``unknown``.
+    ``offset`` and ``system_time`` have no inputs. ``problem`` states what could not be resolved; the affected
+    columns are ``unknown``.
 
     Raises:
-        OdfError: the dataset's chain cannot be read.
+        OdfError: the chain of the dataset cannot be read.
     """
     return _Reader(workspace).read(entry).lineage
 
 
 def all_columns(workspace: Workspace, entries: Iterable[DatasetEntry] | None = None) -> list[DatasetColumns]:
-    """The columns of all datasets, or of these; a dataset that cannot be read has none, and its problem."""
+    """Return the columns of all datasets, or of ``entries``. An unreadable dataset has no columns, but a
+    problem.
+    """
     reader = _Reader(workspace)
     return [reader.read_safely(entry) for entry in (workspace.datasets() if entries is None else entries)]
 
@@ -98,7 +100,7 @@ class _Reader:
         self._reading: list[DatasetId] = []
 
     def read_safely(self, entry: DatasetEntry) -> DatasetColumns:
-        """What is known of a dataset, also when that is only why nothing is."""
+        """Return the columns of a dataset; if it is unreadable, no columns and the problem."""
         try:
             return self.read(entry)
         except OdfError as error:
@@ -107,7 +109,11 @@ class _Reader:
             )
 
     def read(self, entry: DatasetEntry) -> DatasetColumns:
-        """What is known of a dataset."""
+        """Return the columns of a dataset.
+
+        Raises:
+            OdfError: the chain of the dataset cannot be read.
+        """
         if entry.id not in self._known:
             self._reading.append(entry.id)
             try:
@@ -159,7 +165,7 @@ class _Reader:
         return _completed(found, state.vocabulary, vocabs, inputs, declared)
 
     def _columns(self, entry: DatasetEntry | None) -> tuple[list[str] | None, DatasetVocabulary]:
-        """The columns of an input, where they are known, and its vocabulary."""
+        """Return the columns of an input, or None if they are unknown, and its vocabulary."""
         if entry is None or entry.id in self._reading or len(self._reading) > _DEEPEST:
             return None, DEFAULT_VOCABULARY
         try:
@@ -175,12 +181,12 @@ def _steps(query: Sql) -> list[SqlQueryStep]:
 
 
 def _declared(state: ChainState) -> list[str] | None:
-    """The columns that the chain says its slices have."""
+    """Return the columns of the schema in the chain, or None."""
     return column_names(state.schema, state.odf_schema)
 
 
 def _given(vocab: DatasetVocabulary) -> tuple[str, str]:
-    """The columns that every dataset makes itself."""
+    """Return the columns that every dataset generates."""
     return vocab.offset_column, vocab.system_time_column
 
 
@@ -194,7 +200,7 @@ def _completed(
     inputs: Mapping[str, Sequence[str] | None],
     declared: Sequence[str] | None,
 ) -> ColumnLineage:
-    """With the system columns that the dataset has, whatever its query says of those of its inputs."""
+    """Return the lineage with the system columns of the dataset, which replace those of its inputs."""
     own = {name.casefold() for name in declared or ()}
     gone = {name for name, value in found.outputs.items() if _is_passed(name, value, vocabs)}
     given = {name.casefold() for name in _given(vocab)}
@@ -223,7 +229,9 @@ def _completed(
 
 
 def _is_passed(name: str, value: Sequence[InputColumn], vocabs: Mapping[str, DatasetVocabulary]) -> bool:
-    """Whether this is a system column of inputs, which does not come through, though `SELECT *` has it."""
+    """Return whether this is a system column of an input, which ``SELECT *`` selects but a dataset does not
+    store.
+    """
     return bool(value) and all(
         each.how == "identity"
         and each.column.casefold() == name.casefold()
@@ -235,7 +243,7 @@ def _is_passed(name: str, value: Sequence[InputColumn], vocabs: Mapping[str, Dat
 def _operations(
     found: ColumnLineage, vocabs: Mapping[str, DatasetVocabulary], inputs: Mapping[str, Sequence[str] | None]
 ) -> list[InputColumn]:
-    """Where the operation comes from that the query does not give: from those of all inputs."""
+    """Return the lineage of the operation column, if the query does not select it: those of all inputs."""
     by_row = len(inputs) == 1 and not any(each.how in ("group_by", "window", "join") for each in found.rows)
     how = "unknown" if found.problem else "identity" if by_row else "transformation"
     return [InputColumn(alias, vocab.operation_type_column, how) for alias, vocab in vocabs.items()]
@@ -245,7 +253,7 @@ def _operations(
 
 
 def _of_root(state: ChainState) -> ColumnLineage:
-    """What feeds the columns of a root: those of its sources, before their own queries."""
+    """Return the lineage of a root dataset's columns: the columns of its sources, before their queries."""
     sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
     declared = _declared(state)
     made = {*_given(state.vocabulary), state.vocabulary.operation_type_column}
@@ -265,7 +273,7 @@ def _of_root(state: ChainState) -> ColumnLineage:
 
 
 def _keys(source: SetPollingSource | AddPushSource, found: ColumnLineage) -> list[InputColumn]:
-    """What tells rows apart when they are merged: it decides which of them are taken in."""
+    """Return the lineage of the primary key, which determines the rows that a merge adds."""
     keys: list[str] = getattr(source.merge, "primary_key", [])
     by_name = {name.casefold(): value for name, value in found.outputs.items()}
     parts = [part for key in keys for part in by_name.get(key.casefold(), ())]
@@ -282,7 +290,7 @@ def _of_source(
         names = list(own if own is not None else read or [ANY_COLUMN])
         says = isinstance(source, AddPushSource) or isinstance(source.merge, ChangelogStream | UpsertStream)
         if own is not None and says and (read is None or operation.casefold() in map(str.casefold, read)):
-            names.append(operation)  # what is done with a row is said by the row itself
+            names.append(operation)  # the rows contain their operation
         spelled = {name.casefold(): name for name in read or names}
         return ColumnLineage(
             {name: [InputColumn(SOURCE, spelled[name.casefold()], "identity")] for name in names
@@ -296,7 +304,7 @@ def _of_source(
 
 
 def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
-    """The columns that a source says its data has; None where the data itself says it."""
+    """Return the columns that a source declares; None if they are inferred from the data."""
     ddl: list[str] | None = source.read.schema
     if ddl is None:
         fields = source.read.odf_schema
@@ -310,7 +318,7 @@ def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
 
 
 ROWS: Final = ""
-"""Stands for the rows of a dataset where a column would stand."""
+"""Column name that stands for the set of rows of a dataset."""
 _STRENGTH: Final[dict[TransformationType, int]] = {
     "identity": 0,
     "transformation": 1,
@@ -320,9 +328,9 @@ _STRENGTH: Final[dict[TransformationType, int]] = {
 
 
 class ColumnRef(NamedTuple):
-    """A column of a dataset, by the dataset's id.
+    """A column of a dataset, by the id of the dataset.
 
-    ``source:`` and the id of a root dataset stands for what that reads, before its own query.
+    ``source:`` with the id of a root dataset stands for the data that it reads, before its query.
     """
 
     dataset: str
@@ -330,7 +338,7 @@ class ColumnRef(NamedTuple):
 
 
 class ColumnEdge(NamedTuple):
-    """A column has part in another one, or, where the target is :data:`ROWS`, in which rows there are."""
+    """A column that contributes to another one, or to the selection of rows if the target is :data:`ROWS`."""
 
     source: ColumnRef
     target: ColumnRef
@@ -338,9 +346,12 @@ class ColumnEdge(NamedTuple):
 
 
 class ReachableColumn(NamedTuple):
-    """A column that another one is connected with.
+    """A column that is connected with another one.
 
-    ``how`` is the most that is done on the way; ``steps`` counts datasets: 1 for a neighbour.
+    Attributes:
+        place: the column.
+        how: the strongest transformation on the path.
+        steps: the number of datasets on the path; 1 for a neighbour.
     """
 
     place: ColumnRef
@@ -349,12 +360,12 @@ class ReachableColumn(NamedTuple):
 
 
 class ColumnGraph:
-    """Columns and the links between them.
+    """Columns and the edges between them.
 
     Attributes:
-        datasets: what is known of each, by its id; inputs that are not here have the columns that are
-            asked of them, and roots have a source with what they read.
-        links: all of them.
+        datasets: the columns of each dataset by its id. A missing input has the columns that queries refer
+            to. A root dataset has a source with the columns that it reads.
+        links: all edges.
     """
 
     def __init__(self, datasets: Sequence[DatasetColumns]) -> None:
@@ -394,24 +405,24 @@ class ColumnGraph:
         return ColumnRef(dataset, spelled[part.column.casefold()])
 
     def is_here(self, dataset: str) -> bool:
-        """Whether it is a dataset of the workspace: no source, and no input that is missing."""
+        """Return whether this is a dataset of the workspace, not a source or a missing input."""
         known = self.datasets.get(dataset)
         return known is not None and not dataset.startswith(_SOURCE) and bool(known.lineage.outputs)
 
     def inputs_of(self, place: ColumnRef) -> list[ColumnEdge]:
-        """What a column, or the rows of a dataset, come from at once."""
+        """Return the edges to a column, or to the rows of a dataset."""
         return self._into.get(place, [])
 
     def outputs_of(self, place: ColumnRef) -> list[ColumnEdge]:
-        """Where a column goes at once."""
+        """Return the edges from a column."""
         return self._out_of.get(place, [])
 
     def upstream(self, *places: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
-        """Everything that the values of columns can come from, nearest first."""
+        """Return all columns that contribute to these columns, nearest first."""
         return self._reach(places, self._into, up=True)
 
     def downstream(self, *places: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
-        """Everything that the values of columns can go to, nearest first, and to which rows."""
+        """Return all columns and sets of rows that these columns contribute to, nearest first."""
         return self._reach(places, self._out_of, up=False)
 
     def _reach(
@@ -431,7 +442,7 @@ class ColumnGraph:
                         todo.append(found[place_])
                     elif _more(old.how, how) != old.how:
                         found[place_] = old._replace(how=_more(old.how, how))
-                        todo.append(found[place_])  # what comes behind it learns of it, too
+                        todo.append(found[place_])  # propagate the stronger transformation
         return found
 
 
@@ -439,24 +450,26 @@ _SOURCE: Final = "source:"
 
 
 def source_of(dataset: str) -> str:
-    """What stands for that which a root dataset reads."""
+    """Return the id that stands for the source of a root dataset."""
     return _SOURCE + dataset
 
 
 def is_source(dataset: str) -> bool:
-    """Whether this stands for what a root dataset reads."""
+    """Return whether this id stands for the source of a root dataset."""
     return dataset.startswith(_SOURCE)
 
 
 def _more(one: TransformationType, other: TransformationType) -> TransformationType:
-    """The more of two; what decides about rows is said as it is."""
+    """Return the stronger transformation; one that affects rows is returned unchanged."""
     if other not in _STRENGTH:
         return other
     return max(one, other, key=lambda how: _STRENGTH.get(how, 0)) if one in _STRENGTH else one
 
 
 def column_graph(workspace: Workspace, around: Iterable[DatasetId] | None = None) -> ColumnGraph:
-    """The columns of all datasets, or of these and of all that they are made of, and that is made of them."""
+    """Return the graph of all datasets, or of the datasets ``around`` and all upstream and downstream of
+    them.
+    """
     entries = workspace.datasets()
     if around is not None:
         graph = DatasetGraph(workspace.summaries(entries))

@@ -1,4 +1,4 @@
-"""Folders of the datasets of a workspace, also of those being created or received."""
+"""Folders of the datasets of a workspace, including those being created or received."""
 
 from __future__ import annotations
 
@@ -25,16 +25,17 @@ _KEPT_SECONDS: Final = 14 * 86_400.0
 
 @contextmanager
 def incoming_folder(odf: Path, source: str) -> Iterator[Path]:
-    """A folder for the dataset of a source, with what an earlier try has left in it.
+    """Yield a folder for a dataset that is being received, with the files of an earlier attempt.
 
-    Whoever finishes the dataset moves the folder away; one without any file is removed at the end.
+    The caller moves the folder away when the dataset is complete. A folder without files is removed at the
+    end.
 
     Args:
         odf: the ``.odf`` folder of the workspace.
-        source: what tells sources apart: a URL.
+        source: the URL of the dataset, which identifies the folder.
 
     Raises:
-        Conflict: the same source is being transferred already.
+        Conflict: the same dataset is already being received.
     """
     home = odf / "incoming"
     name = hashlib.sha256(source.encode()).hexdigest()[:32]
@@ -83,20 +84,20 @@ def _sweep(home: Path, but: str) -> None:
 
 
 def _is_bare(folder: Path) -> bool:
-    """Whether nothing has arrived: no file but those of locks."""
+    """Return whether the folder has no files except locks."""
     return not any(each.suffix != ".lock" for each in folder.rglob("*") if each.is_file())
 
 
 ALIAS_FILE: Final = "info/alias"
 ORIGIN_FILE: Final = "info/origin"
-"""In a dataset's folder: where its definition came from, if not from here."""
+"""In a dataset's folder: the origin of its definition, if it has another author."""
 
 
 class NamedDataset(NamedTuple):
     """A dataset and its name.
 
     Attributes:
-        problem: why the name cannot be read; ``alias`` is then made of the id.
+        problem: why the name cannot be read; ``alias`` is then derived from the id.
     """
 
     id: DatasetId
@@ -105,7 +106,7 @@ class NamedDataset(NamedTuple):
 
 
 class DatasetFolders:
-    """The folders within ``home``; all but :meth:`aliases` and :meth:`path` only under the lock."""
+    """The folders within ``home``. All methods except :meth:`aliases` and :meth:`path` require the lock."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -113,19 +114,19 @@ class DatasetFolders:
         self._ids: dict[str, DatasetId] = {}
 
     def path(self, dataset_id: DatasetId) -> Path:
-        """The folder of a dataset, whether or not it is there."""
+        """Return the folder of a dataset, whether or not it exists."""
         return self.home / dataset_id.multibase
 
     def aliases(self) -> Iterator[NamedDataset]:
-        """The datasets that are there, and how they are called.
+        """Yield the existing datasets with their names.
 
-        A name that cannot be read does not stop the others: the dataset has a ``problem``.
+        An unreadable name does not raise: the dataset has a ``problem``.
 
         Raises:
-            OdfError: their folder cannot be read.
+            OdfError: the folder of the datasets cannot be read.
         """
         try:
-            names = os.listdir(self.home)  # noqa: PTH208 (a path object for each costs more than the rest)
+            names = os.listdir(self.home)  # noqa: PTH208 (a path object for each takes most of the time)
         except FileNotFoundError:
             return
         except OSError as error:
@@ -145,11 +146,11 @@ class DatasetFolders:
             yield _read_name(self.home, name, dataset_id)
 
     def set_alias(self, dataset_id: DatasetId, alias: DatasetAlias) -> None:
-        """Calls a dataset something else."""
+        """Set the name of a dataset."""
         replace_text_file(self.path(dataset_id) / ALIAS_FILE, str(alias))
 
     def stage(self, dataset_id: DatasetId, alias: DatasetAlias, origin: str | None) -> Path:
-        """A folder to make a dataset in, which nobody sees before :meth:`publish`."""
+        """Create a folder for a new dataset, which is invisible until :meth:`publish`."""
         folder = self._staging(dataset_id)
         (folder / ALIAS_FILE).parent.mkdir(parents=True)
         replace_text_file(folder / ALIAS_FILE, str(alias))
@@ -158,10 +159,10 @@ class DatasetFolders:
         return folder
 
     def publish(self, heads: Mapping[DatasetId, Multihash]) -> None:
-        """Lets others see datasets that were made: all of them, also if the process dies meanwhile, or none.
+        """Make new datasets visible: all or none, also if the process is killed.
 
         Args:
-            heads: their newest blocks.
+            heads: the head of each dataset.
         """
         if not heads:
             return
@@ -175,13 +176,13 @@ class DatasetFolders:
         self._end_publishing()
 
     def is_publishing(self) -> bool:
-        """Whether several datasets are being published, or a killed process has not finished that."""
+        """Return whether :meth:`publish` is in progress for several datasets, or was interrupted."""
         return self._journal.exists()
 
     def recover(self) -> None:
-        """Takes back datasets of which a killed process has published only some.
+        """Revert an interrupted :meth:`publish`.
 
-        Where one of them has changed since, it publishes the others instead: no data is removed.
+        If a published dataset has changed since, publish the others instead. No data are removed.
         """
         try:
             lines = self._journal.read_text(encoding="ascii", errors="replace").splitlines()
@@ -219,17 +220,17 @@ class DatasetFolders:
             fsync_folder(self.home)
 
     def import_dataset(self, folder: Path, dataset_id: DatasetId, alias: DatasetAlias, origin: str) -> None:
-        """Moves a dataset that was made elsewhere to its place, with its name and where it came from.
+        """Move a complete received dataset to its folder; store its name and origin.
 
         Raises:
-            NotSynced: it is there; a power failure may undo it.
-            OdfError: the file system does not take it.
+            NotSynced: the dataset was added, but a power failure may undo it.
+            OdfError: the dataset cannot be moved.
         """
         try:
             (folder / ALIAS_FILE).parent.mkdir(exist_ok=True)
             replace_text_file(folder / ALIAS_FILE, str(alias))
             replace_text_file(folder / ORIGIN_FILE, origin)
-            fsync_folder(folder / "refs")  # an earlier try may have failed at just that
+            fsync_folder(folder / "refs")  # an earlier attempt may have failed here
             folder.rename(self.path(dataset_id))
         except NotSynced as error:
             raise error.as_failure() from error
@@ -238,7 +239,7 @@ class DatasetFolders:
         sync_change(self.home, "the dataset was added")
 
     def discard(self, dataset_ids: Sequence[DatasetId]) -> None:
-        """Removes datasets that were not made after all."""
+        """Remove datasets whose creation failed."""
         for each in dataset_ids:
             with suppress(OSError):
                 self.path(each).rename(self._staging(each))
@@ -246,27 +247,27 @@ class DatasetFolders:
         self._end_publishing()
 
     def remove(self, dataset_id: DatasetId, forget: Callable[[DatasetId], None]) -> None:
-        """Removes a dataset.
+        """Remove a dataset.
 
         Args:
             dataset_id: the dataset.
-            forget: removes its private key, once nobody sees the dataset any more.
+            forget: removes its private key; called when the dataset is no longer visible.
 
         Raises:
-            FileNotFoundError: it is not there.
+            FileNotFoundError: the dataset does not exist.
         """
         doomed = self.home / f".gone-{dataset_id.multibase}"
-        shutil.rmtree(doomed, ignore_errors=True)  # of an earlier deletion that was killed
+        shutil.rmtree(doomed, ignore_errors=True)  # left by an interrupted deletion
         self.path(dataset_id).rename(doomed)
         forget(dataset_id)
         shutil.rmtree(doomed, ignore_errors=True)
 
     def unfinished(self) -> list[Path]:
-        """What a killed process left half made or half deleted."""
+        """Return the folders of interrupted creations and deletions."""
         return [path for pattern in (".new-*", ".gone-*") for path in self.home.glob(pattern)]
 
     def unfinished_ids(self) -> list[DatasetId]:
-        """The datasets that a killed process left half made or half deleted."""
+        """Return the datasets whose creation or deletion was interrupted."""
         found: list[DatasetId] = []
         for path in self.unfinished():
             with suppress(InvalidIdentity):
@@ -276,7 +277,7 @@ class DatasetFolders:
         return found
 
     def sweep(self) -> None:
-        """Removes what a killed process left half made or half deleted."""
+        """Remove the folders of interrupted creations and deletions."""
         for path in self.unfinished():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
@@ -289,14 +290,14 @@ class DatasetFolders:
 
 
 def _read_name(home: Path, name: str, dataset_id: DatasetId) -> NamedDataset:
-    # Every listing does this for every dataset: joining texts is a tenth of the work of joining paths.
+    # Every list does this for every dataset. Joining strings takes a tenth of the time of joining paths.
     path = f"{home}/{name}/{ALIAS_FILE}"
     by_id = DatasetAlias(None, name)
     try:
         with open(path, encoding="utf-8") as file:  # noqa: PTH123
             return NamedDataset(dataset_id, DatasetAlias.parse(file.read(1024).strip()))
     except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, InvalidIdentity):
-        # A lost name must not hide a dataset: until it is renamed it goes by its id.
+        # A missing name must not hide a dataset: its name is its id until it is renamed.
         return NamedDataset(dataset_id, by_id)
     except OSError as error:
         problem = OdfError(

@@ -13,7 +13,7 @@ from odf_engine.metadata.model import DatasetKind
 
 
 class GraphDataset(Protocol):
-    """What the graph needs to know of a dataset; a workspace's ``Summary`` has it."""
+    """A dataset as the graph requires it, such as a ``Summary``."""
 
     @property
     def id(self) -> DatasetId: ...
@@ -26,9 +26,9 @@ class GraphDataset(Protocol):
 
 
 class Node(msgspec.Struct, frozen=True):
-    """A dataset in the graph; ``missing`` when others read it and the workspace does not have it.
+    """A dataset in the graph; ``missing`` if it is an input that the workspace does not have.
 
-    A missing dataset's name is its id, and its kind is not known (Root).
+    The name of a missing dataset is its id, and its kind is Root because it is unknown.
     """
 
     id: DatasetId
@@ -38,10 +38,10 @@ class Node(msgspec.Struct, frozen=True):
 
 
 class DatasetGraph:
-    """Datasets and the arrows from inputs to what is made of them.
+    """Datasets and the edges from inputs to derivative datasets.
 
     Attributes:
-        nodes: every dataset by id, those of the workspace in the order given, then missing inputs.
+        nodes: every dataset by id: those of the workspace in the given order, then missing inputs.
     """
 
     nodes: Mapping[DatasetId, Node]
@@ -62,29 +62,29 @@ class DatasetGraph:
 
     @property
     def edges(self) -> list[tuple[DatasetId, DatasetId]]:
-        """Arrows as (input, output)."""
+        """The edges as (input, output)."""
         return [(source, target) for target, sources in self._inputs.items() for source in sources]
 
     def inputs(self, dataset: DatasetId) -> list[DatasetId]:
-        """What the dataset reads, in the order of its query's inputs."""
+        """Return the inputs of the dataset, in the order of its transform."""
         return list(self._inputs.get(dataset, ()))
 
     def outputs(self, dataset: DatasetId) -> list[DatasetId]:
-        """What reads the dataset."""
+        """Return the datasets that read the dataset."""
         return list(self._outputs.get(dataset, ()))
 
     def upstream(self, dataset: DatasetId) -> set[DatasetId]:
-        """Everything the dataset is made of, however far, itself excluded."""
+        """Return all direct and indirect inputs of the dataset, without itself."""
         return _closure(dataset, self._inputs)
 
     def downstream(self, dataset: DatasetId) -> set[DatasetId]:
-        """Everything that is made of the dataset, however far, itself excluded."""
+        """Return all datasets that read the dataset directly or indirectly, without itself."""
         return _closure(dataset, self._outputs)
 
     def order(self, of: Iterable[DatasetId] | None = None) -> list[DatasetId]:
-        """The datasets (or those of ``of``), inputs before outputs, else by name.
+        """Return the datasets (or those in ``of``) in topological order, inputs first; otherwise by name.
 
-        A circle, which only a damaged or foreign chain can hold, is cut somewhere.
+        A cycle, which only a damaged or foreign chain can have, is broken at an arbitrary edge.
         """
         ranked = self._all_in_order()
         if of is None:
@@ -93,7 +93,7 @@ class DatasetGraph:
         return [dataset for dataset in ranked if dataset in wanted]
 
     def cycle(self) -> list[DatasetId] | None:
-        """A circle of datasets that feed each other, each an input of the next, or None."""
+        """Return a cycle of datasets, each an input of the next, or None."""
         waiting = {node: len(sources) for node, sources in self._inputs.items()}
         free = [node for node in self.nodes if not waiting.get(node)]
         while free:
@@ -104,7 +104,7 @@ class DatasetGraph:
         stuck = {node for node, count in waiting.items() if count > 0}
         if not stuck:
             return None
-        # Every stuck dataset has a stuck input: following those comes round.
+        # Every dataset in ``stuck`` has an input in ``stuck``, so following them ends in a cycle.
         path = [min(stuck, key=self._rank)]
         while path.count(path[-1]) == 1:
             path.append(next(source for source in self._inputs[path[-1]] if source in stuck))

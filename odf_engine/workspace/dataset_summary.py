@@ -20,10 +20,10 @@ from odf_engine.metadata.timestamp import Timestamp
 
 
 class DatasetEntry(msgspec.Struct, frozen=True):
-    """A dataset of a workspace, by id and by name.
+    """A dataset of a workspace, with its id and its name.
 
     Attributes:
-        problem: why the name cannot be read; ``alias`` is then made of the id.
+        problem: why the name cannot be read; ``alias`` is then derived from the id.
     """
 
     id: DatasetId
@@ -33,16 +33,22 @@ class DatasetEntry(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What lists and graphs show of a dataset.
+    """A dataset in lists and graphs.
 
-    ``last_pulled`` is when the newest data block was made; ``size`` is in bytes of data;
-    ``polls`` says whether it has a polling source, ``push_sources`` names those that take what is pushed;
-    ``problem`` says why a damaged dataset cannot be read (where that is its chain, the rest is empty and its
-    kind Root);
-    ``last_offset`` is that of the newest record, ``consumed`` those up to which the inputs were taken in,
-    and ``taken`` their blocks; ``diverged`` are inputs whose chains no longer hold these blocks: they were
-    reset or replaced, and the dataset has to be made anew (see :mod:`odf_engine.transform.run`).
-    ``compared`` are the heads of the inputs with which that was found.
+    Attributes:
+        kind: Root if the chain cannot be read.
+        head: None if the chain cannot be read; the following fields are then empty.
+        size: bytes of data.
+        last_pulled: system time of the newest data block.
+        polls: whether it has a polling source.
+        push_sources: names of the active push sources.
+        problem: why the dataset cannot be read, or its name.
+        last_offset: offset of the newest record.
+        consumed: for each input, the last offset that was processed.
+        taken: for each input, the last block that was processed.
+        diverged: inputs whose chains no longer contain these blocks, since they were reset or replaced. The
+            dataset must be rebuilt (see :mod:`odf_engine.transform.run`).
+        compared: the heads of the inputs that ``diverged`` was determined with.
     """
 
     id: DatasetId
@@ -67,10 +73,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
-    """Whether a derivative dataset has not taken in all rows, or all of the complete time, of its inputs."""
+    """Return whether a derivative dataset has not processed all rows or the watermark of its inputs."""
     inputs = [others[each] for each in summary.inputs if each in others]
     if not inputs or len(inputs) < len(summary.inputs) or any(each.last_offset is None for each in inputs):
-        return False  # nothing can be taken in, or not yet
+        return False  # no input can be processed, or not yet
     consumed = summary.consumed or [None] * len(inputs)
     if any(each.last_offset != offset for each, offset in zip(inputs, consumed, strict=True)):
         return True
@@ -79,29 +85,32 @@ def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
 
 
 def _last_inputs(state: ChainState) -> list[ExecuteTransformInput | None]:
-    """What the last transaction says of each input of the query as it is now."""
+    """Return the item of the last transaction for each input of the current query."""
     last = {item.dataset_id: item for item in state.last_inputs or ()}
     return [last.get(each) for each in state.inputs()]
 
 
 def _consumed(item: ExecuteTransformInput | None) -> int | None:
-    """Up to which offset an input was taken in."""
+    """Return the last processed offset of an input."""
     if item is None:
         return None
     return item.prev_offset if item.new_offset is None else item.new_offset
 
 
 def _taken(item: ExecuteTransformInput | None) -> Multihash | None:
-    """Up to which block an input was taken in."""
+    """Return the last processed block of an input."""
     return None if item is None else item.new_block_hash or item.prev_block_hash
 
 
 def summarize(
     entries: Sequence[DatasetEntry], index: BlockIndex, known: MutableMapping[DatasetId, Summary]
 ) -> list[Summary]:
-    """Summaries of the entries, in their order: one query to the index, however many there are.
+    """Return the summaries of the entries, in their order, with one query to the index.
 
-    ``known`` holds earlier summaries, which serve again while name and head are the same.
+    Args:
+        entries: the datasets.
+        index: the index of blocks.
+        known: cache of summaries, updated; a summary is reused while name and head are unchanged.
     """
     heads: dict[DatasetId, Multihash | OdfError | None] = {}
     for entry in entries:
@@ -126,7 +135,7 @@ def _compared(
     datasets: Mapping[DatasetId, Dataset],
     heads: Mapping[DatasetId, Multihash | OdfError | None],
 ) -> Summary:
-    """The summary with what is true of its inputs as they are now."""
+    """Return the summary with ``diverged`` for the current heads of its inputs."""
     found = [heads.get(each) for each in summary.inputs]
     now = [head if isinstance(head, Multihash) else None for head in found]
     if now == summary.compared:
@@ -143,7 +152,7 @@ def _holds(dataset: Dataset, block: Multihash) -> bool:
     try:
         return dataset.contains_block(block)
     except OdfError:
-        return True  # a damaged input is told of by itself
+        return True  # a damaged input has its own problem
 
 
 def _serves(old: Summary | None, entry: DatasetEntry, head: object) -> bool:
@@ -157,7 +166,7 @@ def _summary(
     try:
         if isinstance(head, OdfError):
             raise head
-        # Where the index does not know the head, this brings it up to it.
+        # If the head is not indexed, this indexes it.
         state = (states.get(head) if head else None) or entry.dataset.state()
     except OdfError as error:
         problem = error.format_line

@@ -1,4 +1,4 @@
-"""Dataset definitions: current definition, checking, planning new datasets, committing updates."""
+"""Dataset definitions: current definition, checks, plans of new datasets, commits of updates."""
 
 from __future__ import annotations
 
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
 
 
 def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
-    """The active push source of this name, or the only one.
+    """Return the active push source with this name; without a name, the only one.
 
     Raises:
-        Unsupported: the dataset is not pushed to, or the source is of a newer specification.
-        UsageError: there are several, or none of that name.
+        Unsupported: the dataset has no push sources, or the source is from a newer specification.
+        UsageError: there are several, or none with this name.
     """
     state = entry.dataset.state()
     if state.kind is not DatasetKind.Root:
@@ -95,7 +95,9 @@ def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
 
 
 def _disabled(entry: DatasetEntry, name: str | None) -> str:
-    """Says whether the source, or any, was there once."""
+    """Return the part of a message that states which block disabled the source, or any source; otherwise
+    empty.
+    """
     dataset = entry.dataset
     for row in dataset.list_blocks(dataset.state().blocks, kinds={"DisablePushSource"}):
         gone = getattr(dataset.block(row.hash).block.event, "source_name", None)
@@ -104,11 +106,11 @@ def _disabled(entry: DatasetEntry, name: str | None) -> str:
     return ""
 
 
-_MAX_ATTACHED: Final = 4 << 20  # each state that a chain keeps holds the attachments too
+_MAX_ATTACHED: Final = 4 << 20  # bytes; each stored state of the chain contains the attachments
 
 
 class NewDataset(msgspec.Struct, frozen=True):
-    """A dataset that is ready to be made; its first event is the Seed."""
+    """A dataset that is ready to be created; its first event is the Seed."""
 
     id: DatasetId
     alias: DatasetAlias
@@ -116,12 +118,12 @@ class NewDataset(msgspec.Struct, frozen=True):
 
 
 class CheckedDefinition(msgspec.Struct, frozen=True):
-    """A definition that was found right by itself.
+    """A definition that is valid by itself.
 
     Attributes:
-        events: with queries as chains hold them; inputs and schemas are still as people wrote them.
-        inputs: what is read, and the text that named it.
-        vocabulary: the names of the system columns by this definition.
+        events: with queries in normal form; inputs and schemas as the user wrote them.
+        inputs: the inputs, each with its text in the definition.
+        vocabulary: the names of the system columns.
     """
 
     alias: DatasetAlias
@@ -136,17 +138,17 @@ def plan_datasets(
     snapshots: Sequence[model.DatasetSnapshot],
     new_id: Callable[[], DatasetId],
 ) -> list[NewDataset]:
-    """Checks definitions and makes plans of them, inputs before what reads them.
+    """Check definitions and plan their datasets, inputs first.
 
     Args:
-        existing: the datasets that are there.
+        existing: the datasets of the workspace.
         snapshots: the definitions.
-        new_id: makes an identity; called once a definition, after all was found right.
+        new_id: creates an id; called once for each definition, after all checks.
 
     Raises:
-        AlreadyExists: a name is taken, or defined twice.
-        NotFound: inputs that are neither there nor defined here; all of them are named.
-        OdfError: a definition is wrong; ``where`` names the dataset.
+        AlreadyExists: a name exists, or is defined twice.
+        NotFound: inputs that neither exist nor are defined here; the message lists all of them.
+        OdfError: a definition is invalid; ``where`` is the dataset.
     """
     drafts = [check_definition(snapshot) for snapshot in snapshots]
     check_unique(drafts)
@@ -165,10 +167,10 @@ def plan_drafts(
     drafts: Sequence[CheckedDefinition],
     new_id: Callable[[], DatasetId],
 ) -> list[NewDataset]:
-    """Plans of new datasets, inputs before what reads them.
+    """Plan new datasets, inputs first.
 
     Raises:
-        InvalidManifest: they feed each other in a circle.
+        InvalidManifest: their inputs form a cycle.
     """
     ordered = _inputs_first(drafts)
     ids = {each.alias: new_id() for each in ordered}
@@ -182,15 +184,15 @@ def check_definition(
     vocabulary: model.DatasetVocabulary = model.DEFAULT_VOCABULARY,
     exists: bool = False,
 ) -> CheckedDefinition:
-    """A definition, checked as far as it can be by itself.
+    """Check a definition by itself, without other datasets.
 
     Args:
         snapshot: the definition.
-        vocabulary: the names of the system columns where it does not say them.
-        exists: whether the dataset is there already, so that its sources can be disabled.
+        vocabulary: the names of the system columns, unless the definition sets them.
+        exists: whether the dataset exists, so that its sources can be disabled.
 
     Raises:
-        OdfError: it is wrong; ``where`` names the dataset.
+        OdfError: the definition is invalid; ``where`` is the dataset.
     """
     alias = DatasetAlias.parse(snapshot.name)
     check_snapshot(snapshot, exists=exists)
@@ -211,10 +213,10 @@ def check_definition(
 
 
 def check_unique(drafts: Sequence[CheckedDefinition]) -> None:
-    """Whether every dataset is defined once.
+    """Check that every dataset is defined once.
 
     Raises:
-        AlreadyExists: one is not.
+        AlreadyExists: one is defined twice.
     """
     seen: set[DatasetAlias] = set()
     for each in drafts:
@@ -226,10 +228,10 @@ def check_unique(drafts: Sequence[CheckedDefinition]) -> None:
 
 
 def check_inputs(existing: Mapping[DatasetAlias, DatasetId], drafts: Sequence[CheckedDefinition]) -> None:
-    """Whether all inputs are there, or defined here.
+    """Check that all inputs exist or are defined here.
 
     Raises:
-        NotFound: some are not; all of them are named.
+        NotFound: some do not; the message lists all of them.
     """
     names = {str(alias): alias for alias in (*existing, *(each.alias for each in drafts))}
     here = {*existing, *existing.values(), *names.values()}
@@ -256,10 +258,10 @@ def _inputs_first(drafts: Sequence[CheckedDefinition]) -> list[CheckedDefinition
 
 
 def topological_order(feeding: Mapping[DatasetAlias, Sequence[DatasetAlias]]) -> list[DatasetAlias]:
-    """Datasets in an order in which inputs come before what reads them, given what each reads.
+    """Return datasets in an order with inputs first, given the inputs of each.
 
     Raises:
-        InvalidManifest: they feed each other in a circle.
+        InvalidManifest: the inputs form a cycle.
     """
     try:
         return list(TopologicalSorter(feeding).static_order())
@@ -284,7 +286,7 @@ def _plan(
 
 
 def resolve_inputs(event: model.SetTransform, known: Mapping[DatasetAlias, DatasetId]) -> model.SetTransform:
-    """The transform with its inputs by id, each with an alias; they have to be known."""
+    """Return the transform with its inputs by id, each with an alias. All inputs must be known."""
 
     def by_id(given: model.TransformInput) -> model.TransformInput:
         ref = parse_ref(given.dataset_ref)
@@ -310,7 +312,7 @@ def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabular
 
 
 def _schema_of(ddl: Sequence[str], vocabulary: model.DatasetVocabulary) -> model.SetDataSchema:
-    """The whole schema of slices, of a list of data columns."""
+    """Return the schema of slices for a list of data columns."""
     from odf_engine.data.arrow_schema import encode_schema
     from odf_engine.data.ddl import parse_ddl
     from odf_engine.data.slices import slice_schema
@@ -319,10 +321,10 @@ def _schema_of(ddl: Sequence[str], vocabulary: model.DatasetVocabulary) -> model
 
 
 def check_attachments(attachments: model.Attachments) -> None:
-    """Whether texts are small enough to be carried around with a chain.
+    """Check that attachments are small enough to be stored in a chain.
 
     Raises:
-        InvalidManifest: they are not.
+        InvalidManifest: they are too large.
     """
     if not isinstance(attachments, model.Embedded):
         return
@@ -338,7 +340,7 @@ def check_attachments(attachments: model.Attachments) -> None:
 def _check_source(
     source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
 ) -> None:
-    """Finds early what would only fail at the first pull."""
+    """Check a source for errors that would otherwise occur at the first pull."""
     if isinstance(source, model.SetPollingSource):
         _check_fetch(source.fetch)
     keys = [*getattr(source.merge, "primary_key", ())]
@@ -367,10 +369,10 @@ def _check_source(
 def data_columns(
     source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
 ) -> pa.Schema | None:
-    """The columns that a source says its rows have; None where a query or the data says it.
+    """Return the columns that a source declares for its rows; None if a query or the data determine them.
 
     Raises:
-        InvalidSchema: its schema is malformed.
+        InvalidSchema: the schema is malformed.
     """
     if source.read.schema is None or source.preprocess is not None:
         return None
@@ -378,7 +380,7 @@ def data_columns(
 
     from odf_engine.data.ddl import parse_ddl
 
-    # Rows that are pushed may say what is done with each: taken back, corrected.
+    # Pushed rows may contain their operation, such as retract or correct.
     may_say = isinstance(source, model.AddPushSource) or isinstance(
         source.merge, model.ChangelogStream | model.UpsertStream
     )
@@ -425,10 +427,10 @@ def _check_needed(columns: Sequence[str], vocabulary: model.DatasetVocabulary, n
 
 @contextmanager
 def error_context(where: str) -> Iterator[None]:
-    """Puts the place before the place that an error names.
+    """Prepend a location to the location of errors within the block.
 
     Raises:
-        OdfError: whatever was raised inside.
+        OdfError: the error of the block.
     """
     try:
         yield
@@ -444,7 +446,7 @@ _WIDEST: Final = 200
 
 
 class Change(msgspec.Struct, frozen=True):
-    """One event that is appended: its title, and lines that start with ``+``, ``-`` or a space."""
+    """An event to append: its title, and lines that start with ``+``, ``-`` or a space."""
 
     title: str
     lines: list[str]
@@ -454,10 +456,10 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -> DatasetSnapshot:
-    """The dataset's definition as its chain has it now; an update with it changes nothing.
+    """Return the current definition of a dataset. An update with it changes nothing.
 
-    Inputs go by the ``names`` of their datasets, where they are known. The schema is there where it
-    does not follow from what a source reads. Parts that are of a newer specification are left out.
+    Inputs are referred to by ``names``, if known. The schema is included if it does not follow from the
+    columns of a source. Parts from a newer specification are omitted.
 
     Raises:
         OdfError: the chain cannot be read.
@@ -481,7 +483,7 @@ def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -
 
 
 def to_user_form(event: MetadataEvent, names: DatasetNames) -> Any:
-    """The event as a person would write it: a single query as ``query``, inputs by name."""
+    """Return the event as a user would write it: a single query as ``query``, inputs by name."""
     match event:
         case model.SetTransform():
             inputs = [_named(each, names) for each in event.inputs]
@@ -540,7 +542,7 @@ def _schema(state: ChainState) -> model.SetDataSchema | None:
 
 
 def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: DatasetNames) -> Change:
-    """What appending an event changes, given the one that it takes the place of."""
+    """Describe the change that an event makes to the event that it replaces."""
     disables = isinstance(event, model.DisablePollingSource | model.DisablePushSource)
     old = [] if before is None else _text(before, names)
     new = [] if disables else _text(event, names)
@@ -564,7 +566,7 @@ def _text(event: MetadataEvent, names: DatasetNames) -> list[str]:
 
 
 def _difference(old: Sequence[str], new: Sequence[str]) -> list[str]:
-    """The changed lines with some around them, each after its sign; cut where there are too many."""
+    """Return the changed lines with context, each after its sign; truncated if there are too many."""
     lines: list[str] = []
     groups = SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_CONTEXT)
     for number, group in enumerate(groups):
@@ -583,16 +585,16 @@ def _difference(old: Sequence[str], new: Sequence[str]) -> list[str]:
 
 
 class Update(msgspec.Struct, frozen=True, kw_only=True):
-    """What one definition changes.
+    """The change of one definition.
 
     Attributes:
-        entry: the dataset; None for a new one that was not made.
+        entry: the dataset; None for a new one that was not created.
         alias: its name.
-        is_new: whether the definition makes it.
-        events: what is appended, in this order; empty when there is nothing to do.
-        changes: the same for people, one an event.
-        head: the block that the definition was compared with; None for a new dataset.
-        system_time: of the blocks to append.
+        is_new: whether the definition creates it.
+        events: the events to append, in order; empty if there is no change.
+        changes: a description of each event.
+        head: the head that the definition was compared with; None for a new dataset.
+        system_time: system time of the new blocks.
     """
 
     entry: DatasetEntry | None
@@ -605,18 +607,18 @@ class Update(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UpdatePlan(NamedTuple):
-    """What is to be made, inputs first, and what every definition changes, in their order."""
+    """The datasets to create, inputs first, and the change of every definition, in their order."""
 
     plans: list[NewDataset]
     updates: list[Update]
 
 
 def record_origin(entry: DatasetEntry, origin: str) -> None:
-    """Notes where the definition of a dataset came from, when somebody else wrote it: such a dataset is
-    not one's own any more (see :mod:`odf_engine.workspace.trust`).
+    """Store the origin of a definition by another author. The dataset is then no longer an own one (see
+    :mod:`odf_engine.workspace.trust`).
 
     Raises:
-        OdfError: it cannot be noted, or not durably: the definition must not be committed without it.
+        OdfError: the origin was not stored durably. The definition must not be committed without it.
     """
     try:
         replace_text_file(entry.dataset.folder / ORIGIN_FILE, origin)
@@ -625,10 +627,10 @@ def record_origin(entry: DatasetEntry, origin: str) -> None:
 
 
 def require_no_state(update: Update) -> None:
-    """Lets pass what can be appended without an engine.
+    """Check that an update can be committed without an engine.
 
     Raises:
-        UsageError: the query changes, and there is a state that the new one may not be able to go on from.
+        UsageError: the query changes, and has a state that the new query may not be able to resume.
     """
     if update.entry is None or not any(isinstance(event, SetTransform) for event in update.events):
         return
@@ -648,20 +650,20 @@ def commit_update(
     data: Path | None = None,
     checkpoint: Path | None = None,
 ) -> Multihash:
-    """Appends what an update says in one commit; returns the new head.
+    """Append the events of an update in one commit; return the new head.
 
     Args:
         entry: the dataset.
         update: its events, and the head that they follow.
-        origin: where the definition came from, when somebody else wrote it.
-        block_version: of the new blocks.
+        origin: the origin of the definition, if it has another author.
+        block_version: manifest version of the new blocks.
         data, checkpoint: staged files of a transaction among the events.
 
     Raises:
-        Conflict: somebody else committed meanwhile; nothing is changed.
-        OdfError: the events may not follow.
+        Conflict: another process committed meanwhile; nothing is changed.
+        OdfError: the events violate an append rule.
     """
-    if origin is not None:  # before the blocks: nothing foreign may run in between
+    if origin is not None:  # before the blocks, so that no untrusted source can run in between
         record_origin(entry, origin)
     try:
         return entry.dataset.commit(

@@ -52,30 +52,31 @@ Source = SetPollingSource | AddPushSource
 
 
 class SourceChange(NamedTuple):
-    """A source as it shall be, and the one of the chain whose place it takes."""
+    """A source of the definition, and the source of the chain that it replaces."""
 
     source: Source
     before: Source | None
 
     @property
     def changed(self) -> bool:
-        """Whether the chain has it otherwise."""
+        """Whether the chain has another definition of the source."""
         return self.before != self.source
 
 
 def next_schema(
     state: ChainState, said: SetDataSchema | None, sources: Sequence[SourceChange], vocab: DatasetVocabulary
 ) -> SetDataSchema | None:
-    """The migration that a definition asks for: outright, or because a source reads more columns.
+    """Return the new schema that a definition sets, explicitly or because a source reads more columns; None
+    if it is unchanged.
 
     Args:
-        state: of the chain.
+        state: the state of the chain.
         said: the schema in the definition.
         sources: the sources in the definition.
-        vocab: names of the system columns by the definition.
+        vocab: names of the system columns according to the definition.
 
     Raises:
-        InvalidSchema: a malformed or impossible column.
+        InvalidSchema: a malformed or invalid column.
         Unsupported: schemas in terms of a newer specification, which cannot be compared.
     """
     if state.has_schema and state.schema is None:
@@ -101,7 +102,7 @@ def next_schema(
             if reading.changed or said is not None:
                 wanted = _with_columns_of(reading, wanted, declared, vocab)
     if wanted is None:
-        return None  # the first rows will say it
+        return None  # the first rows determine the schema
     schema = encode_schema(wanted)
     if state.schema is not None and (wanted is declared or same_schema(state.schema, schema)):
         return None
@@ -117,28 +118,28 @@ def _said_schema(said: SetDataSchema, declared: pa.Schema | None, vocab: Dataset
 def _with_columns_of(
     reading: SourceChange, schema: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
 ) -> pa.Schema:
-    """The schema with what a source reads; columns that it does not read any more go."""
+    """Return the schema with the columns of a source, without those that it no longer reads."""
     columns = data_columns(reading.source, vocab)
     if columns is None:
         return schema
     had = None if reading.before is None else data_columns(reading.before, vocab)
     gone: list[str] = []
     if reading.changed:
-        # A further push source may know fewer columns than there are.
+        # An additional push source may have fewer columns than the dataset.
         others = declared.names if isinstance(reading.source, SetPollingSource) else []
         now = {name.casefold() for name in (*columns.names, *msgspec.structs.astuple(vocab))}
         gone = [name for name in (others if had is None else had.names) if name.casefold() not in now]
-    # Columns that the source read so already are as their chain declares them, whatever that is.
+    # Unchanged columns of the source keep their declaration in the chain.
     told = [field for field in columns if had is None or field not in had or field.name not in schema.names]
     return add_source_columns(schema, told, gone, vocab)
 
 
-_PUSH: Final = "AddPushSource "  # before the name of a push source that is not understood
+_PUSH: Final = "AddPushSource "  # prefix of push sources in ChainState.not_understood
 
 
 class _Step(NamedTuple):
     event: MetadataEvent
-    before: MetadataEvent | None  # what it takes the place of
+    before: MetadataEvent | None  # the event that it replaces
 
 
 def plan_updates(
@@ -146,17 +147,17 @@ def plan_updates(
     snapshots: Sequence[DatasetSnapshot],
     new_id: Callable[[], DatasetId] | None,
 ) -> UpdatePlan:
-    """Compares definitions with what is there.
+    """Compare definitions with the existing datasets and plan the changes.
 
     Args:
         existing: the datasets of the workspace.
-        snapshots: the definitions, of datasets that are there and of new ones.
-        new_id: makes an identity for a new dataset; None when none will be made.
+        snapshots: the definitions, of existing and new datasets.
+        new_id: creates an id for a new dataset; None for a dry run.
 
     Raises:
-        NotFound: inputs that are neither there nor defined here; all of them are named.
-        ChainRuleViolated: a change that the dataset's chain does not allow.
-        OdfError: a definition is wrong; ``where`` names the dataset.
+        NotFound: inputs that neither exist nor are defined here; the message lists all of them.
+        ChainRuleViolated: a change that an append rule rejects.
+        OdfError: a definition is invalid; ``where`` is the dataset.
     """
     there = {entry.alias: entry for entry in existing}
     ids = {entry.alias: entry.id for entry in existing}
@@ -234,7 +235,7 @@ def _update(
 
 
 def _check_circles(existing: Sequence[DatasetEntry], updates: Sequence[Update], names: DatasetNames) -> None:
-    """Whether datasets still feed each other in one direction, where a transform changed."""
+    """Check that the inputs form no cycle, if a transform changed."""
     changed = {
         update.alias: [DatasetId.parse(each.dataset_ref) for each in event.inputs]
         for update in updates
@@ -245,7 +246,7 @@ def _check_circles(existing: Sequence[DatasetEntry], updates: Sequence[Update], 
         return
     inputs: dict[DatasetAlias, list[DatasetId]] = {}
     for entry in existing:
-        with suppress(OdfError):  # a damaged dataset feeds nobody
+        with suppress(OdfError):  # the inputs of a damaged dataset are unknown
             inputs[entry.alias] = entry.dataset.state().inputs()
     aliases = {dataset_id: DatasetAlias.parse(name) for dataset_id, name in names.items()}
     topological_order(
@@ -256,14 +257,14 @@ def _check_circles(existing: Sequence[DatasetEntry], updates: Sequence[Update], 
     )
 
 
-# --- What differs ------------------------------------------------------------------------------
+# --- Differences ------------------------------------------------------------------------------
 
 
 def _steps(
     each: CheckedDefinition, state: ChainState, known: Mapping[DatasetAlias, DatasetId]
 ) -> Iterator[_Step]:
-    """The events that the chain lacks, in the order in which they are appended."""
-    # Of several events of a kind the last one counts, as it does in a chain.
+    """Yield the missing events of the chain, in the order in which they are appended."""
+    # The last of several events of the same kind applies, as in a chain.
     said: dict[type, Any] = {type(event): event for event in each.events}
     pushed = {event.source_name: event for event in each.events if isinstance(event, AddPushSource)}
     disabled = [event.source_name for event in each.events if isinstance(event, model.DisablePushSource)]
@@ -301,9 +302,9 @@ def _steps(
 def _changed_transform(
     said: model.SetTransform, before: model.SetTransform | None
 ) -> model.SetTransform | None:
-    """The transform to append, with its version; None where it is the one of the chain already.
+    """Return the transform to append, with its version; None if the chain already has it.
 
-    A definition that says no version leaves the one of the chain as it is.
+    A definition without a version does not change the version in the chain.
     """
     if before is not None:
         there = normalize_for_comparison(before)
@@ -321,7 +322,7 @@ def _goes(
     disabled: Sequence[str],
     unpolled: bool,
 ) -> Iterator[_Step]:
-    """The sources that are there and not wanted any more."""
+    """Yield the events that disable the sources which the definition removes."""
     there = state.polling_source is not None or "SetPollingSource" in state.not_understood
     if there and (pushed or unpolled):
         yield _Step(model.DisablePollingSource(), state.polling_source)
@@ -333,15 +334,15 @@ def _goes(
 
 
 def _active(state: ChainState, source: Source) -> Source | None:
-    """The source of the chain that this one takes the place of."""
+    """Return the source of the chain that this one replaces."""
     if isinstance(source, SetPollingSource):
         return normalize_for_comparison(state.polling_source)
     return normalize_for_comparison(state.push_sources.get(source.source_name))
 
 
 def normalize_for_comparison(event: Any) -> Any:
-    """An event of a chain in the form in which definitions are compared with it."""
-    with suppress(InvalidQuery):  # what others wrote may have no normal form, and then equals nothing
+    """Return an event of a chain in the form in which it is compared with definitions."""
+    with suppress(InvalidQuery):  # a foreign event may have no normal form; it then differs from all
         event = normalise_event(event)
     if isinstance(event, model.SetTransform):
         event = replace(event, inputs=[_canonical(each) for each in event.inputs])

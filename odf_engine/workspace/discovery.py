@@ -1,4 +1,6 @@
-"""Finds the workspace of the current folder; imports nothing else of the engine."""
+"""Finds the workspace of the current folder. At the top it imports nothing else of the engine but errors, for
+a fast start.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,16 @@ from odf_engine.errors import AlreadyExists, NotFound, OdfError, UsageError
 ODF_FOLDER: Final = ".odf"
 WORKSPACE_VARIABLE: Final = "ODF_WORKSPACE"
 _CHECKED_FOLDERS: Final = ("cache", "datasets", "incoming", "keys", "remotes", "trust")
-"""Folders in ``.odf`` whose entries have names that others can predict."""
+"""Folders in ``.odf`` whose entries have predictable names."""
 
 
 def workspace_folder(start: Path | None = None, explicit: Path | None = None) -> Path:
-    """The folder of the workspace in ``explicit``, else in ``$ODF_WORKSPACE``, else around ``start``.
+    """Return the folder of the workspace: ``explicit``, otherwise ``$ODF_WORKSPACE``, otherwise ``start`` or
+    a parent of it.
 
     Raises:
-        NotFound: no ``.odf`` folder there; the hint says how to make one.
-        OdfError: the workspace is another user's, or holds symbolic links.
+        NotFound: there is no ``.odf`` folder; the hint has the command to create one.
+        OdfError: the workspace belongs to another user, or contains symbolic links.
     """
     hint = "make one with: odf init"
     named = explicit or (Path(text) if (text := os.environ.get(WORKSPACE_VARIABLE)) else None)
@@ -37,12 +40,12 @@ def workspace_folder(start: Path | None = None, explicit: Path | None = None) ->
 
 
 def make_workspace_folder(folder: Path) -> None:
-    """Makes a folder, if it is not there, and the one in it that makes it a workspace.
+    """Create a folder, if it is missing, and the ``.odf`` folder in it.
 
     Raises:
-        AlreadyExists: it is a workspace already.
-        OdfError: the folder is another user's.
-        UsageError: it cannot be one.
+        AlreadyExists: it is already a workspace.
+        OdfError: the folder belongs to another user.
+        UsageError: it is not a folder, or cannot be created.
     """
     odf = folder / ODF_FOLDER
     try:
@@ -58,20 +61,20 @@ def make_workspace_folder(folder: Path) -> None:
 
 
 def _checked(folder: Path) -> Path:
-    """The folder of a workspace, after its owner and its ``.odf`` were checked."""
+    """Check the owner of a workspace and its ``.odf`` folder; return the folder."""
     _check_owner(folder, folder)
     check_odf_folder(folder / ODF_FOLDER)
     return folder
 
 
 def check_odf_folder(odf: Path) -> None:
-    """Whether it is safe to read and write in an ``.odf`` folder.
+    """Check that reading and writing in an ``.odf`` folder is safe.
 
-    Another user who owns it could make this program do what that user wants. Symbolic links could lead to
-    files that are overwritten or removed, also in a workspace that was unpacked from an archive.
+    Another user who owns it could make this program run commands. Symbolic links could redirect writes and
+    deletions to other files, also in a workspace that was unpacked from an archive.
 
     Raises:
-        OdfError: it or its settings belong to another user, or a link is in it or in a folder of it.
+        OdfError: the folder or its settings belong to another user, or it contains a symbolic link.
     """
     from odf_engine.settings import CONFIG_FILE
 
@@ -81,7 +84,7 @@ def check_odf_folder(odf: Path) -> None:
         try:
             entries = os.scandir(folder)
         except OSError:
-            continue  # whoever needs the folder reports this
+            continue  # reported when the folder is used
         with entries:
             for entry in entries:
                 if entry.is_symlink():
@@ -89,8 +92,8 @@ def check_odf_folder(odf: Path) -> None:
 
 
 def user_name(uid: int) -> str:
-    """The name of a user, for messages."""
-    import pwd  # only errors need it
+    """Return the name of a user, for messages."""
+    import pwd  # Deferred: only errors need it.
 
     try:
         return pwd.getpwuid(uid).pw_name
@@ -99,10 +102,10 @@ def user_name(uid: int) -> str:
 
 
 def _check_owner(path: Path, workspace: Path) -> None:
-    """As git does: the effective user, or the one who started sudo, has to own a path and what it leads to.
+    """Check that the effective user, or the caller of sudo, owns a path and its target, as git does.
 
     Raises:
-        OdfError: another user owns it, and the workspace is not among the safe folders.
+        OdfError: another user owns it, and the workspace is not a safe folder.
     """
     users = {os.geteuid()}
     if 0 in users and (caller := os.environ.get("SUDO_UID", "")).isdecimal():
@@ -111,7 +114,7 @@ def _check_owner(path: Path, workspace: Path) -> None:
         try:
             owner = status(path).st_uid
         except OSError:
-            return  # whoever needs the file reports this
+            return  # reported when the file is used
         if owner not in users and not {"*", str(workspace)} & set(_safe_folders()):
             raise OdfError(
                 f"the workspace is not opened: {path} belongs to another user ({user_name(owner)})",
@@ -120,9 +123,10 @@ def _check_owner(path: Path, workspace: Path) -> None:
 
 
 def _check_link(path: Path) -> None:
-    """
+    """Check that a symbolic link leads to a safe folder.
+
     Raises:
-        OdfError: the link leads to a file, or to a folder that is not among the safe ones.
+        OdfError: it leads elsewhere.
     """
     target = Path(os.path.realpath(path))  # resolve() raises for a loop of links
     hint = "replace it by a file or folder"
@@ -134,16 +138,16 @@ def _check_link(path: Path) -> None:
 
 
 def _safe_folders() -> list[str]:
-    """The folders that the user's own configuration calls safe, as absolute paths; ``*`` stays as it is."""
-    from odf_engine.settings import load, user_file  # only what is not safe by itself needs it
+    """Return the safe folders in the user's own configuration as absolute paths; ``*`` is unchanged."""
+    from odf_engine.settings import load, user_file  # Deferred: most workspaces do not need it.
 
     named = load(user_file()).safe_directories
     return [each if each == "*" else str(Path(each).expanduser().resolve()) for each in named]
 
 
 def _allow(folder: Path) -> str:
-    """The command that adds a folder to the safe ones."""
-    import json  # only errors need these
+    """Return the command that adds a folder to the safe ones."""
+    import json  # Deferred: only errors need these.
     import shlex
 
     folders = [*_safe_folders(), str(folder)]

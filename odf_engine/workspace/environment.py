@@ -17,17 +17,17 @@ from odf_engine.settings import load_workspace
 
 
 def allowed_environment(odf: Path, dataset: str, alias: str) -> dict[str, str]:
-    """The variables that a dataset may read and that are set here.
+    """Return the variables that a dataset may read and that are set in this process.
 
     Args:
         odf: the workspace's ``.odf`` folder.
-        dataset: its id.
-        alias: its name; either of them may stand in the configuration.
+        dataset: the id of the dataset.
+        alias: its name; the configuration may use either.
     """
     try:
         names = load_workspace(odf).allowed_for(dataset, alias)
     except OdfError:
-        return {}  # whoever works with the settings says what is wrong with them
+        return {}  # reported where the settings are used
     return {name: os.environ[name] for name in names if name in os.environ}
 
 
@@ -36,10 +36,10 @@ _NAME: Final = re.compile(r"\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*")
 
 
 def variable_name(found: re.Match[str]) -> str:
-    """The name of the variable that a template, a match of :data:`TEMPLATE`, stands for.
+    """Return the name of the variable in a template, which is a match of :data:`TEMPLATE`.
 
     Raises:
-        InvalidManifest: a template of another kind, or one without an end.
+        InvalidManifest: another kind of template, or an unterminated one.
     """
     name = _NAME.fullmatch(found[1])
     if name is None or not found[2]:
@@ -50,33 +50,32 @@ def variable_name(found: re.Match[str]) -> str:
 
 
 def template_variables(text: str) -> list[str]:
-    """The names of the variables that a text asks for, in their order, each once.
+    """Return the unique names of the variables in a text, in their order.
 
     Raises:
-        InvalidManifest: a template of another kind, or one without an end.
+        InvalidManifest: another kind of template, or an unterminated one.
     """
     return list(dict.fromkeys(map(variable_name, TEMPLATE.finditer(text))))
 
 
 HIDDEN: Final = "***"
 _SHORT: Final = 4
-"""Texts of fewer characters are hidden as whole words only: `1` would take every number apart."""
+"""Shorter secrets are redacted as whole words only, since `1` would match within every number."""
 
 
 def substitute(
     text: str, environment: Mapping[str, str], allowed: Collection[str], dataset: str = "DATASET"
 ) -> str:
-    """The text with every ``${{ env.NAME }}`` replaced, once: values are not looked through again.
+    """Return the text with every ``${{ env.NAME }}`` replaced. Values are not expanded again.
 
     Args:
-        text: of a URL, a header, …
-        environment: values that were given along with the request; what it lacks is looked up in the
-            environment of this process.
+        text: a URL, a header, …
+        environment: values of the request; other names are read from the environment of this process.
         allowed: the names that the configuration allows for the dataset.
         dataset: its name, for the hint.
 
     Raises:
-        InvalidManifest: a template of another kind, or one without an end.
+        InvalidManifest: another kind of template, or an unterminated one.
         SourceUnavailable: a name that is not allowed, or not set.
     """
     return TEMPLATE.sub(
@@ -87,7 +86,7 @@ def substitute(
 def variable_value(
     name: str, environment: Mapping[str, str], allowed: Collection[str], dataset: str = "DATASET"
 ) -> str:
-    """The value of one variable; arguments and errors as for :func:`substitute`."""
+    """Return the value of one variable; arguments and errors as for :func:`substitute`."""
     if name not in allowed:
         names = ",".join([*sorted(allowed), name])
         raise SourceUnavailable(
@@ -103,7 +102,7 @@ def variable_value(
 
 
 def secret_values(environment: Mapping[str, str], allowed: Iterable[str]) -> list[str]:
-    """The values that have to be hidden: of all names that a dataset may read."""
+    """Return the values to redact: those of all names that a dataset may read."""
     found = (environment.get(name, os.environ.get(name)) for name in allowed)
     return [value for value in found if value]
 
@@ -112,12 +111,12 @@ def secret_values(environment: Mapping[str, str], allowed: Iterable[str]) -> lis
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text with every secret hidden, also where it is written as in a URL, in JSON or in Python."""
+    """Return the text with every secret redacted, also in the encodings of URLs, JSON and Python literals."""
     return _hider(secrets)(text)
 
 
 class RedactingReporter(Reporter):
-    """Passes everything on, log lines without the secrets."""
+    """Forwards everything to another reporter, with secrets redacted in log lines."""
 
     def __init__(self, reporter: Reporter, secrets: Iterable[str]) -> None:
         super().__init__()
@@ -154,7 +153,7 @@ class RedactingReporter(Reporter):
 
 @contextmanager
 def redacted_errors(secrets: Iterable[str]) -> Iterator[None]:
-    """Errors that leave the block have no secret in them, nor in the errors that led to them."""
+    """Redact secrets in errors that leave the block; errors with a secret lose their cause and context."""
     hide = _hider(secrets)
     try:
         yield
@@ -168,7 +167,7 @@ def redacted_errors(secrets: Iterable[str]) -> Iterator[None]:
                 setattr(hidden, name, hide(value))
             elif isinstance(value, tuple):
                 setattr(hidden, name, tuple(hide(each) if isinstance(each, str) else each for each in value))
-        hidden.__context__ = None  # `from None` alone would keep what it stands for
+        hidden.__context__ = None  # `from None` alone would keep the context
         raise hidden.with_traceback(None) from None
 
 
@@ -192,13 +191,13 @@ def _hider(secrets: Iterable[str]) -> Callable[[str], str]:
     parts = {part for secret in secrets for whole in (secret, *secret.splitlines()) for part in _forms(whole)}
     if not parts:
         return lambda text: text
-    # The longest first, so that none is hidden in part only.
+    # Longest first, so that no secret is redacted only in part.
     pattern = re.compile("|".join(map(_pattern, sorted(parts, key=lambda part: (-len(part), part)))))
     return lambda text: pattern.sub(HIDDEN, text)
 
 
 def _forms(secret: str) -> set[str]:
-    """A secret as it may be written: by itself, in a URL, in JSON, as a literal of Python."""
+    """Return the encodings of a secret: plain, in a URL, in JSON, as a Python literal."""
     urls = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
     lower = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), url) for url in urls}
     literals = {repr(secret)[1:-1], repr(secret.encode(errors="replace"))[2:-1]}

@@ -41,15 +41,15 @@ RECENTLY_TOUCHED: Final = "it was touched within the last hour: --now takes it t
 
 
 class FsckFinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that should not be, or that a person should know.
+    """A problem or a remark.
 
     Attributes:
         kind: stable name in kebab case.
-        where: the dataset's name, or a path from ``.odf`` on.
-        message: what it is, as a person reads it.
-        count, size: how many files it is, and their bytes.
-        repaired: whether it is gone, or was made anew.
-        left: why it was left alone; empty when it was repaired, or nobody asked for that.
+        where: the dataset's name, or a path relative to ``.odf``.
+        message: description for the user.
+        count, size: number of affected files, and their size in bytes.
+        repaired: whether the problem was removed.
+        left: why it was not repaired; empty if it was repaired, or repair was not requested.
     """
 
     kind: str
@@ -62,14 +62,14 @@ class FsckFinding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FsckReport(msgspec.Struct):
-    """A look over a workspace, while it goes on and afterwards.
+    """The result of a consistency check, also while it is running.
 
     Attributes:
-        repair: whether what is found is removed or made anew, as far as history does not need it.
-        now: whether that is done also to what was touched within the last hour.
-        findings: what is wrong, or in the way.
-        remarks: what a person should know, and is no fault.
-        datasets: how many were looked at.
+        repair: whether problems are repaired, without loss of history.
+        now: whether files touched within the last hour are repaired, too.
+        findings: problems.
+        remarks: information that is not a problem.
+        datasets: number of checked datasets.
     """
 
     repair: bool = False
@@ -80,7 +80,7 @@ class FsckReport(msgspec.Struct):
 
     @property
     def left(self) -> list[FsckFinding]:
-        """What is still there."""
+        """The problems that were not repaired."""
         return [each for each in self.findings if not each.repaired]
 
     def add_finding(
@@ -94,8 +94,9 @@ class FsckReport(msgspec.Struct):
         size: int = 0,
         left: str = "",
     ) -> None:
-        """Notes a finding, and repairs it with ``fix`` if that is wanted and nothing is ``left`` to say
-        against it."""
+        """Add a problem, and repair it with ``fix`` if repair is requested and ``left`` gives no reason not
+        to.
+        """
         repaired = False
         if self.repair and not left:
             if fix is None:
@@ -116,7 +117,7 @@ class FsckReport(msgspec.Struct):
         )
 
     def add_note(self, kind: str, where: str, message: str, count: int = 1) -> None:
-        """Notes what is no fault."""
+        """Add a remark."""
         self.remarks.append(FsckFinding(kind=kind, where=where, message=message, count=count))
 
     def files(
@@ -129,12 +130,15 @@ class FsckReport(msgspec.Struct):
         left: str = "",
         sure: bool = False,
     ) -> None:
-        """Notes files or folders that nobody needs, if there are some; the repair removes them.
+        """Add unneeded files or folders as problems, if there are any; the repair removes them.
 
         Args:
-            paths: those that were looked at.
-            left: why nothing may be done with them now.
-            sure: whether it is known that nobody is at work on them, however fresh they are.
+            kind: stable name in kebab case.
+            where: the dataset's name, or a path relative to ``.odf``.
+            message: description for the user.
+            paths: the files and folders.
+            left: why they must not be removed now.
+            sure: whether they are certainly not in use, whatever their age.
         """
         fresh: list[tuple[Path, int]] = []
         settled: list[tuple[Path, int]] = []
@@ -158,10 +162,10 @@ class FsckReport(msgspec.Struct):
 
 
 def _about(path: Path) -> tuple[int, float]:
-    """The bytes of a file, or of all files in a folder, and when the newest of them was touched."""
+    """Return the size of a file or of all files in a folder in bytes, and the newest modification time."""
     size, touched = 0, 0.0
     for each in path.rglob("*") if path.is_dir() and not path.is_symlink() else (path,):
-        with suppress(OSError):  # its owner was quicker
+        with suppress(OSError):  # its owner has removed it
             found = each.lstat()
             if not stat.S_ISDIR(found.st_mode):
                 size += found.st_size
@@ -192,11 +196,15 @@ def check_dataset(
     busy: bool = False,
     has_index: bool = True,
 ) -> None:
-    """Looks over a dataset.
+    """Check one dataset and add the problems to ``checkup``.
 
     Args:
-        busy: a job works on it, so that nothing may be repaired.
-        has_index: the index of blocks can be read.
+        checkup: the report.
+        workspace: the workspace.
+        entry: the dataset.
+        reporter: for cancellation.
+        busy: whether a job uses the dataset, so that nothing may be repaired.
+        has_index: whether the index of blocks is readable.
     """
     _DatasetCheck(checkup, workspace, entry, reporter, busy).run(has_index)
 
@@ -218,7 +226,7 @@ class _DatasetCheck:
         self._needed: dict[str, set[Multihash]] = {kind: set() for kind in _KINDS}
 
     def run(self, has_index: bool) -> None:
-        """All of it."""
+        """Run all checks of the dataset."""
         self._checkup.datasets += 1
         is_whole = self._follow(tell=True)
         if is_whole and has_index:
@@ -231,20 +239,20 @@ class _DatasetCheck:
             self._half_written()
 
     def _lock(self, stack: ExitStack) -> None:
-        """Keeps others from bringing something in; says so where somebody does just that."""
+        """Lock the dataset for the repair; if that fails, record why it is not repaired."""
         try:
             adoption = stack.enter_context(Quarantine(self._entry.dataset))
             if not any(_files(adoption.arriving)):
-                stack.callback(adoption.discard)  # which entering has made
+                stack.callback(adoption.discard)  # remove the folders that entering has created
             stack.enter_context(self._refs.locked())
         except (Conflict, OSError, OdfError) as error:
             reason = error.message if isinstance(error, OdfError) else str(error.strerror)
             self._left = f"it cannot be locked: {reason}"
 
-    # --- What is needed ---
+    # --- References ---
 
     def _follow(self, *, tell: bool) -> bool:
-        """Learns what all references need; whether that could be found out."""
+        """Collect the objects that all references need; return whether all chains could be read."""
         is_whole = self._refs.read(HEAD) is not None or not any(self._folder.glob("blocks/*"))
         if not is_whole and tell:
             message = "refs/head is missing, which names the newest block: bring it back from a copy"
@@ -285,7 +293,7 @@ class _DatasetCheck:
     # --- The index ---
 
     def _index(self) -> None:
-        """Compares what the index says with what the blocks say."""
+        """Compare the index with the blocks."""
         index, head = self._workspace.index, self._entry.dataset.head()
         if head is None:
             return
@@ -296,7 +304,7 @@ class _DatasetCheck:
             self._tell_broken(HEAD, error)
             return
         try:
-            known = index.state(head)  # where there is none, the next reader brings the index up to the head
+            known = index.state(head)  # if there is none, the next query indexes the head
             if known is None or (state == known and _is_same(fresh, Dataset(self._folder, index))):
                 return
         except OdfError as error:
@@ -308,7 +316,7 @@ class _DatasetCheck:
         self._workspace.index.reset()
         self._entry.dataset.state()
 
-    # --- What nobody needs ---
+    # --- Orphans ---
 
     def _orphans(self) -> None:
         needed = {**self._needed, PROOFS_FOLDER: self._needed["blocks"]}
@@ -342,7 +350,7 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _is_same(one: Dataset, other: Dataset) -> bool:
-    """Whether two indices say the same of all blocks and slices."""
+    """Return whether two indexes have the same blocks and slices."""
     if one.slices() != other.slices():
         return False
     before: int | None = None
@@ -359,7 +367,7 @@ _PACKED_CACHES: Final = ("screen.msgpack",)
 _ROW_CACHES: Final = ("projections/*.parquet", "queries/*.parquet")
 _PARTS: Final = ("statistics/.*.part", "projections/.*.part", "exports/.*.part", "queries/*.part", ".*.part")
 _PARQUET: Final = b"PAR1"
-_ASIDE: Final = ".damaged"  # the end of the names of files that were moved aside
+_ASIDE: Final = ".damaged"  # suffix of damaged files that were renamed
 
 
 def check_workspace(
@@ -372,16 +380,18 @@ def check_workspace(
     has_jobs: bool = False,
     has_worker: bool = False,
 ) -> FsckReport:
-    """Looks over a workspace, and repairs what may be repaired if that is wanted.
+    """Check a workspace, and repair it if requested.
 
     Args:
+        workspace: the workspace.
+        reporter: for progress and cancellation.
         repair, now: see :class:`FsckReport`.
-        busy: ids of datasets that jobs work on.
-        has_jobs: whether any job runs or waits: then caches are left alone.
-        has_worker: whether a worker runs, which writes the journal of jobs.
+        busy: ids of datasets that jobs use.
+        has_jobs: whether any job is running or queued; caches are then not repaired.
+        has_worker: whether a worker is running, which writes the journal of jobs.
 
     Raises:
-        Cancelled: somebody asked to stop.
+        Cancelled: cancellation was requested.
     """
     checkup = FsckReport(repair=repair, now=now)
     check = _WorkspaceCheck(checkup, workspace)
@@ -402,13 +412,13 @@ class _WorkspaceCheck:
         self._cache = workspace.odf / "cache"
 
     def _locked(self) -> AbstractContextManager[None]:
-        """Keeps others from making and deleting datasets, while something is repaired."""
+        """Lock the creation and deletion of datasets during a repair."""
         return file_lock(self._odf / "lock") if self._checkup.repair else nullcontext()
 
     # --- Databases ---
 
     def databases(self, has_worker: bool) -> bool:
-        """The index of blocks, and the journal of jobs; whether the index can be read."""
+        """Check the index of blocks and the journal of jobs; return whether the index is readable."""
         index, journal = self._odf / "index.sqlite", self._odf / "jobs.sqlite"
         if problem := _database_problem(index):
             message = f"the index of blocks cannot be read: {problem}"
@@ -424,13 +434,15 @@ class _WorkspaceCheck:
     def _index_anew(self) -> None:
         self._workspace.index.reset()
         for entry in self._workspace.datasets():
-            with suppress(OdfError):  # its own check tells
+            with suppress(OdfError):  # the check of the dataset reports it
                 entry.dataset.state()
 
-    # --- Work that was interrupted ---
+    # --- Interrupted work ---
 
     def unfinished(self) -> None:
-        """Datasets that were being made, deleted or transferred, and folders of dead processes."""
+        """Check for interrupted creations, deletions and transfers of datasets, and for folders of dead
+        processes.
+        """
         folders = DatasetFolders(self._odf / "datasets")
         with self._locked():
             if self._checkup.repair:
@@ -449,7 +461,7 @@ class _WorkspaceCheck:
         self._checkup.files("half-written", ".", "interrupted work left it", halves)
 
     def _incoming(self, folder: Path) -> None:
-        """What an interrupted pull of a new dataset has brought."""
+        """Check the files of an interrupted pull of a new dataset."""
         lock = folder.with_name(f"{folder.name}.lock")
         where = str(folder.relative_to(self._odf))
         message = "an interrupted pull of a dataset left it; the next one would go on from there"
@@ -462,7 +474,7 @@ class _WorkspaceCheck:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # it is just coming
+                return  # the pull is running
             self._checkup.files("arriving", where, message, [folder])
             if self._checkup.repair and not folder.exists():
                 lock.unlink(missing_ok=True)
@@ -470,7 +482,7 @@ class _WorkspaceCheck:
     # --- Caches ---
 
     def caches(self, left: str) -> None:
-        """Files that can be made again; ``left``: why they are left alone."""
+        """Check cache files, which can be rebuilt; ``left`` is why they are not repaired."""
         broken = [
             *self._unreadable(_JSON_CACHES, partial(_is_readable, decode=msgspec.json.decode)),
             *self._unreadable(_PACKED_CACHES, partial(_is_readable, decode=msgspec.msgpack.decode)),
@@ -484,18 +496,18 @@ class _WorkspaceCheck:
     def _unreadable(self, patterns: Collection[str], is_right: Callable[[Path], bool]) -> Iterator[Path]:
         for pattern in patterns:
             for path in sorted(self._cache.glob(pattern)):
-                with suppress(FileNotFoundError):  # its owner was quicker
+                with suppress(FileNotFoundError):  # its owner has removed it
                     if not path.name.startswith(".") and not (path.is_file() and is_right(path)):
                         yield path
 
-    # --- What belongs to datasets ---
+    # --- Files of datasets outside of their folders ---
 
     def belongings(self) -> None:
-        """Keys, trust and addresses, and whose they are."""
+        """Check keys, grants and addresses, and the datasets that they belong to."""
         if not (self._odf / "datasets").is_dir():
             message = "the folder of all datasets is not there"
             self._checkup.add_finding("datasets-missing", "datasets", message)
-            return  # else what belongs to them would seem to belong to nobody
+            return  # otherwise everything would be reported as orphaned
         here = {entry.id for entry in self._workspace.datasets()}
         for dataset in self._workspace.keys.ids():
             where = f"keys/{dataset.multibase}.pem"
@@ -504,7 +516,7 @@ class _WorkspaceCheck:
                     f"it does not hold the key of {dataset}: {problem}; odf keys import takes a right one"
                 )
                 path = self._workspace.keys.folder / f"{dataset.multibase}.pem"
-                # The key of a dataset that is here is missed: that stays a finding.
+                # The key of an existing dataset would be missing, so this is not repaired.
                 fix = None if dataset in here else partial(path.replace, f"{path}{_ASIDE}")
                 self._checkup.add_finding("key-damaged", where, message, fix)
             elif dataset not in here:
@@ -532,7 +544,7 @@ class _WorkspaceCheck:
 
 
 def _owner(path: Path) -> DatasetId | None:
-    """Whose file this is; None: its name does not say."""
+    """Return the dataset that a file belongs to by its name, or None."""
     with suppress(OdfError):
         return DatasetId.parse(DID_PREFIX + path.stem)
     return None
@@ -561,7 +573,7 @@ def _is_parquet(path: Path) -> bool:
 
 
 def _database_problem(path: Path) -> str:
-    """Why a database cannot be used; empty when it can, or is not there."""
+    """Return why a database cannot be used; empty if it can, or does not exist."""
     if not path.exists() or not path.stat().st_size:
         return ""
     try:
@@ -569,13 +581,13 @@ def _database_problem(path: Path) -> str:
             (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
             return "" if said == "ok" else str(said).splitlines()[0]
     except sqlite3.OperationalError as error:
-        return "" if "locked" in str(error) else str(error)  # somebody writes: it works
+        return "" if "locked" in str(error) else str(error)  # in use by another process, thus readable
     except sqlite3.DatabaseError as error:
         return str(error)
 
 
 def _aside(journal: Path) -> None:
-    """Moves a damaged journal aside, as a worker that starts does."""
+    """Rename a damaged journal, as a starting worker does."""
     for ending in ("", "-wal", "-shm"):
         part = journal.with_name(journal.name + ending)
         if part.exists():

@@ -1,4 +1,4 @@
-"""Repositories, the addresses of datasets in them, and how datasets stood to them."""
+"""Repositories, the addresses of datasets in them, and the status of datasets relative to them."""
 
 from __future__ import annotations
 
@@ -15,30 +15,28 @@ from odf_engine.identity.names import DatasetAliasRemote, DatasetRefRemote, Data
 from odf_engine.net.urls import dataset_name_from_url, normalize_url, redact_url
 from odf_engine.storage.atomic_files import file_lock, read_small, replace_text_file
 
-"""What addresses are is :mod:`odf_engine.net.urls`; who knows remotes needs both."""
-
 Kind = Literal["pull", "push"]
-"""Whether a dataset comes from an address, or goes there."""
+"""Whether a dataset is pulled from an address, or pushed to it."""
 KINDS: Final[tuple[Kind, ...]] = ("pull", "push")
 
 
 class Repo(msgspec.Struct, frozen=True):
-    """A repository by its name; ``url`` ends with a slash."""
+    """A repository with its name; ``url`` ends with a slash."""
 
     name: str
     url: str
 
 
 class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a dataset stood to a remote when that was last looked at.
+    """The last known status of a dataset relative to a remote.
 
     Attributes:
         url: the remote.
-        relation: as ``odf_engine.sync.history.Relation`` says it.
-        ours, theirs: how many blocks only the one side has.
-        common: the newest block of both, as text.
-        our_head, their_head: the heads that were compared, as text.
-        at: when, RFC 3339.
+        relation: as in ``odf_engine.sync.history.Relation``.
+        ours, theirs: number of blocks that only this side or only the remote has.
+        common: hash of the newest common block.
+        our_head, their_head: hashes of the compared heads.
+        at: time of the comparison, RFC 3339.
     """
 
     url: str
@@ -52,12 +50,12 @@ class RemoteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetRemotes(msgspec.Struct, frozen=True):
-    """The addresses of one dataset, and how it stood to them.
+    """The addresses of one dataset, and its status relative to them.
 
     Attributes:
-        pull: where it comes from; it is not polled or transformed here while there is one.
-        push: where it goes to.
-        seen: what was found when remotes were looked at, one for each URL.
+        pull: addresses that it is pulled from. A dataset with one is not polled or transformed here.
+        push: addresses that it is pushed to.
+        seen: the last known status, one for each URL.
     """
 
     pull: list[str] = []
@@ -65,19 +63,19 @@ class DatasetRemotes(msgspec.Struct, frozen=True):
     seen: list[RemoteStatus] = []
 
     def seen_at(self, url: str) -> RemoteStatus | None:
-        """What was found last at this URL."""
+        """Return the last known status relative to this URL, or None."""
         return next((each for each in self.seen if each.url == url), None)
 
 
 class ResolvedUrl(NamedTuple):
-    """Where something is: its URL, and the name that it has there."""
+    """The URL of a remote dataset, and its name there."""
 
     url: str
     name: str
 
 
 class Remotes:
-    """Repositories and addresses of a workspace's datasets; ``odf`` is its ``.odf`` folder."""
+    """Repositories and remote addresses of a workspace's datasets; ``odf`` is its ``.odf`` folder."""
 
     def __init__(self, odf: Path) -> None:
         self._odf = odf
@@ -88,10 +86,10 @@ class Remotes:
     # --- Repositories ---
 
     def repositories(self) -> list[Repo]:
-        """All of them, by name.
+        """Return all repositories, sorted by name.
 
         Raises:
-            BadData: the file was changed by hand, and is damaged.
+            BadData: the file is damaged.
         """
         try:
             found = msgspec.json.decode(read_small(self._file), type=list[Repo])
@@ -105,7 +103,7 @@ class Remotes:
         return sorted(found, key=lambda repo: repo.name.lower())
 
     def repository(self, name: str) -> Repo:
-        """The one of this name; NotFound when there is none."""
+        """Return the repository with this name; raise NotFound if there is none."""
         for repo in self.repositories():
             if repo.name.lower() == name.lower():
                 return repo
@@ -114,15 +112,15 @@ class Remotes:
         raise NotFound(f"there is no repository '{name}'", hint=hint)
 
     def is_repository(self, name: str) -> bool:
-        """Whether there is one of this name."""
+        """Return whether there is a repository with this name."""
         return any(repo.name.lower() == name.lower() for repo in self.repositories())
 
     def add(self, name: str, url: str) -> Repo:
-        """Remembers a repository.
+        """Add a repository.
 
         Raises:
-            UsageError: the name is none, or the URL is none that is known.
-            AlreadyExists: there is one of this name.
+            UsageError: an invalid name, or an unsupported URL.
+            AlreadyExists: there is a repository with this name.
         """
         if not is_valid_name(name):
             raise UsageError(
@@ -136,7 +134,7 @@ class Remotes:
         return repo
 
     def remove(self, name: str) -> Repo:
-        """Forgets a repository; datasets keep their addresses. NotFound when there is none."""
+        """Remove and return a repository. Datasets keep their addresses. Raise NotFound if there is none."""
         with file_lock(self._lock):
             gone = self.repository(name)
             self._write([repo for repo in self.repositories() if repo != gone])
@@ -148,7 +146,7 @@ class Remotes:
     # --- Datasets ---
 
     def of(self, dataset: DatasetId) -> DatasetRemotes:
-        """What is known of a dataset's remotes; what is damaged counts as not known.
+        """Return the remotes of a dataset; empty if there are none or the file is damaged.
 
         Raises:
             BadData: the file cannot be read.
@@ -157,12 +155,12 @@ class Remotes:
             return msgspec.json.decode(read_small(self._path(dataset)), type=DatasetRemotes)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return DatasetRemotes()
-        except OSError as error:  # it may be readable later: what is known must not be lost
+        except OSError as error:  # it may be readable later, so it must not be overwritten
             problem = f"what is known of its remotes cannot be read: {error.strerror}"
             raise BadData(problem, where=str(self._path(dataset))) from None
 
     def record_status(self, dataset: DatasetId, seen: RemoteStatus, kind: Kind | None = None) -> None:
-        """Remembers how a dataset stands to a remote; with ``kind`` also that it comes from or goes there."""
+        """Store the status of a dataset relative to a remote; with ``kind``, add the address as well."""
         with file_lock(self._lock):
             known = self.of(dataset)
             if kind is not None:
@@ -171,12 +169,12 @@ class Remotes:
             self.set(dataset, msgspec.structs.replace(known, seen=[*rest, seen]))
 
     def attach(self, dataset: DatasetId, url: str, kind: Kind) -> None:
-        """Remembers that a dataset comes from an address, or goes there."""
+        """Add an address of a dataset."""
         with file_lock(self._lock):
             self.set(dataset, _with_address(self.of(dataset), url, kind))
 
     def detach(self, dataset: DatasetId, url: str, kinds: tuple[Kind, ...] = KINDS) -> list[Kind]:
-        """Forgets an address of a dataset; as what it was known."""
+        """Remove an address of a dataset; return the kinds that it had."""
         with file_lock(self._lock):
             known = self.of(dataset)
             was: list[Kind] = [kind for kind in kinds if url in getattr(known, kind)]
@@ -191,12 +189,12 @@ class Remotes:
         return was
 
     def forget(self, dataset: DatasetId) -> None:
-        """Forgets all of a dataset."""
+        """Remove all remotes of a dataset."""
         with file_lock(self._lock):
             self._path(dataset).unlink(missing_ok=True)
 
     def find_by_url(self, url: str) -> DatasetId | None:
-        """The dataset that comes from an address, else one that goes there."""
+        """Return the dataset that is pulled from an address, otherwise one that is pushed to it, or None."""
         known = [(dataset, self.of(dataset)) for dataset in self._known()]
         for kind in KINDS:
             for dataset, remotes in known:
@@ -212,7 +210,9 @@ class Remotes:
                 continue
 
     def set(self, dataset: DatasetId, remotes: DatasetRemotes) -> None:
-        """Remembers it instead of what was known; :meth:`attach` and others change a part of it safely."""
+        """Replace the remotes of a dataset. :meth:`attach` and other methods change a part of them under the
+        lock.
+        """
         self._folder.mkdir(mode=0o700, exist_ok=True)
         replace_text_file(self._path(dataset), msgspec.json.encode(remotes).decode())
 
@@ -222,11 +222,11 @@ class Remotes:
     # --- Names ---
 
     def locate(self, ref: DatasetRefRemote) -> ResolvedUrl:
-        """The address that a person means.
+        """Return the address of a remote reference.
 
         Raises:
             NotFound: there is no such repository.
-            UsageError: by id alone nothing can be found; a URL that is not known.
+            UsageError: an id, which cannot be located, or an unsupported URL.
         """
         if isinstance(ref, DatasetUrl):
             url = normalize_url(ref.url)
@@ -237,12 +237,12 @@ class Remotes:
         raise UsageError(f"{ref}: elsewhere a dataset is found by name", hint="REPO/NAME, or its URL")
 
     def display_name(self, url: str) -> str:
-        """How a URL is called: ``repo/name`` where a repository has it, else the URL without a login."""
+        """Return ``repo/name`` for a URL in a repository, otherwise the URL without credentials."""
         return label_among(self.repositories(), url)
 
 
 def label_among(repositories: Sequence[Repo], url: str) -> str:
-    """How a URL is called, see :meth:`Remotes.label`: for who has many of them."""
+    """Return the name of a URL as :meth:`Remotes.display_name`, for callers with many URLs."""
     for repo in sorted(repositories, key=lambda repo: -len(repo.url)):
         if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):
             return f"{repo.name}/{rest}"

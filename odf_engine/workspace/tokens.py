@@ -28,13 +28,13 @@ ALL_DATASETS: Final = "%"
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is kept of a token.
+    """A stored token, without its text.
 
     Attributes:
-        name: how people call it.
+        name: name of the token.
         hash: SHA-256 of its text, in base16.
-        datasets: patterns of the datasets that may be pushed with it.
-        created, expires, last_used: in UTC; ``last_used`` is right to the minute.
+        datasets: patterns of the datasets that it permits to push.
+        created, expires, last_used: in UTC; ``last_used`` is accurate to a minute.
     """
 
     name: str
@@ -46,11 +46,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_expired(self) -> bool:
-        """Whether its time is over."""
+        """Whether the token has expired."""
         return self.expires is not None and self.expires <= _now()
 
     def covers(self, alias: DatasetAlias, dataset_id: DatasetId | None) -> bool:
-        """Whether this dataset may be pushed with it; without its id only by its name."""
+        """Return whether the token permits pushing this dataset; without an id, only by its name."""
         for text in self.datasets:
             pattern = DatasetPattern.parse(text)
             if isinstance(pattern.ref, DatasetId):
@@ -62,7 +62,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def names_ids(self) -> bool:
-        """Whether some of its patterns are ids, so that a name alone does not decide."""
+        """Whether a pattern is an id, so that a name alone is not sufficient."""
         return any(isinstance(DatasetPattern.parse(text).ref, DatasetId) for text in self.datasets)
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ _NOBODY: Final = DatasetId(bytes(32))
 
 
 class Tokens:
-    """The tokens of a workspace; ``odf`` is its ``.odf`` folder. Safe for several processes."""
+    """The tokens of a workspace; ``odf`` is its ``.odf`` folder. Process-safe."""
 
     def __init__(self, odf: Path) -> None:
         self._path = odf / "keys" / "push-tokens.json"
@@ -85,10 +85,10 @@ class Tokens:
         self._read: list[Token] = []
 
     def all(self) -> list[Token]:
-        """Every token, by name, those that have expired too.
+        """Return all tokens, including expired ones, sorted by name.
 
         Raises:
-            BadData: the file was changed by hand, and is damaged.
+            BadData: the file is damaged.
         """
         try:
             found = self._path.stat()
@@ -106,17 +106,17 @@ class Tokens:
     def create(
         self, name: str, datasets: Sequence[str] = (ALL_DATASETS,), days: float | None = None
     ) -> tuple[Token, str]:
-        """Makes a token; its text is in what is returned and nowhere else.
+        """Create a token; return it with its text, which is not stored.
 
         Args:
-            name: how people call it.
-            datasets: patterns of the datasets that may be pushed with it.
-            days: how long it is good for; None: until it is revoked.
+            name: name of the token.
+            datasets: patterns of the datasets that it permits to push.
+            days: lifetime in days; None: until it is revoked.
 
         Raises:
-            UsageError: not a name, or time that is over at once or never ends.
-            InvalidIdentity: not a pattern.
-            AlreadyExists: there is one of this name.
+            UsageError: an invalid name or lifetime.
+            InvalidIdentity: an invalid pattern.
+            AlreadyExists: there is a token with this name.
         """
         if not is_valid_name(name):
             raise UsageError(f"'{name}' cannot be the name of a token", hint="letters, digits, dots, dashes")
@@ -141,7 +141,7 @@ class Tokens:
         return token, text
 
     def revoke(self, name: str) -> Token:
-        """Takes a token away; from now on nothing can be pushed with it. NotFound when there is none."""
+        """Remove a token and return it. Raise NotFound if there is none."""
         with self._changing() as tokens:
             for token in tokens:
                 if token.name.lower() == name.lower():
@@ -153,17 +153,17 @@ class Tokens:
         )
 
     def find(self, text: str) -> Token | None:
-        """The token of this text; None when it is none, was revoked or has expired."""
+        """Return the token with this text; None if it is unknown, revoked or expired."""
         if len(text) > _LONGEST:
             return None
         hashed, found = _hash(text), None
-        for token in self.all():  # all of them, however early it is found: time should not tell
+        for token in self.all():  # always compare all, so that the time does not reveal a match
             if hmac.compare_digest(hashed, token.hash):
                 found = token
         return None if found is None or found.has_expired else found
 
     def note_use(self, token: Token) -> None:
-        """Remembers that a token was used now; never an error."""
+        """Record the use of a token; never raises."""
         now = _now()
         if token.last_used is not None and now - token.last_used < _NOTED_EVERY:
             return
@@ -174,7 +174,7 @@ class Tokens:
 
     @contextmanager
     def _changing(self) -> Iterator[list[Token]]:
-        """The tokens, to be changed and written, while nobody else changes them."""
+        """Yield the tokens for a change under a lock, and store them afterwards."""
         folder = self._path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

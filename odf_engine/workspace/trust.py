@@ -1,4 +1,6 @@
-"""Trust: what foreign definitions may run here, and who owns a dataset's key."""
+"""Trust: which sources of other authors may run in this workspace, and proofs by the owner of a dataset's
+key.
+"""
 
 from __future__ import annotations
 
@@ -28,15 +30,15 @@ from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.environment import template_variables
 from odf_engine.workspace.workspace import Workspace
 
-_MAX_TRIED: Final = 1000  # two seconds of checking, once
+_MAX_TRIED: Final = 1000  # takes two seconds
 
 
 class ProvenBlock(NamedTuple):
-    """The newest block with a right proof.
+    """A block with a valid proof.
 
     Attributes:
         number: its sequence number.
-        newer: how many blocks came after it.
+        newer: the number of blocks after it.
     """
 
     number: int
@@ -45,9 +47,9 @@ class ProvenBlock(NamedTuple):
 
 
 def newest_proven_block(entry: DatasetEntry) -> ProvenBlock | None:
-    """Up to which block the holder of the dataset's key stands behind it; None: nowhere.
+    """Return the newest block with a valid proof by the dataset's key, or None.
 
-    Proofs that are wrong, or of blocks that are not in the chain, count for nothing.
+    Invalid proofs, and proofs of blocks that are not in the chain, are ignored.
 
     Raises:
         OdfError: the chain cannot be read.
@@ -56,7 +58,7 @@ def newest_proven_block(entry: DatasetEntry) -> ProvenBlock | None:
 
 
 def proven_blocks(entry: DatasetEntry) -> list[ProvenBlock]:
-    """The blocks with a right proof, newest first; of very many proofs, the newest.
+    """Return the blocks with a valid proof, newest first; at most the newest 1000 proofs are checked.
 
     Raises:
         OdfError: the chain cannot be read.
@@ -85,10 +87,10 @@ def _right(entry: DatasetEntry) -> Iterator[ProvenBlock]:
 
 
 def make_proof(workspace: Workspace, entry: DatasetEntry, block: Multihash | None = None) -> OwnershipProof:
-    """Makes the proof that the holder of the dataset's key stands behind a block, by default its head.
+    """Create and store a proof of a block, by default the head, with the dataset's private key.
 
     Raises:
-        NotFound: the key is not here, or the block is not in the chain.
+        NotFound: the key is not in the workspace, or the block is not in the chain.
         OdfError: the proof cannot be written.
     """
     state = entry.dataset.state()
@@ -125,17 +127,17 @@ KINDS: Final = {
     "query": "runs the query",
     "other": "has a source of the kind",
 }
-"""The kinds of what runs, as people are told of them."""
+"""The kinds of executions, with their descriptions for the user."""
 _MANY: Final = 100_000
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """One thing that a source runs or reads.
+    """A command that a source runs, or data that it reads.
 
     Attributes:
         kind: one of :data:`KINDS`.
-        text: a command line, an address, a name, a query; without characters that a terminal would obey.
-        block: which says so.
+        text: a command line, an address, a name or a query, with control characters escaped.
+        block: the block that defines it.
     """
 
     kind: str
@@ -144,13 +146,13 @@ class Execution(msgspec.Struct, frozen=True):
 
 
 class Grant(msgspec.Struct, frozen=True, kw_only=True):
-    """What a person has allowed.
+    """The permission to run the sources of a dataset.
 
     Attributes:
-        blocks: those that introduced the sources, as text.
-        runs: kind and text of every execution, for telling later what changed.
-        private_network: whether addresses of this machine and its network may be asked.
-        granted: when.
+        blocks: hashes of the blocks that define the sources, as text.
+        runs: kind and text of every execution, to describe later changes.
+        private_network: whether addresses of this machine and of private networks are allowed.
+        granted: time of the permission.
     """
 
     blocks: list[str]
@@ -160,18 +162,18 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trust:
-    """Decisions about the datasets of a workspace."""
+    """Permissions to run the sources of a workspace's datasets."""
 
     def __init__(self, workspace: Workspace) -> None:
         self._workspace = workspace
         self._folder = workspace.odf / "trust"
 
     def is_own(self, entry: DatasetEntry) -> bool:
-        """Whether the dataset was made here, of a definition from here."""
+        """Return whether the dataset was created in this workspace from an own definition."""
         return self._workspace.keys.has_key(entry.id) and self.origin(entry) is None
 
     def origin(self, entry: DatasetEntry) -> str | None:
-        """Where the definition came from; None when it is from here, or not known."""
+        """Return the origin of the definition; None if it is own or unknown."""
         try:
             return read_small(entry.dataset.folder / ORIGIN_FILE).decode("utf-8")
         except FileNotFoundError:
@@ -180,27 +182,27 @@ class Trust:
             return "an unknown place"
 
     def is_trusted(self, entry: DatasetEntry) -> bool:
-        """Whether the sources, as they are now, may run: it is one's own, or all of them are allowed."""
+        """Return whether the current sources may run: the dataset is own, or all sources are granted."""
         if self.is_own(entry):
             return True
         grant = self.grant_of(entry)
         return grant is not None and {str(block) for block, _ in _sources(entry)} <= set(grant.blocks)
 
     def describe_status(self, entry: DatasetEntry) -> Literal["own", "trusted", "not trusted"]:
-        """How the dataset stands, in a word or two."""
+        """Return the trust status of the dataset."""
         if self.is_own(entry):
             return "own"
         return "trusted" if self.is_trusted(entry) else "not trusted"
 
     def allows_private_network(self, entry: DatasetEntry) -> bool:
-        """Whether the sources may ask addresses of this machine and of private networks."""
+        """Return whether the sources may access addresses of this machine and of private networks."""
         if self.is_own(entry):
             return True
         grant = self.grant_of(entry)
         return grant is not None and grant.private_network and self.is_trusted(entry)
 
     def list_executions(self, entry: DatasetEntry) -> list[Execution]:
-        """Everything that the active sources run or read, in the order in which it happens."""
+        """Return everything that the active sources run or read, in the order of execution."""
         return [
             Execution(kind, _plain(text), block)
             for block, event in _sources(entry)
@@ -214,10 +216,15 @@ class Trust:
         private_network: bool = False,
         shown: Sequence[Execution] | None = None,
     ) -> Grant:
-        """Allows what runs now, instead of what was allowed before.
+        """Permit the current sources to run; replace an earlier grant.
+
+        Args:
+            entry: the dataset.
+            private_network: whether private addresses are allowed.
+            shown: the executions that the user has confirmed.
 
         Raises:
-            Conflict: that is not what was ``shown`` to the person who allows it.
+            Conflict: the sources differ from ``shown``.
         """
         runs = self.list_executions(entry)
         if shown is not None and list(shown) != runs:
@@ -236,7 +243,7 @@ class Trust:
         return grant
 
     def revoke(self, entry: DatasetEntry) -> bool:
-        """Takes the grant back; whether there was one."""
+        """Remove the grant; return whether there was one."""
         try:
             self._path(entry).unlink()
         except FileNotFoundError:
@@ -244,22 +251,23 @@ class Trust:
         return True
 
     def grant_of(self, entry: DatasetEntry) -> Grant | None:
-        """What was allowed last, whether or not it still holds; None for nothing."""
+        """Return the last grant, whether or not it is still valid; None if there is none."""
         try:
             return msgspec.json.decode(read_small(self._path(entry)), type=Grant)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
     def check(self, entry: DatasetEntry) -> None:
-        """Call it before anything of a source runs.
+        """Check that the sources of a dataset may run. Every run must call this first.
 
         Raises:
-            NotTrusted: somebody else's dataset, and what it runs was not allowed, or changed since.
+            NotTrusted: the dataset has another author, and its sources were not granted, or have changed
+                since.
         """
         if self.is_trusted(entry) or not (runs := self.list_executions(entry)):
             return
         if entry.dataset.state().kind is model.DatasetKind.Derivative:
-            return  # it runs all the same, in a sandbox
+            return  # an untrusted query runs in a sandbox
         hint = f"look at what it runs, and allow it if you want that: odf trust {entry.alias}"
         grant = self.grant_of(entry)
         if grant is None:
@@ -311,7 +319,7 @@ class Trust:
 
 
 def _sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
-    """The active sources, or the query, with the blocks that introduced them."""
+    """Return the active sources, or the transform, with the blocks that define them."""
     dataset, found = entry.dataset, []
     newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
     for row in newest + dataset.list_blocks(1, kinds={"SetTransform"}):
@@ -335,13 +343,13 @@ def _queries(sql: Any) -> Iterator[tuple[str, str]]:
 def _variables(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     names: list[str] = []
     for text in texts:
-        with contextlib.suppress(InvalidManifest):  # fetching refuses it
+        with contextlib.suppress(InvalidManifest):  # the fetch step reports it
             names += template_variables(text)
     yield from (("variable", name) for name in dict.fromkeys(names))
 
 
 def _plain(text: str) -> str:
-    """Without control characters, which could hide a part of the text from who reads it."""
+    """Escape control characters, which could hide a part of the text."""
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
         for char in text

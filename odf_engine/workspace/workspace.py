@@ -32,20 +32,21 @@ if TYPE_CHECKING:
 
 
 VERSION: Final = 1
-"""Another one is given to workspaces in which programs that know only this one would do harm."""
+"""Version of the layout on disk. It changes when programs of an older version would damage the workspace."""
 _FILE: Final = "version"
 
 
 def write_version(odf: Path) -> None:
-    """Says in the ``.odf`` folder of a workspace which version it has."""
+    """Store the version in the ``.odf`` folder of a workspace."""
     replace_text_file(odf / _FILE, f"{VERSION}\n")
 
 
 def check_version(odf: Path) -> None:
-    """Reads it again; the first workspaces did not say it.
+    """Check the version of a workspace. The oldest workspaces have no version file.
 
     Raises:
-        Unsupported: it is another one.
+        Unsupported: another version.
+        OdfError: the file cannot be read.
     """
     path = odf / _FILE
     try:
@@ -64,11 +65,11 @@ def check_version(odf: Path) -> None:
 
 
 class Workspace:
-    """A workspace on disk. Cheap to make; safe to use from several threads and processes.
+    """A workspace on disk. Creation is cheap. Thread-safe and process-safe.
 
     Attributes:
-        folder: where relative paths of sources start.
-        odf: the ``.odf`` folder within.
+        folder: the folder that relative paths of sources refer to.
+        odf: the ``.odf`` folder in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -80,27 +81,28 @@ class Workspace:
 
     @classmethod
     def find(cls, start: Path | None = None, explicit: Path | None = None) -> Self:
-        """The workspace in ``explicit``, else in ``$ODF_WORKSPACE``, else around ``start``.
+        """Open the workspace in ``explicit``, otherwise in ``$ODF_WORKSPACE``, otherwise in ``start`` or a
+        parent of it.
 
         Raises:
-            NotFound: no ``.odf`` folder there; the hint says how to make one.
-            Unsupported: it was made by a newer version of this program; nothing is written into it.
+            NotFound: there is no ``.odf`` folder; the hint has the command to create one.
+            Unsupported: the workspace has a newer version; nothing is changed.
         """
         folder = workspace_folder(start, explicit)
         check_version(folder / ODF_FOLDER)
         workspace = cls(folder)
         if workspace._folders.is_publishing():
-            # Where nothing can be written, reading goes on.
+            # On a read-only file system, the workspace can still be read.
             with suppress(OdfError, OSError), workspace._lock():
                 pass
         return workspace
 
     @classmethod
     def init(cls, folder: Path) -> Self:
-        """Makes a workspace in ``folder``, which is made if it is not there.
+        """Create a workspace in ``folder``, which is created if it is missing.
 
         Raises:
-            AlreadyExists: it is a workspace already.
+            AlreadyExists: it is already a workspace.
         """
         workspace = cls(folder.expanduser().resolve())
         make_workspace_folder(workspace.folder)
@@ -116,7 +118,7 @@ class Workspace:
 
     @cached_property
     def config(self) -> settings.Config:
-        """The settings that hold here, as they were when first asked for."""
+        """The effective settings, read once."""
         return settings.load_workspace(self.odf)
 
     @cached_property
@@ -126,14 +128,16 @@ class Workspace:
 
     @cached_property
     def keys(self) -> KeyStore:
-        """The private keys of the datasets made here."""
+        """The private keys of the datasets created here."""
         return KeyStore(self.odf / "keys")
 
     def resolve_path(self, text: str) -> Path:
-        """A path or ``file:`` URL of a manifest as an absolute path; relative ones start here."""
+        """Return a path or ``file:`` URL of a manifest as an absolute path, relative to the workspace's
+        folder.
+        """
         if text[:5].lower() == "file:":
             parts = urlsplit(text)
-            # In file://data/x.csv, a relative path as people write it, `data` reads as a host.
+            # In file://data/x.csv, a common form of a relative path, `data` is parsed as the host.
             host = "" if parts.netloc == "localhost" else parts.netloc
             text = unquote(host + parts.path)
         path = Path(text)
@@ -142,17 +146,17 @@ class Workspace:
     # --- Finding datasets ---------------------------------------------------------------------
 
     def datasets(self) -> list[DatasetEntry]:
-        """Every dataset, by name."""
+        """Return all datasets, sorted by name."""
         entries = [self._entry(*named) for named in self._folders.aliases()]
         return sorted(entries, key=lambda entry: str(entry.alias).lower())
 
     def resolve(self, text: str) -> DatasetEntry:
-        """The dataset with this id or alias.
+        """Return the dataset with this id or alias.
 
         Raises:
             InvalidIdentity: neither an id nor an alias.
-            NotFound: not in this workspace; the hint suggests a name that is close.
-            OdfError: no dataset has it, and the name of one cannot be read.
+            NotFound: there is no such dataset; the hint suggests a similar name.
+            OdfError: there is no such dataset, and the name of one cannot be read.
         """
         ref = parse_ref(text)
         named = list(self._folders.aliases())
@@ -163,12 +167,12 @@ class Workspace:
         raise problem or self._not_found(text)
 
     def match(self, texts: Sequence[str]) -> list[DatasetEntry]:
-        """The datasets that ids, aliases and patterns with ``%`` mean, each once, in their order.
+        """Return the datasets that match ids, aliases and patterns with ``%``, each once, in their order.
 
         Raises:
             InvalidIdentity: a malformed text.
-            NotFound: a text that means no dataset.
-            OdfError: a text that means no dataset, and the name of one cannot be read.
+            NotFound: a text without a match.
+            OdfError: a text without a match, and the name of a dataset cannot be read.
         """
         found: dict[DatasetId, DatasetEntry] = {}
         everything = self.datasets()
@@ -182,10 +186,10 @@ class Workspace:
         return list(found.values())
 
     def summaries(self, entries: Sequence[DatasetEntry] | None = None) -> list[Summary]:
-        """What lists show of every dataset, by name; one query to the index, however many.
+        """Return the summaries of all datasets, sorted by name, with one query to the index.
 
         Args:
-            entries: what :meth:`datasets` has just given, to save looking again.
+            entries: the result of :meth:`datasets`, to avoid reading it again.
         """
         return summarize(self.datasets() if entries is None else entries, self.index, self._summaries)
 
@@ -194,19 +198,20 @@ class Workspace:
     def add(
         self, snapshots: Sequence[DatasetSnapshot], origins: Mapping[str, str] | None = None
     ) -> list[DatasetEntry]:
-        """Makes datasets from their definitions, in any order among them: all of them or none.
+        """Create datasets from their definitions, in any order: all or none.
 
         Args:
             snapshots: the definitions.
-            origins: where definitions of these names came from, when somebody else wrote them: such a
-                dataset runs nothing until it is trusted (see :mod:`odf_engine.workspace.trust`).
+            origins: origins of definitions by other authors, by dataset name. Such a dataset runs nothing
+                until it is trusted (see :mod:`odf_engine.workspace.trust`).
 
         Raises:
-            AlreadyExists: a name is taken.
-            NotFound: inputs that are neither here nor among ``snapshots``; it names them all.
-            OdfError: a definition is wrong.
+            AlreadyExists: a name exists.
+            NotFound: inputs that neither exist nor are among ``snapshots``; the message lists all of them.
+            OdfError: a definition is invalid.
         """
-        from odf_engine.workspace.definition import plan_datasets  # what only adding needs costs every start
+        # Deferred: slow to import, and most commands do not need it.
+        from odf_engine.workspace.definition import plan_datasets
 
         with self._lock():
             self._sweep()
@@ -222,27 +227,26 @@ class Workspace:
         dry_run: bool = False,
         shown: Sequence[Update] | None = None,
     ) -> list[Update]:
-        """Makes datasets what their definitions say: appends the events that differ, deletes nothing.
+        """Append the events that make datasets match their definitions. Nothing is deleted.
 
-        A definition of a dataset that is not here makes it. Everything is checked before anything is
-        changed; then each dataset changes by one commit. What a definition does not mention stays.
+        A definition of an unknown dataset creates it. All definitions are checked before anything is changed.
+        Each dataset then changes by one commit. What a definition does not mention is unchanged.
 
         Args:
-            snapshots: the definitions, in any order among them.
-            origins: as for :meth:`add`; what somebody else changes is not one's own any more.
-            dry_run: only say what would change.
-            shown: what a dry run said to the person who wants it so.
+            snapshots: the definitions, in any order.
+            origins: as for :meth:`add`; a dataset changed by another author is no longer own.
+            dry_run: return the changes without making them.
+            shown: the result of a dry run that the user has confirmed.
 
         Returns:
-            What changed, one for each definition, in their order; some may have no events.
+            The changes, one for each definition, in their order; some may have no events.
 
         Raises:
-            Conflict: somebody else committed to one of the datasets meanwhile, which stays as it is; or
-                something else would change than what was ``shown``.
-            ChainRuleViolated: a change that a dataset's chain does not allow, such as one of the
-                schema that breaks readers.
-            UsageError: a query changes whose state somebody has to see to.
-            OdfError: a definition is wrong.
+            Conflict: another process committed to one of the datasets, which is unchanged; or the changes
+                differ from ``shown``.
+            ChainRuleViolated: a change that an append rule rejects, such as an incompatible schema.
+            UsageError: a query with a state changes, and the state requires a decision.
+            OdfError: a definition is invalid.
         """
         from odf_engine.workspace.definition import commit_update, require_no_state
         from odf_engine.workspace.definition_update import plan_updates
@@ -279,11 +283,11 @@ class Workspace:
         events: Sequence[MetadataEvent] = (),
         system_time: Timestamp | None = None,
     ) -> DatasetEntry:
-        """Makes a dataset of a fresh identity from events that are ready to be committed.
+        """Create a dataset with a new id from complete events.
 
         Raises:
-            AlreadyExists: the name is taken.
-            ChainRuleViolated: the events may not follow each other.
+            AlreadyExists: the name exists.
+            ChainRuleViolated: the events violate an append rule.
         """
         from odf_engine.workspace.definition import NewDataset
 
@@ -295,10 +299,10 @@ class Workspace:
             return self._make([plan], keys, system_time=system_time)[0]
 
     def check_arrival(self, alias: DatasetAlias, dataset_id: DatasetId | None = None) -> None:
-        """Whether a dataset of others may get this name here.
+        """Check that a received dataset may have this name.
 
         Raises:
-            AlreadyExists: the name is taken, or the dataset is here under another one.
+            AlreadyExists: the name exists, or the workspace has the dataset under another name.
         """
         self._check_free(alias)
         for each in self._folders.aliases():
@@ -307,10 +311,10 @@ class Workspace:
                 raise AlreadyExists(f"the dataset is here already, as {each.alias}", hint=hint)
 
     def take_in(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
-        """Lets others see a whole dataset that somebody else made; ``folder`` moves to its place.
+        """Add a complete received dataset to the workspace by moving its ``folder``.
 
         Raises:
-            AlreadyExists: the name is taken, or the dataset is here under another one.
+            AlreadyExists: the name exists, or the workspace has the dataset under another name.
         """
         with self._lock():
             dataset_id = Dataset(folder, self.index).state().dataset_id
@@ -320,11 +324,11 @@ class Workspace:
             return self._entry(dataset_id, alias)
 
     def rename(self, entry: DatasetEntry, alias: DatasetAlias) -> DatasetEntry:
-        """Gives a dataset another name.
+        """Rename a dataset.
 
         Raises:
-            AlreadyExists: another dataset has it.
-            NotFound: the dataset is not here any more.
+            AlreadyExists: another dataset has the name.
+            NotFound: the dataset no longer exists.
         """
         with self._lock():
             self._check_free(alias, but=entry.id)
@@ -334,10 +338,10 @@ class Workspace:
             return self._entry(entry.id, alias)
 
     def delete(self, entry: DatasetEntry) -> None:
-        """Removes a dataset, its data, its private key, and what is known of its remotes.
+        """Delete a dataset: its data, its private key and its remotes.
 
         Raises:
-            OdfError: other datasets read it; the message names them.
+            OdfError: other datasets read it; the message lists them.
         """
         with self._lock():
             readers = [other.name for other in self.summaries() if entry.id in other.inputs]
@@ -357,7 +361,7 @@ class Workspace:
             self._opened.pop(entry.id, None)
             self._summaries.pop(entry.id, None)
 
-    # --- Inside -------------------------------------------------------------------------------
+    # --- Private ------------------------------------------------------------------------------
 
     def _entry(
         self, dataset_id: DatasetId, alias: DatasetAlias, problem: OdfError | None = None
@@ -376,10 +380,10 @@ class Workspace:
         return NotFound(f"there is no dataset '{text}' in {self.folder}", hint=hint)
 
     def _readable_names(self, but: DatasetId | None = None) -> list[NamedDataset]:
-        """The names of all datasets but one, to compare with a name that is about to be given.
+        """Return the names of all datasets but one, to compare them with a new name.
 
         Raises:
-            OdfError: one of them cannot be read, and may be the same.
+            OdfError: a name cannot be read, and may be the same.
         """
         named = [each for each in self._folders.aliases() if each.id != but]
         if problem := _unreadable(named):
@@ -398,7 +402,7 @@ class Workspace:
 
     @contextmanager
     def _lock(self) -> Iterator[None]:
-        """Keeps other processes from making, renaming or deleting datasets."""
+        """Lock the creation, renaming and deletion of datasets; recover from an interrupted creation."""
         with file_lock(self.odf / "lock"):
             if self._folders.is_publishing():
                 self._folders.recover()
@@ -412,13 +416,13 @@ class Workspace:
         origins: Mapping[str, str] | None = None,
         system_time: Timestamp | None = None,
     ) -> list[DatasetEntry]:
-        """Makes all of these datasets, or none; only under the lock.
+        """Create all of these datasets, or none. Requires the lock.
 
         Args:
             plans: the datasets.
             keys: their private keys.
             origins: as for :meth:`add`.
-            system_time: of their blocks; by default now.
+            system_time: system time of their blocks; by default the current time.
         """
         now = system_time or Timestamp.now()
         foreign = _by_alias(origins)
@@ -428,7 +432,7 @@ class Workspace:
         try:
             for plan in plans:
                 folder = self._folders.stage(plan.id, plan.alias, foreign.get(plan.alias))
-                self.keys.store(plan.id, keys[plan.id])  # after its folder, which tells a sweep of the key
+                self.keys.store(plan.id, keys[plan.id])  # after its folder, by which a sweep finds the key
                 heads[plan.id] = Dataset(folder, self.index).commit(
                     plan.events, system_time=now, expected_head=None, block_version=version
                 )
@@ -438,27 +442,27 @@ class Workspace:
                 self.keys.delete(dataset_id)
             self._folders.discard(ids)
             if isinstance(error, NotSynced):
-                raise error.as_failure() from error  # what was committed is discarded again
+                raise error.as_failure() from error  # the commit was discarded
             raise
         return [self._entry(plan.id, plan.alias) for plan in plans]
 
     def _sweep(self) -> None:
         for dataset_id in self._folders.unfinished_ids():
-            self.keys.delete(dataset_id)  # before the folders go: a sweep that is killed is done again
+            self.keys.delete(dataset_id)  # before the folders, so that an interrupted sweep can be repeated
         self._folders.sweep()
 
 
 class _NewKeys(dict["DatasetId", str]):
-    """Private keys of datasets that are about to be made."""
+    """Private keys of datasets that are about to be created."""
 
     def new(self) -> DatasetId:
-        """Makes a key pair; the identity of the dataset."""
+        """Generate a key pair; return the id of the dataset."""
         dataset_id, self[dataset_id] = new_key()
         return dataset_id
 
 
 def _unreadable(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
-    """Why the name of one of these datasets cannot be read; None if all can."""
+    """Return why the name of one of these datasets cannot be read; None if all can."""
     return next((each.problem for each in named if each.problem is not None), None)
 
 
