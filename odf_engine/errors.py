@@ -24,9 +24,9 @@ class OdfError(Exception):
     excerpt: tuple[str, ...] = ()
 
     def __init__(self, message: str, *, hint: str | None = None, where: str | None = None) -> None:
-        self.message = _presentable(message)
-        self.hint = hint and _presentable(hint)
-        self.where = where and _presentable(where)
+        self.message = _sanitize(message)
+        self.hint = hint and _sanitize(hint)
+        self.where = where and _sanitize(where)
         super().__init__(self.message)
 
     def __str__(self) -> str:
@@ -43,7 +43,7 @@ class OdfError(Exception):
         return (_rebuild, (type(self), self.message, self.hint, self.where, self.__dict__))
 
 
-def _presentable(text: str) -> str:
+def _sanitize(text: str) -> str:
     text = escape_surrogates(text)
     return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 

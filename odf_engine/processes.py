@@ -18,7 +18,7 @@ def is_process_running(pid: int) -> bool:
     return True
 
 
-def open_descriptors() -> int:
+def count_open_descriptors() -> int:
     """Return the number of open file descriptors of this process; 0 if the system does not list them."""
     try:
         return len(os.listdir("/dev/fd")) - 1  # noqa: PTH208 (one of them lists the folder)
@@ -26,7 +26,7 @@ def open_descriptors() -> int:
         return 0
 
 
-def python_environment() -> dict[str, str]:
+def build_python_environment() -> dict[str, str]:
     """Return the environment in which ``python -P -m`` finds this package, also when it runs from a source
     folder.
 
@@ -35,6 +35,6 @@ def python_environment() -> dict[str, str]:
     environment = dict(os.environ)
     root = Path(__file__).resolve().parents[1]
     if str(root) not in site.getsitepackages():
-        known = environment.get("PYTHONPATH")
-        environment["PYTHONPATH"] = f"{root}{os.pathsep}{known}" if known else str(root)
+        search_path = environment.get("PYTHONPATH")
+        environment["PYTHONPATH"] = f"{root}{os.pathsep}{search_path}" if search_path else str(root)
     return environment

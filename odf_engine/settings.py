@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta
 
 from odf_engine.errors import InvalidManifest, UsageError
-from odf_engine.storage.atomic_files import read_small, replace_text_file, write_error
+from odf_engine.storage.atomic_files import read_small_file, replace_text_file, write_error
 
 IN_WORKSPACE: Final = "in-workspace"
 """Key in the ``extra`` of a setting: a regular expression of the values that the workspace's file may set.
@@ -268,10 +268,10 @@ class Config(SettingsGroup, frozen=True):
             names: the alias and the id of the dataset; compared without case.
         """
         keys = {name.casefold() for name in names}
-        found = [
+        variables = [
             each for key, listed in self.allowed_env.items() if key.casefold() in keys for each in listed
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(variables))
 
 
 CONFIG_FILE: Final = "config.yaml"
@@ -303,7 +303,7 @@ class Setting(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def user_folder() -> Path:
     """Return the folder of the user's configuration. It may not exist."""
-    import platformdirs  # Deferred: most commands do not need it.
+    import platformdirs  # Deferred, as PyYAML and difflib: most commands do not need it.
 
     return platformdirs.user_config_path("odf")
 
@@ -313,7 +313,7 @@ def user_file() -> Path:
     return user_folder() / CONFIG_FILE
 
 
-def user_file_of(odf: Path) -> Path:
+def workspace_user_file(odf: Path) -> Path:
     """Return the path of the user's settings for one workspace.
 
     Args:
@@ -321,8 +321,8 @@ def user_file_of(odf: Path) -> Path:
     """
     folder = odf.parent.resolve()
     name = re.sub(r"[^\w.-]+", "-", folder.name)[:40].strip("-.") or "workspace"
-    mark = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    return user_folder() / "workspaces" / f"{name}-{mark}.yaml"
+    fingerprint = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    return user_folder() / "workspaces" / f"{name}-{fingerprint}.yaml"
 
 
 def load(path: Path) -> Config:
@@ -348,8 +348,8 @@ def load_workspace(odf: Path) -> Config:
     path = odf / CONFIG_FILE
     own = read(path)
     _check_harmless(own, path)
-    files = (read(user_file()), own, read(user_file_of(odf)))
-    return msgspec.convert(_merged(files), Config)
+    files = (read(user_file()), own, read(workspace_user_file(odf)))
+    return msgspec.convert(_merge(files), Config)
 
 
 def is_user_setting(key: str) -> bool:
@@ -358,7 +358,7 @@ def is_user_setting(key: str) -> bool:
     Raises:
         UsageError: the key is unknown; the hint suggests the closest one.
     """
-    return _field_of(_resolve(key)).in_workspace is not None
+    return _find_field(_resolve(key)).in_workspace is not None
 
 
 def save(config: Config, path: Path) -> None:
@@ -366,7 +366,7 @@ def save(config: Config, path: Path) -> None:
     replace_text_file(path, render(config))
 
 
-def changed(path: Path, key: str, text: str | None) -> dict[str, Any]:
+def apply_change(path: Path, key: str, text: str | None) -> dict[str, Any]:
     """Return the settings of a file after a change of one of them; :func:`write` stores them.
 
     Args:
@@ -387,7 +387,7 @@ def changed(path: Path, key: str, text: str | None) -> dict[str, Any]:
     if text is None:
         members.pop(name, None)
     else:
-        members[name] = _at(msgspec.to_builtins(config), (*groups, name))
+        members[name] = _get_nested(msgspec.to_builtins(config), (*groups, name))
     return plain
 
 
@@ -395,7 +395,7 @@ def write(plain: Mapping[str, Any], path: Path, odf: Path | None = None) -> None
     """Replace a file of settings atomically; create its folder if it is missing.
 
     Args:
-        plain: the settings, as returned by :func:`changed`.
+        plain: the settings, as returned by :func:`apply_change`.
         path: the file.
         odf: the ``.odf`` folder of the workspace that the settings apply to; None: all workspaces.
 
@@ -418,7 +418,7 @@ def render(config: Config) -> str:
     plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
     changed: dict[str, Any] = {}
     for path, _ in _leaves():
-        if (value := _at(plain, path)) != _at(defaults, path):
+        if (value := _get_nested(plain, path)) != _get_nested(defaults, path):
             *groups, name = path
             members = changed
             for group in groups:
@@ -435,24 +435,24 @@ def _render(plain: Mapping[str, Any], head: str) -> str:
         if _is_group(field.type):
             lines += [f"\n# {field.type.__doc__}", f"{field.name}:"]
             members = plain.get(field.name) or {}
-            lines += [_line(each, members, defaults[field.name], "  ") for each in _fields(field.type)]
+            lines += [_render_line(each, members, defaults[field.name], "  ") for each in _fields(field.type)]
         else:
-            lines.append(_line(field, plain, defaults))
+            lines.append(_render_line(field, plain, defaults))
     return head + "\n".join(lines) + "\n"
 
 
 def list_settings(config: Config) -> list[Setting]:
     """Return every setting with its value, default and description, and the members of mappings."""
-    found: list[Setting] = []
+    result: list[Setting] = []
     plain, defaults = msgspec.to_builtins(config), msgspec.to_builtins(Config())
     for path, field in _leaves():
-        value = _at(plain, path)
-        found.append(Setting(".".join(path), value, _at(defaults, path), field.description))
+        value = _get_nested(plain, path)
+        result.append(Setting(".".join(path), value, _get_nested(defaults, path), field.description))
         if isinstance(value, dict):
-            found += [
+            result += [
                 Setting(".".join((*path, name)), text, None, "") for name, text in sorted(value.items())
             ]
-    return found
+    return result
 
 
 def get_value(config: Config, key: str) -> Any:
@@ -463,7 +463,7 @@ def get_value(config: Config, key: str) -> Any:
     """
     path = _resolve(key)
     try:
-        return _at(msgspec.to_builtins(config), path)
+        return _get_nested(msgspec.to_builtins(config), path)
     except KeyError:
         raise UsageError(f"'{key}' is not set") from None
 
@@ -479,21 +479,21 @@ def set_value(config: Config, key: str, text: str | None) -> Config:
     """
     path = _resolve(key)
     plain = msgspec.to_builtins(config)
-    group = _at(plain, path[:-1])
+    group = _get_nested(plain, path[:-1])
     old = group.get(path[-1])
     if text is None:
         group.pop(path[-1], None)
     elif isinstance(old, dict):
         raise UsageError(f"'{key}' is a mapping", hint=f"set one of its members: {key}.NAME")
     else:
-        group[path[-1]] = _items(text) if path[0] in _LISTS else text
+        group[path[-1]] = _parse_list(text) if path[0] in _LISTS else text
     try:
         return msgspec.convert(plain, Config, strict=False)
     except msgspec.ValidationError as error:
-        raise UsageError(f"'{text}' does not fit {key}: {_tidy(error)}") from None
+        raise UsageError(f"'{text}' does not fit {key}: {_format_validation_error(error)}") from None
 
 
-def _items(text: str) -> Any:
+def _parse_list(text: str) -> Any:
     """Parse a list: ``A,B`` or ``["A", "B"]``."""
     if text.lstrip().startswith("["):
         try:
@@ -535,12 +535,12 @@ def _leaves() -> Iterator[tuple[tuple[str, ...], _Field]]:
             yield (field.name,), field
 
 
-def _field_of(keys: tuple[str, ...]) -> _Field:
+def _find_field(keys: tuple[str, ...]) -> _Field:
     """Return the setting of a resolved key, which may be one of the setting's members."""
     return next(field for path, field in _leaves() if keys[: len(path)] == path)
 
 
-def _at(plain: Any, path: tuple[str, ...]) -> Any:
+def _get_nested(plain: Any, path: tuple[str, ...]) -> Any:
     for part in path:
         plain = plain[part]
     return plain
@@ -563,14 +563,14 @@ def _resolve(key: str) -> tuple[str, ...]:
 _GROUPS: Final = frozenset(field.name for field in _fields(Config) if _is_group(field.type))
 
 
-def _line(field: _Field, group: Mapping[str, Any], defaults: dict[str, Any], indent: str = "") -> str:
+def _render_line(field: _Field, group: Mapping[str, Any], defaults: dict[str, Any], indent: str = "") -> str:
     value = group.get(field.name)
-    mark, value = ("# ", defaults[field.name]) if value in (None, {}) else ("", value)
+    prefix, value = ("# ", defaults[field.name]) if value in (None, {}) else ("", value)
     # JSON is YAML, and always fits on one line.
-    return f"{indent}{mark}{field.name}: {msgspec.json.encode(value).decode()}  # {field.description}"
+    return f"{indent}{prefix}{field.name}: {msgspec.json.encode(value).decode()}  # {field.description}"
 
 
-def _says_nothing(line: str) -> bool:
+def _is_blank(line: str) -> bool:
     line = line.strip()
     return not line or line.startswith("#") or (line.endswith(":") and line[:-1] in _GROUPS)
 
@@ -597,7 +597,7 @@ def read(path: Path) -> dict[str, Any]:
         InvalidManifest: as :func:`load`.
     """
     try:
-        text = read_small(path).decode("utf-8")
+        text = read_small_file(path).decode("utf-8")
     except FileNotFoundError:
         return {}
     except UnicodeDecodeError:
@@ -606,12 +606,12 @@ def read(path: Path) -> dict[str, Any]:
         raise InvalidManifest(
             f"the settings cannot be read: {error.strerror or error}", where=str(path)
         ) from None
-    if all(map(_says_nothing, text.splitlines())):
+    if all(map(_is_blank, text.splitlines())):
         return {}  # avoids the import of PyYAML, which would slow down every start
-    return _checked(_parse(text, path), path)
+    return _validate(_parse(text, path), path)
 
 
-def _checked(plain: Any, path: Path) -> dict[str, Any]:
+def _validate(plain: Any, path: Path) -> dict[str, Any]:
     if not isinstance(plain, dict):
         raise InvalidManifest("the settings are not a mapping", where=str(path))
     # A group whose members are all comments reads as null.
@@ -628,22 +628,22 @@ def _checked(plain: Any, path: Path) -> dict[str, Any]:
     try:
         msgspec.json.encode(msgspec.convert(plain, Config))
     except msgspec.ValidationError as error:
-        raise InvalidManifest(_tidy(error), where=str(path)) from None
+        raise InvalidManifest(_format_validation_error(error), where=str(path)) from None
     except UnicodeEncodeError as error:
         raise InvalidManifest(f"a value is not Unicode text: {error.object!r}", where=str(path)) from None
     return plain
 
 
-def _merged(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _merge(files: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Merge the settings of several files: later files override earlier ones, and mappings are merged."""
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for plain in files:
         for key, value in plain.items():
-            before = found.get(key)
-            if isinstance(value, dict) and isinstance(before, dict):
-                value = _merged((before, value))
-            found[key] = value
-    return found
+            previous = merged.get(key)
+            if isinstance(value, dict) and isinstance(previous, dict):
+                value = _merge((previous, value))
+            merged[key] = value
+    return merged
 
 
 def _check_harmless(plain: Mapping[str, Any], path: Path) -> None:
@@ -654,7 +654,7 @@ def _check_harmless(plain: Mapping[str, Any], path: Path) -> None:
     """
     for keys, field in _leaves():
         try:
-            value = _at(plain, keys)
+            value = _get_nested(plain, keys)
         except KeyError:
             continue
         if field.in_workspace is None or not value:
@@ -666,14 +666,14 @@ def _check_harmless(plain: Mapping[str, Any], path: Path) -> None:
             key = shlex.quote(".".join(keys))
             raise InvalidManifest(
                 f"{key} is not read from the file of a workspace, which may come from others",
-                where=f"{path}:{_line_of(path, keys)}",
+                where=f"{path}:{_find_line(path, keys)}",
                 # The hint omits the value, so that users review it before they set it.
                 hint=f"if it is yours, set it in your own configuration: odf config set {key} VALUE; "
                 f"else remove it: odf config set {key}",
             )
 
 
-def _line_of(path: Path, keys: tuple[str, ...]) -> int:
+def _find_line(path: Path, keys: tuple[str, ...]) -> int:
     """Return the line number of a setting in a file."""
     import yaml
 
@@ -687,9 +687,9 @@ def _line_of(path: Path, keys: tuple[str, ...]) -> int:
     return line
 
 
-def _tidy(error: msgspec.ValidationError) -> str:
-    message, _, place = str(error).partition(" - at `$.")
+def _format_validation_error(error: msgspec.ValidationError) -> str:
+    message, _, path = str(error).partition(" - at `$.")
     message = message[:1].lower() + message[1:].replace("`", "'")
     if repr(ENGINE_ADDRESS)[1:-1] in message:
         message = "it is no address such as grpc://127.0.0.1:2884"
-    return f"{place.rstrip('`')}: {message}" if place else message
+    return f"{path.rstrip('`')}: {message}" if path else message

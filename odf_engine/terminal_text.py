@@ -66,6 +66,6 @@ def escape_standard_streams() -> None:
             setattr(sys, name, EscapingStream(stream))
 
 
-def unescaped(stream: TextIO) -> TextIO:
+def unwrap_stream(stream: TextIO) -> TextIO:
     """Return the underlying stream, for data and for the program's own control sequences."""
     return stream.stream if isinstance(stream, EscapingStream) else stream

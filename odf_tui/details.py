@@ -10,7 +10,7 @@ import msgspec
 from odf_engine.chain.state import ChainState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.trust import Trust, newest_proven_block
+from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui.definition import fetch_words, merge_words, read_words, sections
 from odf_tui.humane import count, moment, size
@@ -86,7 +86,7 @@ def _identity(workspace: Workspace, entry: DatasetEntry, state: ChainState) -> I
 
 def _proven(entry: DatasetEntry) -> str:
     """Up to which block the owner stands behind it; empty: nowhere."""
-    found = newest_proven_block(entry)
+    found = find_newest_proven_block(entry)
     return "" if found is None else up_to(found.number, found.newer)
 
 

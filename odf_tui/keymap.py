@@ -16,7 +16,7 @@ from typing import Any, Final
 from textual.keys import _character_to_key
 
 from odf_engine.settings import user_folder
-from odf_engine.storage.atomic_files import read_small
+from odf_engine.storage.atomic_files import read_small_file
 from odf_tui.actions import USUAL
 from odf_tui.actions.base import ANYWHERE
 from odf_tui.actions.keymap import KeyMap, key_name
@@ -71,7 +71,7 @@ def load(wanted: Wanted, file: Path | None = None) -> tuple[KeyMap, list[str]]:
 
 def _read(file: Path, problems: list[str]) -> dict[str, Any]:
     try:
-        text = read_small(file).decode("utf-8")
+        text = read_small_file(file).decode("utf-8")
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError) as error:

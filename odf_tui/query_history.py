@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from odf_engine.files import open_file
-from odf_engine.storage.atomic_files import read_small
+from odf_engine.storage.atomic_files import read_small_file
 
 MOST: Final = 500
 _FILE: Final = Path("cache", "sql-history.jsonl")
@@ -21,7 +21,7 @@ def load_history(odf: Path) -> list[str]:
         odf: the workspace's ``.odf`` folder.
     """
     try:
-        lines = read_small(odf / _FILE).decode("utf-8", "replace").splitlines()
+        lines = read_small_file(odf / _FILE).decode("utf-8", "replace").splitlines()
     except OSError:
         return []
     found: list[str] = []

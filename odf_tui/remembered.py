@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypedDict
 
 import msgspec
 
-from odf_engine.storage.atomic_files import read_small
+from odf_engine.storage.atomic_files import read_small_file
 
 MOST_RECENT: Final = 8
 MOST_DATASETS: Final = 200
@@ -84,7 +84,7 @@ def path_in(folder: Path) -> Path:
 def load(folder: Path) -> Remembered:
     """What is remembered of a workspace; nothing, when it cannot be read."""
     try:
-        parts = msgspec.json.decode(read_small(path_in(folder)), type=dict[str, msgspec.Raw])
+        parts = msgspec.json.decode(read_small_file(path_in(folder)), type=dict[str, msgspec.Raw])
     except (OSError, *_WRONG):
         return Remembered()
     known: dict[str, Any] = {}

@@ -18,8 +18,8 @@ import msgspec
 from odf_engine.coordinator.protocol import PROTOCOL_VERSION, Job
 from odf_engine.errors import OdfError
 from odf_engine.files import open_file
-from odf_engine.settings import CONFIG_FILE, UiConfig, user_file, user_file_of
-from odf_engine.storage.atomic_files import read_small
+from odf_engine.settings import CONFIG_FILE, UiConfig, user_file, workspace_user_file
+from odf_engine.storage.atomic_files import read_small_file
 from odf_tui import state
 from odf_tui.source import Source
 from odf_tui.state import DatasetRow
@@ -52,7 +52,7 @@ def stamp(folder: Path) -> str:
     """What says whether anything has changed in a workspace that the first screen shows."""
     odf = f"{folder}/.odf"
     paths = [f"{odf}/{name}" for name in _FILES]
-    paths += [str(user_file()), str(user_file_of(Path(odf)))]
+    paths += [str(user_file()), str(workspace_user_file(Path(odf)))]
     paths += [f"{path}/{part}" for path in _within(f"{odf}/datasets") for part in _IN_DATASETS]
     paths += [*_within(f"{odf}/trust"), *_within(f"{odf}/remotes")]
     found = blake2b(digest_size=16)
@@ -81,7 +81,7 @@ def load(folder: Path) -> Snapshot | None:
 
 def _read(folder: Path) -> Snapshot | None:
     try:
-        digest, content = msgspec.msgpack.decode(read_small(_path(folder)), type=tuple[bytes, bytes])
+        digest, content = msgspec.msgpack.decode(read_small_file(_path(folder)), type=tuple[bytes, bytes])
         if digest != _digest(content):
             return None
         found = msgspec.msgpack.decode(content, type=Snapshot)

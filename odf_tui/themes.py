@@ -21,7 +21,7 @@ from textual.theme import Theme
 
 from odf_engine.errors import InvalidManifest, NotFound, OdfError, has_surrogates
 from odf_engine.settings import user_folder
-from odf_engine.storage.atomic_files import read_small
+from odf_engine.storage.atomic_files import read_small_file
 
 COLOURS: Final = (
     "background", "foreground", "muted", "rule", "primary", "accent", "success", "warning", "error",
@@ -89,7 +89,7 @@ def problems() -> dict[str, OdfError]:
 
 def _read(name: str, path: Path) -> Theme:
     try:
-        text = read_small(path).decode("utf-8")
+        text = read_small_file(path).decode("utf-8")
     except OSError as error:
         raise InvalidManifest(f"the theme cannot be read: {error.strerror}", where=str(path)) from None
     except UnicodeDecodeError:

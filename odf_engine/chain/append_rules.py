@@ -11,9 +11,16 @@ from typing import Any, Final
 
 from msgspec.structs import astuple
 
-from odf_engine.chain.normal_form import first_duplicate, normal_form_problem
+from odf_engine.chain.normal_form import find_duplicate, normal_form_problem
 from odf_engine.chain.schema_evolution import find_breaking_change, read_schema, same_schema
-from odf_engine.chain.state import ChainState, apply_block, contains_opaque, find_unstorable, vocabulary_of
+from odf_engine.chain.state import (
+    ChainState,
+    apply_block,
+    contains_opaque,
+    find_unstorable,
+    next_block,
+    resolve_vocabulary,
+)
 from odf_engine.errors import ChainRuleViolated, InvalidIdentity, InvalidSchema, MalformedBlock, NoOpEvent
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -46,7 +53,7 @@ CONTENT_ERRORS: Final = (ArithmeticError, AttributeError, LookupError, RuntimeEr
 """Exceptions that unexpected content of a block may cause. Other programs write chains too."""
 
 
-def unexpected(block_hash: Multihash, error: Exception) -> MalformedBlock:
+def content_error(block_hash: Multihash, error: Exception) -> MalformedBlock:
     """Return the error for a block whose content caused one of the :data:`CONTENT_ERRORS`."""
     return MalformedBlock(
         f"the block has content that cannot be processed: {type(error).__name__}: {error}",
@@ -75,16 +82,16 @@ def format_optional(value: object) -> str:
 DataEvent = AddData | ExecuteTransform
 
 
-def not_empty(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+def check_not_empty(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """A data block has data, a checkpoint, a watermark or a source state."""
-    carried = [event.new_data, event.new_checkpoint, event.new_watermark]
+    values = [event.new_data, event.new_checkpoint, event.new_watermark]
     if isinstance(event, AddData):
-        carried.append(event.new_source_state)
-    if all(part is None for part in carried):
+        values.append(event.new_source_state)
+    if all(part is None for part in values):
         raise no_op_event(block, "data-not-empty", f"{kind_of(event)} brings nothing")
 
 
-def watermark(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+def check_watermark(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """A data block repeats the watermark or advances it. It never omits or lowers it."""
     if state.data_watermark is not None and event.new_watermark is None:
         raise rule_violation(
@@ -95,7 +102,7 @@ def watermark(state: ChainState, block: MetadataBlock, event: DataEvent) -> None
         raise rule_violation(block, "watermark", f"the watermark went back from {state.watermark} to {new}")
 
 
-def prev_offset(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+def check_prev_offset(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """``prevOffset`` is the last offset of the chain."""
     if event.prev_offset != state.last_offset:
         raise rule_violation(
@@ -106,7 +113,7 @@ def prev_offset(state: ChainState, block: MetadataBlock, event: DataEvent) -> No
         )
 
 
-def offset_sequence(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+def check_offset_sequence(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """Offsets have no gaps and no overlaps."""
     if event.new_data is None:
         return
@@ -118,7 +125,7 @@ def offset_sequence(state: ChainState, block: MetadataBlock, event: DataEvent) -
         )
 
 
-def offset_interval(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+def check_offset_interval(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """The last offset of a slice is not less than its first."""
     if event.new_data is None:
         return
@@ -129,13 +136,13 @@ def offset_interval(state: ChainState, block: MetadataBlock, event: DataEvent) -
         )
 
 
-def schema_before_data(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+def check_schema_before_data(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """SetDataSchema precedes data."""
     if event.new_data is not None and not state.has_schema:
         raise rule_violation(block, "schema-before-data", "it brings data, and no SetDataSchema came before")
 
 
-def prev_checkpoint(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+def check_prev_checkpoint(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """``prevCheckpoint`` is the checkpoint of the preceding data block."""
     expected = None if state.last_checkpoint is None else state.last_checkpoint.physical_hash
     if event.prev_checkpoint != expected:
@@ -147,7 +154,7 @@ def prev_checkpoint(state: ChainState, block: MetadataBlock, event: DataEvent) -
         )
 
 
-def changes_something(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
+def check_changes_something(state: ChainState, block: MetadataBlock, event: DataEvent) -> None:
     """A data block changes at least one of the values that data blocks repeat, or adds data."""
     checkpoint = None if event.new_checkpoint is None else event.new_checkpoint.physical_hash
     changed = (
@@ -166,7 +173,7 @@ def changes_something(state: ChainState, block: MetadataBlock, event: DataEvent)
 # --- ExecuteTransform --------------------------------------------------------------------------
 
 
-def transform_inputs(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
+def check_transform_inputs(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
     """The inputs are those of SetTransform, in the same order."""
     if state.transform is not None:
         expected = state.inputs()
@@ -182,7 +189,7 @@ def transform_inputs(state: ChainState, block: MetadataBlock, event: ExecuteTran
         )
 
 
-def transform_intervals(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
+def check_transform_intervals(state: ChainState, block: MetadataBlock, event: ExecuteTransform) -> None:
     """The interval of each input starts where the preceding transaction ended."""
     before = {item.dataset_id: item for item in state.last_inputs or ()}
     for item in event.query_inputs:
@@ -222,7 +229,7 @@ _UNTYPED_FORMATS: Final = (Csv, Json, NdJson, GeoJson, NdGeoJson)
 # --- Sources and transforms --------------------------------------------------------------------
 
 
-def no_push_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
+def check_no_push_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
     """A dataset has a polling source or push sources, not both."""
     names = [*state.push_sources, *(key for key in state.not_understood if key.startswith("AddPushSource "))]
     if names:
@@ -234,7 +241,7 @@ def no_push_source(state: ChainState, block: MetadataBlock, event: SetPollingSou
         )
 
 
-def no_polling_source(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
+def check_no_polling_source(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
     """A dataset has a polling source or push sources, not both."""
     if state.polling_source is not None or "SetPollingSource" in state.not_understood:
         raise rule_violation(
@@ -242,7 +249,7 @@ def no_polling_source(state: ChainState, block: MetadataBlock, event: AddPushSou
         )
 
 
-def push_source_new(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
+def check_push_source_differs(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
     """A redefined push source differs from its previous definition."""
     if state.push_sources.get(event.source_name) == event:
         raise no_op_event(
@@ -250,7 +257,7 @@ def push_source_new(state: ChainState, block: MetadataBlock, event: AddPushSourc
         )
 
 
-def push_source_schema(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
+def check_push_source_schema(state: ChainState, block: MetadataBlock, event: AddPushSource) -> None:
     """The read step of a push source has a schema, unless the format contains one."""
     read: Any = event.read
     if isinstance(read, _UNTYPED_FORMATS) and not read.schema and read.odf_schema is None:
@@ -259,34 +266,36 @@ def push_source_schema(state: ChainState, block: MetadataBlock, event: AddPushSo
         )
 
 
-def one_read_schema(state: ChainState, block: MetadataBlock, event: SetPollingSource | AddPushSource) -> None:
+def check_one_read_schema(
+    state: ChainState, block: MetadataBlock, event: SetPollingSource | AddPushSource
+) -> None:
     """A read step does not have both ``schema`` and ``odfSchema``."""
     read: Any = event.read
     if getattr(read, "schema", None) is not None and getattr(read, "odf_schema", None) is not None:
         raise rule_violation(block, "one-read-schema", "its read step has both a DDL schema and another one")
 
 
-def ethereum_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
+def check_ethereum_source(state: ChainState, block: MetadataBlock, event: SetPollingSource) -> None:
     """An EthereumLogs source has a chain id or a node URL."""
     fetch = event.fetch
     if isinstance(fetch, EthereumLogs) and fetch.chain_id is None and fetch.node_url is None:
         raise rule_violation(block, "ethereum-source", "an EthereumLogs source needs a chainId or a nodeUrl")
 
 
-def preprocess_normalised(
+def check_preprocess_normalized(
     state: ChainState, block: MetadataBlock, event: SetPollingSource | AddPushSource
 ) -> None:
     """The preprocess query is in normal form."""
     if event.preprocess is not None:
-        _check_normalised(block, event.preprocess)
+        _check_normalized(block, event.preprocess)
 
 
-def transform_normalised(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
+def check_transform_normalized(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
     """The query is in normal form."""
-    _check_normalised(block, event.transform)
+    _check_normalized(block, event.transform)
 
 
-def transform_input_refs(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
+def check_transform_input_refs(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
     """A transform has inputs, each with an id and an alias."""
     if not event.inputs:
         raise rule_violation(block, "transform-input-refs", "a transform needs at least one input")
@@ -299,15 +308,17 @@ def transform_input_refs(state: ChainState, block: MetadataBlock, event: SetTran
             raise rule_violation(block, "transform-input-refs", f"input {item.dataset_ref} has no alias")
 
 
-def transform_inputs_once(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
+def check_unique_inputs(state: ChainState, block: MetadataBlock, event: SetTransform) -> None:
     """Inputs and aliases are unique."""
-    for what, values in (
+    for noun, values in (
         ("input", [_id_or_text(item.dataset_ref) for item in event.inputs]),
         ("alias", [item.alias for item in event.inputs]),
     ):
-        twice = first_duplicate(values)
-        if twice is not None:
-            raise rule_violation(block, "transform-inputs-once", f"{what} {twice} is there more than once")
+        duplicate = find_duplicate(values)
+        if duplicate is not None:
+            raise rule_violation(
+                block, "transform-inputs-once", f"{noun} {duplicate} is there more than once"
+            )
 
 
 def _id_or_text(ref: str) -> DatasetId | str:
@@ -317,20 +328,20 @@ def _id_or_text(ref: str) -> DatasetId | str:
         return ref  # another rule reports it
 
 
-def polling_source_there(state: ChainState, block: MetadataBlock, event: DisablePollingSource) -> None:
+def check_polling_source_exists(state: ChainState, block: MetadataBlock, event: DisablePollingSource) -> None:
     """Only an existing polling source can be disabled."""
     if state.polling_source is None and "SetPollingSource" not in state.not_understood:
         raise rule_violation(block, "source-there", "the dataset has no polling source to disable")
 
 
-def push_source_there(state: ChainState, block: MetadataBlock, event: DisablePushSource) -> None:
+def check_push_source_exists(state: ChainState, block: MetadataBlock, event: DisablePushSource) -> None:
     """Only an existing push source can be disabled."""
     name = event.source_name
     if name not in state.push_sources and f"AddPushSource {name}" not in state.not_understood:
         raise rule_violation(block, "source-there", f"the dataset has no push source '{name}' to disable")
 
 
-def _check_normalised(block: MetadataBlock, transform: Any) -> None:
+def _check_normalized(block: MetadataBlock, transform: Any) -> None:
     if contains_opaque(transform):
         return
     problem = normal_form_problem(transform)
@@ -341,9 +352,9 @@ def _check_normalised(block: MetadataBlock, transform: Any) -> None:
 # --- SetVocab ----------------------------------------------------------------------------------
 
 
-def vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -> None:
+def check_vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -> None:
     """System columns are not renamed after the first data, and the schema contains them."""
-    vocabulary = vocabulary_of(event)
+    vocabulary = resolve_vocabulary(event)
     if vocabulary == state.vocabulary:
         return
     if state.slices:
@@ -353,7 +364,7 @@ def vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -
             "the system columns cannot be called otherwise: the dataset has records that name them",
             hint="make a new dataset for other names",
         )
-    columns = _readable(lambda: read_schema(state.schema or b"").names) if state.schema else None
+    columns = _compare_schemas(lambda: read_schema(state.schema or b"").names) if state.schema else None
     missing = [name for name in astuple(vocabulary) if columns is not None and name not in columns]
     if missing:
         raise rule_violation(
@@ -367,7 +378,7 @@ def vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVocab) -
 # --- SetDataSchema -----------------------------------------------------------------------------
 
 
-def schema_given(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
+def check_schema_present(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
     """SetDataSchema has a valid schema."""
     if event.schema is None:
         if event.odf_schema is None:
@@ -379,20 +390,20 @@ def schema_given(state: ChainState, block: MetadataBlock, event: SetDataSchema) 
         raise rule_violation(block, "schema-given", f"its schema cannot be read: {error.message}") from error
 
 
-def schema_new(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
+def check_schema_differs(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
     """A new schema differs from the previous one."""
     same = event.schema == state.schema and event.odf_schema == state.odf_schema
     if not same and _both_arrow(state, event) and event.odf_schema == state.odf_schema:
-        same = _readable(lambda: same_schema(state.schema or b"", event.schema or b""))
+        same = _compare_schemas(lambda: same_schema(state.schema or b"", event.schema or b""))
     if same and state.has_schema:
         raise no_op_event(block, "schema-new", "the dataset has this schema already")
 
 
-def schema_evolution(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
+def check_schema_evolution(state: ChainState, block: MetadataBlock, event: SetDataSchema) -> None:
     """The new schema is compatible with readers of the old one."""
     if not _both_arrow(state, event):
         return
-    breaking = _readable(lambda: find_breaking_change(state.schema or b"", event.schema or b""))
+    breaking = _compare_schemas(lambda: find_breaking_change(state.schema or b"", event.schema or b""))
     if breaking:
         raise rule_violation(
             block,
@@ -406,7 +417,7 @@ def _both_arrow(state: ChainState, event: SetDataSchema) -> bool:
     return state.schema is not None and event.schema is not None
 
 
-def _readable(compare: Callable[[], Any]) -> Any:
+def _compare_schemas(compare: Callable[[], Any]) -> Any:
     # Another rule reports an unreadable schema; it is not compared.
     try:
         return compare()
@@ -426,13 +437,15 @@ def check_append(state: ChainState | None, block: MetadataBlock) -> None:
         ChainRuleViolated: it may not; the error has the block and the rule.
         NoOpEvent: it would change nothing.
     """
-    for violation in violations(state, block):
+    for violation in find_violations(state, block):
         raise violation
 
 
-def violations(state: ChainState | None, block: MetadataBlock) -> Iterator[ChainRuleViolated]:
+def find_violations(state: ChainState | None, block: MetadataBlock) -> Iterator[ChainRuleViolated]:
     """Yield the error of every rule that ``block`` violates, the most important first."""
-    rules = _FIRST if state is None else (*_ALWAYS, *_BY_EVENT.get(type(block.event), ()))
+    rules = (
+        _FIRST_BLOCK_RULES if state is None else (*_COMMON_RULES, *_EVENT_RULES.get(type(block.event), ()))
+    )
     for rule in rules:
         try:
             rule(state, block, block.event)
@@ -448,12 +461,7 @@ def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], syst
         NoOpEvent: an event would change nothing.
     """
     for event in events:
-        block = MetadataBlock(
-            system_time=system_time,
-            prev_block_hash=None if state is None else state.head,
-            sequence_number=0 if state is None else state.sequence_number + 1,
-            event=event,
-        )
+        block = next_block(state, event, system_time)
         check_append(state, block)
         # Rules only compare hashes, so the hash of the number is sufficient here.
         state = apply_block(state, block, Multihash.sha3_256(str(block.sequence_number).encode()))
@@ -462,7 +470,7 @@ def check_commit(state: ChainState | None, events: Sequence[MetadataEvent], syst
 # --- The first block ---------------------------------------------------------------------------
 
 
-def seed_first(state: None, block: MetadataBlock, event: Any) -> None:
+def check_seed_first(state: None, block: MetadataBlock, event: Any) -> None:
     """The first block is a Seed without a previous block."""
     if not isinstance(event, Seed):
         raise rule_violation(
@@ -472,7 +480,7 @@ def seed_first(state: None, block: MetadataBlock, event: Any) -> None:
         raise rule_violation(block, "seed-first", "a Seed follows no other block, this one says it does")
 
 
-def first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None:
+def check_first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None:
     """The first sequence number is 0."""
     if block.sequence_number != 0:
         raise rule_violation(
@@ -480,7 +488,7 @@ def first_sequence_number(state: None, block: MetadataBlock, event: Any) -> None
         )
 
 
-def number_range(state: ChainState | None, block: MetadataBlock, event: Any) -> None:
+def check_number_range(state: ChainState | None, block: MetadataBlock, event: Any) -> None:
     """Numbers are within the limits of the storage formats."""
     if (problem := find_unstorable(state, block)) is not None:
         raise rule_violation(block, "number-range", problem)
@@ -489,13 +497,13 @@ def number_range(state: ChainState | None, block: MetadataBlock, event: Any) -> 
 # --- Every other block -------------------------------------------------------------------------
 
 
-def seed_once(state: ChainState, block: MetadataBlock, event: Any) -> None:
+def check_single_seed(state: ChainState, block: MetadataBlock, event: Any) -> None:
     """Only the first block is a Seed."""
     if isinstance(event, Seed):
         raise rule_violation(block, "seed-once", "the dataset has its Seed already")
 
 
-def prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
+def check_prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
     """``prevBlockHash`` is the head of the chain."""
     if block.prev_block_hash is None:
         raise rule_violation(
@@ -507,7 +515,7 @@ def prev_block(state: ChainState, block: MetadataBlock, event: Any) -> None:
         )
 
 
-def sequence_number(state: ChainState, block: MetadataBlock, event: Any) -> None:
+def check_sequence_number(state: ChainState, block: MetadataBlock, event: Any) -> None:
     """Sequence numbers increase by one."""
     if block.sequence_number != state.sequence_number + 1:
         raise rule_violation(
@@ -517,7 +525,7 @@ def sequence_number(state: ChainState, block: MetadataBlock, event: Any) -> None
         )
 
 
-def system_time(state: ChainState, block: MetadataBlock, event: Any) -> None:
+def check_system_time(state: ChainState, block: MetadataBlock, event: Any) -> None:
     """System time never decreases."""
     if block.system_time < state.system_time:
         raise rule_violation(
@@ -528,7 +536,7 @@ def system_time(state: ChainState, block: MetadataBlock, event: Any) -> None:
         )
 
 
-def event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None:
+def check_event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None:
     """Root datasets have sources, derivative datasets have a transform."""
     misfits = _ROOT_ONLY if state.kind is DatasetKind.Derivative else _DERIVATIVE_ONLY
     if isinstance(event, misfits):
@@ -538,52 +546,56 @@ def event_fits_kind(state: ChainState, block: MetadataBlock, event: Any) -> None
 
 
 # The order of the reports: position in the chain first, then content.
-_FIRST: Final[tuple[Rule, ...]] = (seed_first, first_sequence_number, number_range)
-_ALWAYS: Final[tuple[Rule, ...]] = (
-    seed_once,
-    prev_block,
-    sequence_number,
-    system_time,
-    event_fits_kind,
-    number_range,
+_FIRST_BLOCK_RULES: Final[tuple[Rule, ...]] = (
+    check_seed_first,
+    check_first_sequence_number,
+    check_number_range,
 )
-_DATA: Final[tuple[Rule, ...]] = (
-    not_empty,
-    watermark,
-    prev_offset,
-    offset_sequence,
-    offset_interval,
-    schema_before_data,
-    prev_checkpoint,
+_COMMON_RULES: Final[tuple[Rule, ...]] = (
+    check_single_seed,
+    check_prev_block,
+    check_sequence_number,
+    check_system_time,
+    check_event_fits_kind,
+    check_number_range,
 )
-_BY_EVENT: Final[dict[type, tuple[Rule, ...]]] = {
-    AddData: (*_DATA, changes_something),
+_DATA_RULES: Final[tuple[Rule, ...]] = (
+    check_not_empty,
+    check_watermark,
+    check_prev_offset,
+    check_offset_sequence,
+    check_offset_interval,
+    check_schema_before_data,
+    check_prev_checkpoint,
+)
+_EVENT_RULES: Final[dict[type, tuple[Rule, ...]]] = {
+    AddData: (*_DATA_RULES, check_changes_something),
     ExecuteTransform: (
-        *_DATA,
-        transform_inputs,
-        transform_intervals,
-        changes_something,
+        *_DATA_RULES,
+        check_transform_inputs,
+        check_transform_intervals,
+        check_changes_something,
     ),
     SetPollingSource: (
-        no_push_source,
-        one_read_schema,
-        ethereum_source,
-        preprocess_normalised,
+        check_no_push_source,
+        check_one_read_schema,
+        check_ethereum_source,
+        check_preprocess_normalized,
     ),
     AddPushSource: (
-        no_polling_source,
-        push_source_new,
-        push_source_schema,
-        one_read_schema,
-        preprocess_normalised,
+        check_no_polling_source,
+        check_push_source_differs,
+        check_push_source_schema,
+        check_one_read_schema,
+        check_preprocess_normalized,
     ),
-    DisablePollingSource: (polling_source_there,),
-    DisablePushSource: (push_source_there,),
+    DisablePollingSource: (check_polling_source_exists,),
+    DisablePushSource: (check_push_source_exists,),
     SetTransform: (
-        transform_input_refs,
-        transform_inputs_once,
-        transform_normalised,
+        check_transform_input_refs,
+        check_unique_inputs,
+        check_transform_normalized,
     ),
-    SetVocab: (vocabulary_fixed,),
-    SetDataSchema: (schema_given, schema_new, schema_evolution),
+    SetVocab: (check_vocabulary_fixed,),
+    SetDataSchema: (check_schema_present, check_schema_differs, check_schema_evolution),
 }

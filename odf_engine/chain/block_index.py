@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from odf_engine.chain.append_rules import CONTENT_ERRORS, unexpected
+from odf_engine.chain.append_rules import CONTENT_ERRORS, content_error
 from odf_engine.chain.block_summary import (
     BlockSummary,
     SliceSummary,
@@ -25,7 +25,7 @@ from odf_engine.chain.state import MAX_NUMBER, ChainState, apply_block, decode_s
 from odf_engine.errors import ChainRuleViolated, Conflict
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.databases import connect
+from odf_engine.storage.databases import connect_database
 
 SNAPSHOT_EVERY: Final = 512
 """Number of blocks between two stored states, from which the states of earlier blocks are folded."""
@@ -43,9 +43,9 @@ CREATE INDEX slices_by_offset ON slices(chain, last);
 CREATE TABLE snapshots(chain INTEGER, sequence INTEGER, state BLOB, PRIMARY KEY(chain, sequence));
 CREATE TABLE sound(key BLOB PRIMARY KEY) WITHOUT ROWID;
 """
-_OF_CHAINS: Final = ("blocks", "slices", "snapshots")
+_CHAIN_TABLES: Final = ("blocks", "slices", "snapshots")
 BLOCK_COLUMNS: Final = "sequence, hash, system_time, kind, rows, summary, size"
-_SLICE: Final = "sequence, first, last, physical, logical, size, system_time"
+_SLICE_COLUMNS: Final = "sequence, first, last, physical, logical, size, system_time"
 T = TypeVar("T")
 
 
@@ -89,17 +89,19 @@ class BlockIndex:
 
     def states(self, heads: Collection[Multihash]) -> dict[Multihash, ChainState]:
         """Return the folded states of those heads that are indexed, in one query."""
-        wanted = [bytes(head) for head in heads]
+        hashes = [bytes(head) for head in heads]
 
         def query(db: sqlite3.Connection) -> list[tuple[bytes]]:
-            found: list[tuple[bytes]] = []
-            for start in range(0, len(wanted), 500):  # below SQLite's limit of variables
-                part = wanted[start : start + 500]
-                marks = ",".join("?" * len(part))
-                found += db.execute(f"SELECT state FROM chains WHERE head IN ({marks})", part).fetchall()
-            return found
+            rows: list[tuple[bytes]] = []
+            for start in range(0, len(hashes), 500):  # below SQLite's limit of variables
+                batch = hashes[start : start + 500]
+                placeholders = ",".join("?" * len(batch))
+                rows += db.execute(
+                    f"SELECT state FROM chains WHERE head IN ({placeholders})", batch
+                ).fetchall()
+            return rows
 
-        states = (_state(row[0]) for row in self._run(query))
+        states = (_decode_state(row[0]) for row in self._run(query))
         return {state.head: state for state in states if state is not None}
 
     def position(self, block: Multihash) -> BlockPosition | None:
@@ -111,6 +113,13 @@ class BlockIndex:
         )
         return row and BlockPosition(row[0], row[1], Multihash.from_bytes(row[2]), row[3])
 
+    def find_ancestor(self, head: BlockPosition, block: Multihash) -> BlockPosition | None:
+        """Return the position of a block, or None if it is not part of the chain up to ``head``."""
+        position = self.position(block)
+        if position is None or position.chain != head.chain or position.sequence > head.sequence:
+            return None
+        return position
+
     def snapshot(self, chain: int, sequence: int) -> ChainState | None:
         """Return the newest stored state at or before this block, or None."""
         row = self._one(
@@ -118,7 +127,7 @@ class BlockIndex:
             chain,
             sequence,
         )
-        return None if row is None else _state(row[0])
+        return None if row is None else _decode_state(row[0])
 
     def hash_at(self, chain: int, sequence: int) -> Multihash | None:
         """Return the hash of the block with this sequence number, or None."""
@@ -141,7 +150,7 @@ class BlockIndex:
                 rows += db.execute(f"{where} AND kind = ? {tail}", (at.chain, top, kind, limit))
             return sorted(rows, reverse=True)[:limit]
 
-        return [block_row_of(row) for row in self._run(query)]
+        return [parse_block_row(row) for row in self._run(query)]
 
     def slices(
         self, at: BlockPosition, first: int | None = None, last: int | None = None
@@ -150,14 +159,14 @@ class BlockIndex:
         first.
         """
         rows = self.rows(
-            f"SELECT {_SLICE} FROM slices WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ?"
-            " ORDER BY sequence",
+            f"SELECT {_SLICE_COLUMNS} FROM slices"
+            " WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ? ORDER BY sequence",
             at.chain,
-            _fit(first or 0),
-            MAX_NUMBER if last is None else _fit(last),
+            _clamp(first or 0),
+            MAX_NUMBER if last is None else _clamp(last),
             at.sequence,
         )
-        return [_slice_row(row) for row in rows]
+        return [_parse_slice_row(row) for row in rows]
 
     def hashes(self, at: BlockPosition) -> list[Multihash]:
         """Return the hashes of all blocks up to ``at``, oldest first."""
@@ -218,10 +227,10 @@ class BlockIndex:
         def change(db: sqlite3.Connection) -> bool:
             try:
                 with _transaction(db):
-                    chain = _own_chain(db, base, state)
+                    chain = _find_or_insert_chain(db, base, state)
                     if chain is None:
                         return False
-                    for table in _OF_CHAINS:
+                    for table in _CHAIN_TABLES:
                         db.execute(f"DELETE FROM {table} WHERE chain = ? AND sequence > ?", (chain, keep))
                     _insert(db, chain, blocks)
                     db.execute(
@@ -241,7 +250,7 @@ class BlockIndex:
             with _transaction(db):
                 row = db.execute("SELECT id FROM chains WHERE head = ?", (bytes(head),)).fetchone()
                 if row:
-                    for table in _OF_CHAINS:
+                    for table in _CHAIN_TABLES:
                         db.execute(f"DELETE FROM {table} WHERE chain = ?", row)
                     db.execute("DELETE FROM chains WHERE id = ?", row)
 
@@ -273,7 +282,7 @@ class BlockIndex:
 
     def _run(self, action: Callable[[sqlite3.Connection], T]) -> T:
         with self._lock:
-            for repair in (self._remake, self._use_memory):
+            for repair in (self._replace_damaged, self._use_memory):
                 try:
                     return action(self._connection())
                 except sqlite3.Error as error:
@@ -285,7 +294,7 @@ class BlockIndex:
             self._db = _open(self._path)
         return self._db
 
-    def _remake(self, error: sqlite3.Error) -> None:
+    def _replace_damaged(self, error: sqlite3.Error) -> None:
         """Replace a damaged file; use memory for any other error."""
         if isinstance(error, sqlite3.OperationalError) or self._path is None:
             self._use_memory(error)
@@ -302,7 +311,7 @@ class BlockIndex:
         memory = _open(None)
         if self._path is not None:
             try:
-                with closing(connect(self._path, "immutable=1")) as file:
+                with closing(connect_database(self._path, "immutable=1")) as file:
                     if file.execute("PRAGMA user_version").fetchone()[0] == _FORMAT:
                         file.backup(memory)
             except sqlite3.Error:
@@ -318,7 +327,7 @@ def _remove(path: Path) -> None:
 def _open(path: Path | None) -> sqlite3.Connection:
     # Several threads share the connection under the lock of the index. Transactions are explicit.
     options: Any = {"timeout": _BUSY_SECONDS, "isolation_level": None, "check_same_thread": False}
-    db = sqlite3.connect(":memory:", **options) if path is None else connect(path, **options)
+    db = sqlite3.connect(":memory:", **options) if path is None else connect_database(path, **options)
     try:
         if db.execute("PRAGMA user_version").fetchone()[0] != _FORMAT:
             db.execute("PRAGMA journal_mode = WAL")
@@ -354,24 +363,24 @@ def _make_tables(db: sqlite3.Connection) -> None:
         db.execute(f"PRAGMA user_version = {_FORMAT}")
 
 
-def _own_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState) -> int | None:
+def _find_or_insert_chain(db: sqlite3.Connection, base: Multihash | None, state: ChainState) -> int | None:
     if base is not None:
         row = db.execute("SELECT id FROM chains WHERE head = ?", (bytes(base),)).fetchone()
         return None if row is None else row[0]
-    made = db.execute(
+    cursor = db.execute(
         "INSERT INTO chains(head, sequence, state) VALUES (?, ?, '')",
         (bytes(state.head), state.sequence_number),
     )
-    return made.lastrowid
+    return cursor.lastrowid
 
 
 def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[BlockWithStates]) -> None:
     db.executemany(
         f"INSERT INTO blocks(chain, {BLOCK_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        [_block_values(chain, _block_row(item)) for item in blocks],
+        [_block_values(chain, _summarize(item)) for item in blocks],
     )
     db.executemany(
-        f"INSERT INTO slices(chain, {_SLICE}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        f"INSERT INTO slices(chain, {_SLICE_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
         [_slice_values(chain, row) for item in blocks if (row := summarize_slice(item.stored)) is not None],
     )
     db.executemany(
@@ -384,49 +393,49 @@ def _insert(db: sqlite3.Connection, chain: int, blocks: Sequence[BlockWithStates
     )
 
 
-def _block_row(item: BlockWithStates) -> BlockSummary:
+def _summarize(item: BlockWithStates) -> BlockSummary:
     try:
         return summarize_block(item.stored, item.before)
     except CONTENT_ERRORS as error:
-        raise unexpected(item.stored.hash, error) from error
+        raise content_error(item.stored.hash, error) from error
 
 
 def _block_values(chain: int, row: BlockSummary) -> tuple[Any, ...]:
-    named = (chain, row.sequence_number, bytes(row.hash), str(row.system_time))
-    return (*named, row.kind, _fit(row.rows), row.summary, row.size)
+    head = (chain, row.sequence_number, bytes(row.hash), str(row.system_time))
+    return (*head, row.kind, _clamp(row.rows), row.summary, row.size)
 
 
 def _slice_values(chain: int, row: SliceSummary) -> tuple[Any, ...]:
-    offsets = (chain, row.sequence_number, _fit(row.start), _fit(row.end))
+    offsets = (chain, row.sequence_number, _clamp(row.start), _clamp(row.end))
     hashes = (bytes(row.physical_hash), bytes(row.logical_hash))
-    return (*offsets, *hashes, _fit(row.size), str(row.system_time))
+    return (*offsets, *hashes, _clamp(row.size), str(row.system_time))
 
 
-def _fit(number: int) -> int:
+def _clamp(number: int) -> int:
     return min(number, MAX_NUMBER)
 
 
-def _state(data: bytes) -> ChainState | None:
+def _decode_state(data: bytes) -> ChainState | None:
     try:
         return decode_state(data)
     except ValueError:
         return None  # written by another version of this program: fold it again
 
 
-def block_row_of(row: Any) -> BlockSummary:
+def parse_block_row(row: Any) -> BlockSummary:
     """Return the block summary in a row of :data:`BLOCK_COLUMNS`."""
     sequence, block_hash, system_time, *rest = row
     return BlockSummary(sequence, Multihash.from_bytes(block_hash), Timestamp.parse(system_time), *rest)
 
 
-def _slice_row(row: Any) -> SliceSummary:
+def _parse_slice_row(row: Any) -> SliceSummary:
     sequence, first, last, physical, logical, size, system_time = row
     hashes = Multihash.from_bytes(physical), Multihash.from_bytes(logical)
     return SliceSummary(sequence, first, last, *hashes, size, Timestamp.parse(system_time))
 
 
 _BATCH: Final = 1024
-_KEPT: Final = 8192  # a long chain does not fit in memory: other blocks are read again
+_MAX_BUFFERED: Final = 8192  # a long chain does not fit in memory: other blocks are read again
 BlockReader = Callable[[Multihash], StoredBlock]
 
 
@@ -444,10 +453,10 @@ def index_to_head(index: BlockIndex, read: BlockReader, head: Multihash) -> None
     if fork is None:
         state, base, keep = None, None, -1
     else:
-        state, base, keep = state_at(index, read, fork), fork.head, fork.sequence
+        state, base, keep = fold_state_at(index, read, fork), fork.head, fork.sequence
     pending: list[BlockWithStates] = []
     for stored in _oldest_first(read, missing, walked):
-        before, state = state, _folded(state, stored)
+        before, state = state, _apply_stored(state, stored)
         pending.append(BlockWithStates(stored, state, before))
         if len(pending) == _BATCH:
             if not index.extend(base, keep, pending, state):
@@ -464,12 +473,12 @@ def _walk_back(
     the position of the newest indexed block.
     """
     missing: list[Multihash] = []
-    walked: deque[StoredBlock] = deque(maxlen=_KEPT)
+    walked: deque[StoredBlock] = deque(maxlen=_MAX_BUFFERED)
     at: Multihash | None = head
     while at is not None:
-        found = index.position(at)
-        if found is not None:
-            return missing, walked, found
+        position = index.position(at)
+        if position is not None:
+            return missing, walked, position
         stored = read(at)
         missing.append(at)
         walked.append(stored)
@@ -485,7 +494,7 @@ def _oldest_first(
         yield walked.pop() if walked else read(block_hash)
 
 
-def state_at(index: BlockIndex, read: BlockReader, at: BlockPosition) -> ChainState:
+def fold_state_at(index: BlockIndex, read: BlockReader, at: BlockPosition) -> ChainState:
     """Return the state at an indexed block, folded from the nearest stored state before it.
 
     Raises:
@@ -499,12 +508,12 @@ def state_at(index: BlockIndex, read: BlockReader, at: BlockPosition) -> ChainSt
         block_hash = index.hash_at(at.chain, sequence)
         if block_hash is None:
             raise Conflict("the chain changes while it is read", where=f"block {sequence}", hint="try again")
-        state = _folded(state, read(block_hash))
+        state = _apply_stored(state, read(block_hash))
     assert state is not None  # at.sequence >= 0
     return state
 
 
-def _folded(state: ChainState | None, stored: StoredBlock) -> ChainState:
+def _apply_stored(state: ChainState | None, stored: StoredBlock) -> ChainState:
     expected = 0 if state is None else state.sequence_number + 1
     if stored.block.sequence_number != expected:
         raise ChainRuleViolated(
@@ -515,4 +524,4 @@ def _folded(state: ChainState | None, stored: StoredBlock) -> ChainState:
     try:
         return apply_block(state, stored.block, stored.hash)
     except CONTENT_ERRORS as error:
-        raise unexpected(stored.hash, error) from error
+        raise content_error(stored.hash, error) from error

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
-from odf_engine.chain.block_index import BLOCK_COLUMNS, BlockIndex, BlockPosition, block_row_of
+from odf_engine.chain.block_index import BLOCK_COLUMNS, BlockIndex, BlockPosition, parse_block_row
 from odf_engine.chain.block_summary import BlockSummary, summarize_block
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import (
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from odf_engine.metadata.flatbuffers import DecodedBlock
 
 
-SHORTEST_HASH: Final = 4
+MIN_HASH_CHARACTERS: Final = 4
 _OFFSET: Final = re.compile(r"(?:#|offset\s)\s*(\d[\d ,_]*)", re.IGNORECASE)
 _TIME: Final = re.compile(r"\d{4}-\d\d(?:-\d\d(?:[ T]\d\d(?::\d\d(?::\d\d(?:\.\d+)?)?)?Z?)?)?")
 _HEX: Final = re.compile(r"[0-9a-f]{1,72}")
 _HASH_BYTES: Final = 36
-_SHORT: Final = 8
-_HASH_HEAD: Final = "f1620"  # of a SHA3-256 in base16; users may omit it
+_HASH_TAIL_CHARACTERS: Final = 8
+_HASH_PREFIX: Final = "f1620"  # of a SHA3-256 in base16; users may omit it
 _Condition = tuple[str, list[Any]]
 
 
@@ -70,7 +70,7 @@ def find_blocks(
     if dataset.head() is None:
         return BlockPage(0, 0, [])
 
-    def ask(index: BlockIndex, at: BlockPosition) -> BlockPage:
+    def query_page(index: BlockIndex, at: BlockPosition) -> BlockPage:
         where, values = _condition(at, kinds, text.strip().lower())
         if kinds or text:
             total = index.rows(f"SELECT COUNT(*) FROM blocks WHERE {where}", *values)[0][0]
@@ -83,9 +83,9 @@ def find_blocks(
         else:  # positions are sequence numbers
             where, values = f"{where} AND sequence >= ?", [*values, start]
         query = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {where} ORDER BY sequence LIMIT ?"
-        return BlockPage(total, start, [block_row_of(row) for row in index.rows(query, *values, limit)])
+        return BlockPage(total, start, [parse_block_row(row) for row in index.rows(query, *values, limit)])
 
-    return dataset.query_index(ask)
+    return dataset.query_index(query_page)
 
 
 def _condition(at: BlockPosition, kinds: Collection[str], text: str) -> _Condition:
@@ -105,15 +105,15 @@ def _condition(at: BlockPosition, kinds: Collection[str], text: str) -> _Conditi
 def _hash_condition(text: str) -> _Condition:
     """Return an SQL condition: the base16 hash starts with ``text`` or has it as its last 8 characters."""
     where, values = "0", []
-    if len(text) < SHORTEST_HASH:
+    if len(text) < MIN_HASH_CHARACTERS:
         return where, values
     if _HEX.fullmatch(prefix := text.removeprefix("f")) and text[0] == "f":
         low = bytes.fromhex(prefix + "0" * (len(prefix) % 2))
         high = bytes.fromhex(prefix.ljust(2 * _HASH_BYTES, "f"))
         where += " OR hash BETWEEN ? AND ?"
         values += [low, high]
-    if len(text) == _SHORT and _HEX.fullmatch(text):
-        where += f" OR substr(hash, {-_SHORT // 2}) = ?"
+    if len(text) == _HASH_TAIL_CHARACTERS and _HEX.fullmatch(text):
+        where += f" OR substr(hash, {-_HASH_TAIL_CHARACTERS // 2}) = ?"
         values += [bytes.fromhex(text)]
     return f"({where})", values
 
@@ -131,24 +131,20 @@ def count_kinds(dataset: Dataset) -> dict[str, int]:
 
 def block_numbers(dataset: Dataset, hashes: Iterable[str]) -> dict[str, int]:
     """Return the sequence numbers of those blocks that the chain contains, by their hashes."""
-    wanted: list[Multihash] = []
+    blocks: list[Multihash] = []
     for text in hashes:
         try:
-            wanted.append(Multihash.parse(text))
+            blocks.append(Multihash.parse(text))
         except InvalidIdentity:
             continue
-    if dataset.head() is None or not wanted:
+    if dataset.head() is None or not blocks:
         return {}
 
-    def ask(index: BlockIndex, at: BlockPosition) -> dict[str, int]:
-        found = ((each, index.position(each)) for each in wanted)
-        return {
-            str(each): place.sequence
-            for each, place in found
-            if place is not None and place.chain == at.chain and place.sequence <= at.sequence
-        }
+    def query_numbers(index: BlockIndex, at: BlockPosition) -> dict[str, int]:
+        positions = ((block, index.find_ancestor(at, block)) for block in blocks)
+        return {str(block): position.sequence for block, position in positions if position is not None}
 
-    return dataset.query_index(ask)
+    return dataset.query_index(query_numbers)
 
 
 def resolve_block_number(dataset: Dataset, text: str) -> int:
@@ -166,67 +162,73 @@ def resolve_block_number(dataset: Dataset, text: str) -> int:
     text = text.strip()
     newest = dataset.state()
     if (offset := _OFFSET.fullmatch(text)) is not None:
-        return _by_offset(dataset, int(re.sub(r"\D", "", offset[1])))
+        return _find_by_offset(dataset, int(re.sub(r"\D", "", offset[1])))
     if _TIME.fullmatch(text):
-        return _by_time(dataset, text)
+        return _find_by_time(dataset, text)
     digits = re.sub(r"[ ,_]", "", text)
-    if digits.isdecimal() and (int(digits) < newest.blocks or len(digits) < SHORTEST_HASH):
+    if digits.isdecimal() and (int(digits) < newest.blocks or len(digits) < MIN_HASH_CHARACTERS):
         if int(digits) >= newest.blocks:
-            raise NotFound(f"there is no block {text}: they go from 0 to {_spaced(newest.sequence_number)}")
+            raise NotFound(
+                f"there is no block {text}: they go from 0 to {_group_digits(newest.sequence_number)}"
+            )
         return int(digits)
-    if len(text) < SHORTEST_HASH or not re.fullmatch(r"[a-zA-Z0-9_+/=-]+", text):
+    if len(text) < MIN_HASH_CHARACTERS or not re.fullmatch(r"[a-zA-Z0-9_+/=-]+", text):
         raise UsageError(f"'{text}' is no number, hash, date or offset such as #{newest.last_offset or 0}")
-    return _by_hash(dataset, text, newest.sequence_number)
+    return _find_by_hash(dataset, text, newest.sequence_number)
 
 
-def _by_offset(dataset: Dataset, offset: int) -> int:
-    found = dataset.slices(offset, offset)
-    if found:
-        return found[0].sequence_number
+def _find_by_offset(dataset: Dataset, offset: int) -> int:
+    slices = dataset.slices(offset, offset)
+    if slices:
+        return slices[0].sequence_number
     state = dataset.state()
     if state.last_offset is None:
-        raise NotFound(f"there is no row {_spaced(offset)}: this dataset has none")
-    raise NotFound(f"there is no row {_spaced(offset)}: offsets go up to {_spaced(state.last_offset)}")
+        raise NotFound(f"there is no row {_group_digits(offset)}: this dataset has none")
+    raise NotFound(
+        f"there is no row {_group_digits(offset)}: offsets go up to {_group_digits(state.last_offset)}"
+    )
 
 
-def _by_time(dataset: Dataset, text: str) -> int:
+def _find_by_time(dataset: Dataset, text: str) -> int:
     # Without the Z, the texts of times sort in time order, whatever their precision.
     bound = text.replace(" ", "T").removesuffix("Z")
     query = (
         "SELECT MIN(sequence) FROM blocks WHERE chain = ? AND sequence <= ? AND rtrim(system_time, 'Z') >= ?"
     )
-    found = dataset.query_index(lambda index, at: index.rows(query, at.chain, at.sequence, bound))[0][0]
-    if found is None:
+    number = dataset.query_index(lambda index, at: index.rows(query, at.chain, at.sequence, bound))[0][0]
+    if number is None:
         newest = str(dataset.state().system_time)[:19].replace("T", " ")
         raise NotFound(f"there is no block since {text}: the newest is of {newest}")
-    return int(found)
+    return int(number)
 
 
-def _by_hash(dataset: Dataset, text: str, newest: int) -> int:
+def _find_by_hash(dataset: Dataset, text: str, newest: int) -> int:
     with suppress(InvalidIdentity):  # otherwise it is a part of a hash
         block_hash = Multihash.parse(text)
-        found = block_numbers(dataset, [str(block_hash)])
-        if not found:
+        numbers_by_hash = block_numbers(dataset, [str(block_hash)])
+        if not numbers_by_hash:
             raise NotFound(f"the chain holds no block {block_hash}")
-        return found[str(block_hash)]
+        return numbers_by_hash[str(block_hash)]
     numbers: list[int] = []
-    for spelling in (text.lower(), _HASH_HEAD + text.lower()):
-        numbers = numbers or dataset.query_index(partial(_numbers_with, spelling))
+    for spelling in (text.lower(), _HASH_PREFIX + text.lower()):
+        numbers = numbers or dataset.query_index(partial(_find_numbers, spelling))
     if len(numbers) > 1:
-        some = ", ".join(map(_spaced, numbers[:3]))
-        raise NotFound(f"{text} means more than one block, such as {some}: give more of the hash")
+        examples = ", ".join(map(_group_digits, numbers[:3]))
+        raise NotFound(f"{text} means more than one block, such as {examples}: give more of the hash")
     if not numbers:
-        raise NotFound(f"no block's hash begins or ends with {text}; numbers go from 0 to {_spaced(newest)}")
+        raise NotFound(
+            f"no block's hash begins or ends with {text}; numbers go from 0 to {_group_digits(newest)}"
+        )
     return numbers[0]
 
 
-def _numbers_with(text: str, index: BlockIndex, at: BlockPosition) -> list[int]:
+def _find_numbers(text: str, index: BlockIndex, at: BlockPosition) -> list[int]:
     where, values = _hash_condition(text)
     query = f"SELECT sequence FROM blocks WHERE chain = ? AND sequence <= ? AND {where} LIMIT 4"
     return [row[0] for row in index.rows(query, at.chain, at.sequence, *values)]
 
 
-def _spaced(number: int) -> str:
+def _group_digits(number: int) -> str:
     return f"{number:,}".replace(",", " ")
 
 
@@ -250,14 +252,14 @@ class PartialChain(msgspec.Struct, frozen=True):
     error: OdfError | None
 
 
-def read_from_head(dataset: Dataset, most: int = MAX_BLOCKS) -> PartialChain:
-    """Read at most ``most`` blocks, starting from the head."""
+def read_from_head(dataset: Dataset, max_blocks: int = MAX_BLOCKS) -> PartialChain:
+    """Read at most ``max_blocks`` blocks, starting from the head."""
     rows: list[BlockSummary] = []
     number: int | None = None
     at: Multihash | None = None
     try:
         at = dataset.head()
-        while at is not None and len(rows) < most:
+        while at is not None and len(rows) < max_blocks:
             stored = dataset.block(at)
             if number is not None and stored.block.sequence_number != number:
                 problem = f"number {number} comes here, not {stored.block.sequence_number}"
@@ -300,6 +302,7 @@ class BlockFiles:
 
     def read_valid(self, block_hash: Multihash) -> DecodedBlock | None:
         """Return the block if it exists, its bytes match the hash, and it can be decoded; otherwise None."""
+        # Deferred: the codec is slow to import, and a search only needs the index.
         from odf_engine.metadata.flatbuffers import decode_block
 
         try:
@@ -368,11 +371,13 @@ def is_derivative(dataset: Dataset) -> bool:
         return dataset.state().kind is DatasetKind.Derivative
     except OdfError:
         blocks = BlockFiles(dataset)
-        found = (blocks.read_valid(each) for each in blocks.walk(Reporter()).hashes)
-        return any(decoded is not None and _only_derivative(decoded.block.event) for decoded in found)
+        decoded_blocks = (blocks.read_valid(block_hash) for block_hash in blocks.walk(Reporter()).hashes)
+        return any(
+            decoded is not None and _is_derivative_event(decoded.block.event) for decoded in decoded_blocks
+        )
 
 
-def _only_derivative(event: object) -> bool:
+def _is_derivative_event(event: object) -> bool:
     if isinstance(event, Seed):
         return event.dataset_kind is DatasetKind.Derivative
     return isinstance(event, SetTransform | ExecuteTransform)

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import msgspec
 
-from odf_engine.chain.state import ChainState, column_names, kind_of_transaction, record_count
+from odf_engine.chain.state import ChainState, classify_transaction, parse_column_names, record_count
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
 
-_LONGEST: Final = 100
+_MAX_CHARACTERS: Final = 100
 _MAX_INPUTS: Final = 3
 _WORD: Final = re.compile(r"(?<=[a-z])_")
 
@@ -26,43 +26,43 @@ def describe_event(event: Any, before: ChainState | None = None) -> str:
         before: the state before the event, to describe changes of a setting.
     """
     # The event may have an untrusted author: control characters are removed.
-    printable = "".join(char if char.isprintable() else " " for char in _words(event, before))
+    printable = "".join(char if char.isprintable() else " " for char in _describe(event, before))
     text = " ".join(printable.split())
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return text if len(text) <= _MAX_CHARACTERS else text[: _MAX_CHARACTERS - 1] + "…"
 
 
-def _words(event: Any, before: ChainState | None) -> str:
+def _describe(event: Any, before: ChainState | None) -> str:
     match event:
         case model.AddData():
-            return _add_data(event, before)
+            return _describe_add_data(event, before)
         case model.ExecuteTransform():
-            return _execute(event, before)
+            return _describe_transaction(event, before)
         case model.Seed():
             return f"{event.dataset_kind.value.lower()} dataset {event.dataset_id}"
         case model.SetPollingSource():
-            return _source("source", event, before and before.polling_source)
+            return _describe_source("source", event, before and before.polling_source)
         case model.AddPushSource():
             old = before and before.push_sources.get(event.source_name)
-            return _source(f"source '{event.source_name}'", event, old)
+            return _describe_source(f"source '{event.source_name}'", event, old)
         case model.DisablePushSource():
             return f"source '{event.source_name}' ended"
         case model.DisablePollingSource():
             return "source ended"
         case model.SetTransform():
-            return _transform(event, before and before.transform)
+            return _describe_transform(event, before and before.transform)
         case model.SetDataSchema():
-            return _schema(event, before)
+            return _describe_schema(event, before)
         case model.Opaque():
             return "an event of a newer specification"
         case _:
-            return _about(event, before)
+            return _describe_metadata(event, before)
 
 
-def _about(event: Any, before: ChainState | None) -> str:
+def _describe_metadata(event: Any, before: ChainState | None) -> str:
     """Describe an event with descriptive metadata: vocabulary, info, licence or attachments."""
     match event:
         case model.SetVocab():
-            return ", ".join(f"{_spaced(name)} is {value}" for name, value in _values(event))
+            return ", ".join(f"{_split_words(name)} is {value}" for name, value in _present_fields(event))
         case model.SetInfo():
             old = before and before.info
             same = old is not None and old.description == event.description
@@ -81,21 +81,21 @@ def _about(event: Any, before: ChainState | None) -> str:
 # --- Data ----------------------------------------------------------------------------------------
 
 
-def _add_data(event: model.AddData, before: ChainState | None) -> str:
-    parts = [] if event.new_data is None else [_rows(event.new_data)]
-    parts += _watermark(event.new_watermark, before)
+def _describe_add_data(event: model.AddData, before: ChainState | None) -> str:
+    parts = [] if event.new_data is None else [_describe_rows(event.new_data)]
+    parts += _describe_watermark(event.new_watermark, before)
     if not parts:
         parts.append("no new rows")
         parts += ["source state kept"] if event.new_source_state is not None else []
     return ", ".join(parts)
 
 
-def _execute(event: model.ExecuteTransform, before: ChainState | None) -> str:
-    parts = [] if event.new_data is None else [_rows(event.new_data)]
-    if moved := _moved(event, before):
+def _describe_transaction(event: model.ExecuteTransform, before: ChainState | None) -> str:
+    parts = [] if event.new_data is None else [_describe_rows(event.new_data)]
+    if moved := _describe_inputs(event, before):
         parts = [f"{parts[0] if parts else 'no rows'} from {moved}"]
-    parts += _watermark(event.new_watermark, before)
-    kind = kind_of_transaction(event)
+    parts += _describe_watermark(event.new_watermark, before)
+    kind = classify_transaction(event)
     if kind != "execute":
         parts.append("the state has ended" if kind == "finish" else "the state was rebuilt")
     elif event.new_checkpoint is not None:
@@ -104,26 +104,26 @@ def _execute(event: model.ExecuteTransform, before: ChainState | None) -> str:
     return ", ".join(parts) or "nothing new"
 
 
-def _moved(event: model.ExecuteTransform, before: ChainState | None) -> str:
+def _describe_inputs(event: model.ExecuteTransform, before: ChainState | None) -> str:
     """Return the number of new rows of each input, by its alias in the query."""
     transform = before and before.transform
     names = {each.dataset_ref: each.alias for each in transform.inputs} if transform else {}
-    found: list[str] = []
+    texts: list[str] = []
     for item in event.query_inputs:
         if item.new_offset is not None:
             rows = item.new_offset - (-1 if item.prev_offset is None else item.prev_offset)
             name = names.get(str(item.dataset_id)) or f"…{str(item.dataset_id)[-8:]}"
-            found.append(f"{name} +{rows:,}")
-    more = len(found) - _MAX_INPUTS
-    return _named(found[:_MAX_INPUTS]) + (f" and {more} more" if more > 0 else "")
+            texts.append(f"{name} +{rows:,}")
+    more = len(texts) - _MAX_INPUTS
+    return _join(texts[:_MAX_INPUTS]) + (f" and {more} more" if more > 0 else "")
 
 
-def _rows(data: model.DataSlice) -> str:
+def _describe_rows(data: model.DataSlice) -> str:
     rows = record_count(data)
     return f"+{rows:,} row" + ("" if rows == 1 else "s")
 
 
-def _watermark(moment: Timestamp | None, before: ChainState | None) -> list[str]:
+def _describe_watermark(moment: Timestamp | None, before: ChainState | None) -> list[str]:
     if moment is None or (before is not None and before.watermark == moment):
         return []
     day, _, time = str(moment).partition("T")
@@ -134,28 +134,30 @@ def _watermark(moment: Timestamp | None, before: ChainState | None) -> list[str]
 # --- Sources and queries -------------------------------------------------------------------------
 
 
-def _source(
+def _describe_source(
     name: str,
     event: model.SetPollingSource | model.AddPushSource,
     old: model.SetPollingSource | model.AddPushSource | None,
 ) -> str:
     if old is not None:
-        changed = _named(list(_source_changes(event, old)))
+        changed = _join(list(_find_source_changes(event, old)))
         return f"{name} changed: {changed}" if changed else f"{name} as before"
-    place = f" {_fetch(event.fetch)}" if isinstance(event, model.SetPollingSource) else ""
-    query = f", {_engine(event.preprocess)}" if event.preprocess is not None else ""
-    return f"{name}{place}, read {_name(event.read)}{query}, merge {_name(event.merge)}"
+    location = f" {_describe_fetch(event.fetch)}" if isinstance(event, model.SetPollingSource) else ""
+    query = f", {_describe_query(event.preprocess)}" if event.preprocess is not None else ""
+    return f"{name}{location}, read {_step_name(event.read)}{query}, merge {_step_name(event.merge)}"
 
 
-def _source_changes(event: Any, old: Any) -> Iterable[str]:
+def _find_source_changes(event: Any, old: Any) -> Iterable[str]:
     """Yield the parts of a source that differ: a step of another kind, or changed fields."""
     for part in ("fetch", "read", "merge"):
-        new, was = getattr(event, part, None), getattr(old, part, None)
-        if type(new) is not type(was):
-            yield f"{_name(was)} → {_name(new)}"
-        elif new != was and isinstance(new, msgspec.Struct):
+        new, previous = getattr(event, part, None), getattr(old, part, None)
+        if type(new) is not type(previous):
+            yield f"{_step_name(previous)} → {_step_name(new)}"
+        elif new != previous and isinstance(new, msgspec.Struct):
             yield from (
-                _spaced(name) for name in new.__struct_fields__ if getattr(new, name) != getattr(was, name)
+                _split_words(name)
+                for name in new.__struct_fields__
+                if getattr(new, name) != getattr(previous, name)
             )
     if getattr(event, "prepare", None) != getattr(old, "prepare", None):
         yield "prepare"
@@ -163,7 +165,7 @@ def _source_changes(event: Any, old: Any) -> Iterable[str]:
         yield "query"
 
 
-def _fetch(fetch: Any) -> str:
+def _describe_fetch(fetch: Any) -> str:
     match fetch:
         case model.Url():
             return fetch.url
@@ -174,21 +176,27 @@ def _fetch(fetch: Any) -> str:
         case model.Mqtt():
             return f"mqtt {fetch.host}:{fetch.port}"
         case _:
-            return _name(fetch)
+            return _step_name(fetch)
 
 
-def _transform(event: model.SetTransform, old: model.SetTransform | None) -> str:
-    names = _named([item.alias or item.dataset_ref for item in event.inputs])
+def _describe_transform(event: model.SetTransform, old: model.SetTransform | None) -> str:
+    names = _join([item.alias or item.dataset_ref for item in event.inputs])
     if old is None:
-        return f"{_engine(event.transform)} over {names}"
-    new, was = event.transform, old.transform
-    if not isinstance(new, model.Sql) or not isinstance(was, model.Sql):
+        return f"{_describe_query(event.transform)} over {names}"
+    new, previous = event.transform, old.transform
+    if not isinstance(new, model.Sql) or not isinstance(previous, model.Sql):
         return f"query changed, over {names}"
     parts: list[str] = []
-    if (new.query, new.queries, new.temporal_tables) != (was.query, was.queries, was.temporal_tables):
+    if (new.query, new.queries, new.temporal_tables) != (
+        previous.query,
+        previous.queries,
+        previous.temporal_tables,
+    ):
         parts.append("query changed")
-    if (new.engine, new.version) != (was.engine, was.version):
-        parts.append(f"{was.engine} {was.version or ''}".rstrip() + f" → {new.engine} {new.version or ''}")
+    if (new.engine, new.version) != (previous.engine, previous.version):
+        parts.append(
+            f"{previous.engine} {previous.version or ''}".rstrip() + f" → {new.engine} {new.version or ''}"
+        )
     refs = {item.dataset_ref: item.alias or item.dataset_ref for item in event.inputs}
     old_refs = {item.dataset_ref: item.alias or item.dataset_ref for item in old.inputs}
     parts += [f"+ input {name}" for ref, name in refs.items() if ref not in old_refs]
@@ -201,47 +209,51 @@ def _transform(event: model.SetTransform, old: model.SetTransform | None) -> str
 # --- Schemas -------------------------------------------------------------------------------------
 
 
-def _schema(event: model.SetDataSchema, before: ChainState | None) -> str:
-    new = column_names(event.schema, event.odf_schema)
+def _describe_schema(event: model.SetDataSchema, before: ChainState | None) -> str:
+    new = parse_column_names(event.schema, event.odf_schema)
     if new is None:
         return f"schema of {len(event.schema or b''):,} bytes"
-    old = column_names(before.schema, before.odf_schema) if before is not None and before.has_schema else None
+    old = (
+        parse_column_names(before.schema, before.odf_schema)
+        if before is not None and before.has_schema
+        else None
+    )
     if old is None:
-        return f"schema of {_columns(len(new))}"
+        return f"schema of {_count_columns(len(new))}"
     added, removed = [name for name in new if name not in old], [name for name in old if name not in new]
-    parts = [f"+{_columns(len(added))} {_named(added)}"] if added else []
-    parts += [f"-{_columns(len(removed))} {_named(removed)}"] if removed else []
+    parts = [f"+{_count_columns(len(added))} {_join(added)}"] if added else []
+    parts += [f"-{_count_columns(len(removed))} {_join(removed)}"] if removed else []
     if not parts:
         parts.append("other order of columns" if new != old else "other types or comments")
     return "schema: " + ", ".join(parts)
 
 
-def _columns(number: int) -> str:
+def _count_columns(number: int) -> str:
     return "1 column" if number == 1 else f"{number:,} columns"
 
 
 # --- Names ---------------------------------------------------------------------------------------
 
 
-def _engine(transform: Any) -> str:
-    return f"{transform.engine} query" if isinstance(transform, model.Sql) else _name(transform)
+def _describe_query(transform: Any) -> str:
+    return f"{transform.engine} query" if isinstance(transform, model.Sql) else _step_name(transform)
 
 
-def _name(step: Any) -> str:
+def _step_name(step: Any) -> str:
     name = model.kind_of(step)
     return name[0].lower() + name[1:]
 
 
-def _spaced(name: str) -> str:
+def _split_words(name: str) -> str:
     return _WORD.sub(" ", name)
 
 
-def _values(struct: msgspec.Struct) -> list[tuple[str, str]]:
-    found = ((name, getattr(struct, name)) for name in struct.__struct_fields__)
-    return [(name, value) for name, value in found if value is not None]
+def _present_fields(struct: msgspec.Struct) -> list[tuple[str, str]]:
+    fields = ((name, getattr(struct, name)) for name in struct.__struct_fields__)
+    return [(name, value) for name, value in fields if value is not None]
 
 
-def _named(names: Sequence[str]) -> str:
+def _join(names: Sequence[str]) -> str:
     return ", ".join(names)
 
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeVar
 
+from odf_engine.chain.append_rules import check_append
 from odf_engine.chain.block_index import BlockIndex, BlockPosition, BlockWithStates, index_to_head
 from odf_engine.chain.block_summary import BlockSummary, SliceSummary, StoredBlock
-from odf_engine.chain.state import ChainState, apply_block
+from odf_engine.chain.state import ChainState, apply_block, next_block
 from odf_engine.errors import BadData, Conflict, InvalidIdentity, MalformedBlock, NotFound, UsageError
 from odf_engine.identity.multiformats import Multihash
-from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataBlock, MetadataEvent
+from odf_engine.metadata.model import Checkpoint, DataSlice, MetadataEvent
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.storage.atomic_files import translate_commit_errors
 from odf_engine.storage.object_store import LocalObjectStore, find_object_name, remove_stale_files
@@ -19,20 +20,20 @@ from odf_engine.storage.refs import HEAD, RefStore
 
 
 def store_file(
-    objects: LocalObjectStore, staged: Path | None, said: Sequence[DataSlice | Checkpoint | None]
+    objects: LocalObjectStore, staged: Path | None, described: Sequence[DataSlice | Checkpoint | None]
 ) -> None:
     """Move a staged file to the object that an event describes. All other described objects must exist.
 
     Args:
         objects: the target store.
         staged: the file, or None.
-        said: the description of such a file in each event of the commit, or None.
+        described: the description of such a file in each event of the commit, or None.
 
     Raises:
         BadData: the size of the file differs from its description, or no event describes it.
         NotFound: a described object is missing.
     """
-    for item in filter(None, said):
+    for item in filter(None, described):
         if staged is None:
             if find_object_name(objects, item.physical_hash) is None:
                 raise NotFound(f"{objects.folder.name} object {item.physical_hash} is not in the dataset")
@@ -46,13 +47,13 @@ def store_file(
 
 
 T = TypeVar("T")
-_ATTEMPTS: Final = 5
-_DAY: Final = 86_400.0
-_BEFORE_RESET: Final = "before-reset-"
-_BRING_BACK: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
+_MAX_ATTEMPTS: Final = 5
+_DAY_SECONDS: Final = 86_400.0
+_RESET_REF_PREFIX: Final = "before-reset-"
+_RESTORE_HINT: Final = "bring it back from a copy of the dataset; odf verify shows what else is wrong"
 
 
-class _New(NamedTuple):
+class _NewBlock(NamedTuple):
     folded: BlockWithStates
     data: bytes
 
@@ -98,7 +99,7 @@ class Dataset:
             written = self._refs.read(HEAD) if block == self.head() else None
             name = find_object_name(self._blocks, block, written)
         if name is None:
-            raise NotFound("the block is missing", where=f"block {block}", hint=_BRING_BACK)
+            raise NotFound("the block is missing", where=f"block {block}", hint=_RESTORE_HINT)
         return self._blocks.read(name)
 
     def block(self, which: Multihash | int) -> StoredBlock:
@@ -115,14 +116,14 @@ class Dataset:
         data = self.block_bytes(block_hash)
         if Multihash.sha3_256(data) != block_hash:
             problem = "the block is damaged: its bytes are not those that its hash was made of"
-            raise MalformedBlock(problem, where=f"block {block_hash}", hint=_BRING_BACK)
+            raise MalformedBlock(problem, where=f"block {block_hash}", hint=_RESTORE_HINT)
         try:
             decoded = decode_block(data)
         except MalformedBlock as error:
-            place = f", {error.where}" if error.where else ""
+            field = f", {error.where}" if error.where else ""
             problem = f"the block cannot be read: {error.message}"
             hint = error.hint or "whoever published the dataset may have a right one"
-            raise MalformedBlock(problem, hint=hint, where=f"block {block_hash}{place}") from error
+            raise MalformedBlock(problem, hint=hint, where=f"block {block_hash}{field}") from error
         return StoredBlock(block_hash, decoded.block, decoded.version, len(data), decoded.unknown)
 
     def find_block(self, text: str) -> Multihash:
@@ -172,12 +173,7 @@ class Dataset:
         """Return whether the block is part of the chain at its current head."""
         if self.head() is None:
             return False
-
-        def ask(index: BlockIndex, at: BlockPosition) -> bool:
-            found = index.position(block)
-            return found is not None and found.chain == at.chain and found.sequence <= at.sequence
-
-        return self.query_index(ask)
+        return self.query_index(lambda index, at: index.find_ancestor(at, block) is not None)
 
     def slices(self, first_offset: int | None = None, last_offset: int | None = None) -> list[SliceSummary]:
         """Return the slices with records in this range of offsets (inclusive), oldest first."""
@@ -235,12 +231,12 @@ class Dataset:
             if expected_head is None:
                 self.folder.mkdir(parents=True, exist_ok=True)
             with self._refs.locked():
-                state = self._expect(expected_head)
+                state = self._check_head(expected_head)
                 new = self._prepare(state, events, system_time, block_version)
                 self._store(new, data, checkpoint)
                 self._refs.compare_and_set(HEAD, expected_head, new[-1].folded.state.head)
         self._newest = new[-1].folded.state
-        self._remember(state, new)
+        self._index_blocks(state, new)
         return self._newest.head
 
     def restart_chain(
@@ -263,7 +259,7 @@ class Dataset:
         if not events:
             raise UsageError("a dataset that begins anew needs at least one event")
         with self._refs.locked():
-            self._expect(expected_head)
+            self._check_head(expected_head)
             first = self.block(0)
             fork = apply_block(None, first.block, first.hash)
             new = self._prepare(fork, events, system_time, block_version)
@@ -272,7 +268,7 @@ class Dataset:
                 fork,
                 [item.folded for item in new],
                 expected_head=expected_head,
-                keep=f"{_BEFORE_RESET}{expected_head.abbreviated}",
+                keep=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
                 first=lambda: self._store(new, None, None),
             )
         return new[-1].folded.state.head
@@ -296,21 +292,21 @@ class Dataset:
             expected_head, keep, first: as for :meth:`Quarantine.commit`.
         """
         with translate_commit_errors(self.folder), self._refs.locked():
-            before = self._expect(expected_head)
+            before = self._check_head(expected_head)
             first()
             if keep is not None and expected_head is not None:
-                self._keep(keep, expected_head)
+                self._store_ref(keep, expected_head)
             self._refs.compare_and_set(HEAD, expected_head, state.head)
         self._newest = state
         if folded is not None:
             base, last = before and before.head, -1 if fork is None else fork.sequence_number
             self._index.extend(base, last, folded, state)
 
-    def _keep(self, name: str, head: Multihash) -> None:
+    def _store_ref(self, name: str, head: Multihash) -> None:
         if self._refs.get(name) is None:
             self._refs.compare_and_set(name, None, head)
 
-    def remove_stale_files(self, untouched_for: float = _DAY) -> int:
+    def remove_stale_files(self, untouched_for: float = _DAY_SECONDS) -> int:
         """Remove temporary files that a killed process left.
 
         Args:
@@ -324,7 +320,7 @@ class Dataset:
             folders = ("blocks", "refs", *self._objects)
             return sum(remove_stale_files(self.folder / name, untouched_for) for name in folders)
 
-    def _expect(self, expected: Multihash | None) -> ChainState | None:
+    def _check_head(self, expected: Multihash | None) -> ChainState | None:
         head = self.head()
         if head != expected:
             raise Conflict(
@@ -342,34 +338,28 @@ class Dataset:
         events: Sequence[MetadataEvent],
         system_time: Timestamp,
         block_version: int,
-    ) -> list[_New]:
-        from odf_engine.chain.append_rules import check_append
+    ) -> list[_NewBlock]:
         from odf_engine.metadata.flatbuffers import encode_block
 
-        new: list[_New] = []
+        new: list[_NewBlock] = []
         for event in events:
-            block = MetadataBlock(
-                system_time=system_time,
-                prev_block_hash=None if state is None else state.head,
-                sequence_number=0 if state is None else state.sequence_number + 1,
-                event=event,
-            )
+            block = next_block(state, event, system_time)
             check_append(state, block)
             data = encode_block(block, block_version)
             block_hash = Multihash.sha3_256(data)
             before, state = state, apply_block(state, block, block_hash)
             stored = StoredBlock(block_hash, block, block_version, len(data))
-            new.append(_New(BlockWithStates(stored, state, before), data))
+            new.append(_NewBlock(BlockWithStates(stored, state, before), data))
         return new
 
-    def _store(self, new: Sequence[_New], data: Path | None, checkpoint: Path | None) -> None:
+    def _store(self, new: Sequence[_NewBlock], data: Path | None, checkpoint: Path | None) -> None:
         events: list[Any] = [item.folded.stored.block.event for item in new]
         store_file(self._objects["data"], data, [getattr(event, "new_data", None) for event in events])
         checkpoints = [getattr(event, "new_checkpoint", None) for event in events]
         store_file(self._objects["checkpoints"], checkpoint, checkpoints)
         self._blocks.put_all({str(item.folded.stored.hash): item.data for item in new})
 
-    def _remember(self, before: ChainState | None, new: Sequence[_New]) -> None:
+    def _index_blocks(self, before: ChainState | None, new: Sequence[_NewBlock]) -> None:
         """Add new blocks to the index."""
         # If this fails, the next query indexes the blocks.
         base, keep = (None, -1) if before is None else (before.head, before.sequence_number)
@@ -377,53 +367,53 @@ class Dataset:
 
     # --- Private ------------------------------------------------------------------------------
 
-    def _at_head(self, ask: Callable[[Multihash], T | None]) -> T:
+    def _at_head(self, query: Callable[[Multihash], T | None]) -> T:
         """Return the result of ``ask`` for the head; while it is None, index the chain up to the head and
         repeat.
         """
-        for attempt in range(_ATTEMPTS + 1):
-            if attempt == _ATTEMPTS:
+        for attempt in range(_MAX_ATTEMPTS + 1):
+            if attempt == _MAX_ATTEMPTS:
                 # Other processes keep switching the shared index between two histories.
                 self._index = BlockIndex(":memory:")
             head = self.head()
             if head is None:
                 if any(self._blocks.names()):
-                    raise NotFound("refs/head is missing, which names the newest block", hint=_BRING_BACK)
+                    raise NotFound("refs/head is missing, which names the newest block", hint=_RESTORE_HINT)
                 raise NotFound("the dataset is empty", where=str(self.folder))
-            if (answer := ask(head)) is not None:
-                return answer
+            if (result := query(head)) is not None:
+                return result
             if head == self.head():
                 index_to_head(self._index, self.block, head)
         raise Conflict("the dataset's head keeps moving", where=str(self.folder), hint="try again")
 
-    def query_index(self, ask: Callable[[BlockIndex, BlockPosition], T]) -> T:
+    def query_index(self, query: Callable[[BlockIndex, BlockPosition], T]) -> T:
         """Query the index, up to date with the head; raise NotFound if the dataset is empty."""
 
-        def answer(head: Multihash) -> T | None:
+        def query_head(head: Multihash) -> T | None:
             with self._index.read_transaction():
                 at = self._index.position(head)
-                return None if at is None else ask(self._index, at)
+                return None if at is None else query(self._index, at)
 
-        return self._at_head(answer)
+        return self._at_head(query_head)
 
     def _hash_at(self, number: int) -> Multihash:
-        def ask(index: BlockIndex, at: BlockPosition) -> tuple[Multihash | None]:
+        def query_hash(index: BlockIndex, at: BlockPosition) -> tuple[Multihash | None]:
             return (index.hash_at(at.chain, number) if 0 <= number <= at.sequence else None,)
 
-        (found,) = self.query_index(ask)
-        if found is None:
+        (block_hash,) = self.query_index(query_hash)
+        if block_hash is None:
             raise NotFound(f"there is no block number {number} in this dataset")
-        return found
+        return block_hash
 
     def _find_abbreviated(self, text: str) -> Multihash:
-        found = self.query_index(lambda index, at: index.matching(at, text, limit=4)) if self.head() else []
-        if not found:
+        matches = self.query_index(lambda index, at: index.matching(at, text, limit=4)) if self.head() else []
+        if not matches:
             raise NotFound(f"there is no block '{text}' in this dataset")
-        if len(found) > 1:
+        if len(matches) > 1:
             raise NotFound(
-                f"'{text}' means more than one block", hint="such as " + ", ".join(map(str, found[:3]))
+                f"'{text}' means more than one block", hint="such as " + ", ".join(map(str, matches[:3]))
             )
-        return found[0]
+        return matches[0]
 
     def _object_path(self, kind: str, object_hash: Multihash) -> Path:
         objects = self._objects[kind]

@@ -29,7 +29,7 @@ from odf_engine.metadata.model import (
 )
 
 
-def first_duplicate(values: Iterable[Any]) -> Any:
+def find_duplicate(values: Iterable[Any]) -> Any:
     """Return the first value that occurs twice; None if all values differ."""
     seen = set()
     for value in values:
@@ -57,23 +57,23 @@ def check_snapshot(snapshot: DatasetSnapshot, *, exists: bool = False) -> None:
     for event in snapshot.metadata:
         if exists and snapshot.kind is DatasetKind.Root and isinstance(event, _DISABLING):
             continue
-        problem = _misplaced(snapshot.kind, event)
+        problem = _find_misplacement(snapshot.kind, event)
         if problem is not None:
             raise InvalidManifest(problem, where=snapshot.name)
-    problem = _contradiction(snapshot)
+    problem = _find_contradiction(snapshot)
     if problem is not None:
         raise InvalidManifest(problem, where=snapshot.name)
 
 
-def _contradiction(snapshot: DatasetSnapshot) -> str | None:
+def _find_contradiction(snapshot: DatasetSnapshot) -> str | None:
     """Return the contradiction between the sources of a definition, or None."""
     pushed = [event.source_name for event in snapshot.metadata if isinstance(event, AddPushSource)]
     polled = any(isinstance(event, SetPollingSource) for event in snapshot.metadata)
     if pushed and polled:
         return "a dataset has either a polling source or push sources, this one has both"
-    twice = first_duplicate(pushed)
-    if twice is not None:
-        return f"push source '{twice}' is there more than once"
+    duplicate = find_duplicate(pushed)
+    if duplicate is not None:
+        return f"push source '{duplicate}' is there more than once"
     for event in snapshot.metadata:
         if isinstance(event, DisablePollingSource) and polled:
             return "the polling source is both defined and disabled"
@@ -82,7 +82,7 @@ def _contradiction(snapshot: DatasetSnapshot) -> str | None:
     return None
 
 
-def _misplaced(kind: DatasetKind, event: MetadataEvent) -> str | None:
+def _find_misplacement(kind: DatasetKind, event: MetadataEvent) -> str | None:
     if isinstance(event, _ALLOWED[kind]):
         return None
     name = kind_of(event)
@@ -94,7 +94,7 @@ def _misplaced(kind: DatasetKind, event: MetadataEvent) -> str | None:
     return f"{name} does not belong in a manifest: it is written when the dataset changes"
 
 
-def normalise_event(event: Event) -> Event:
+def normalize_event(event: Event) -> Event:
     """Return the event with its query in normal form. An event without a query is unchanged.
 
     Raises:
@@ -102,14 +102,14 @@ def normalise_event(event: Event) -> Event:
     """
     match event:
         case SetTransform():
-            return replace(event, transform=normalise_transform(event.transform))
+            return replace(event, transform=normalize_transform(event.transform))
         case SetPollingSource() | AddPushSource() if event.preprocess is not None:
-            return replace(event, preprocess=normalise_transform(event.preprocess))
+            return replace(event, preprocess=normalize_transform(event.preprocess))
         case _:
             return event
 
 
-def normalise_transform(transform: Sql) -> Sql:
+def normalize_transform(transform: Sql) -> Sql:
     """Return the transform as a list of queries whose last one has no alias.
 
     Raises:
@@ -147,8 +147,8 @@ def normal_form_problem(transform: Sql) -> str | None:
         return "the last query is the result and has no alias"
     if any(not step.alias for step in steps[:-1]):
         return "every query but the last needs an alias"
-    twice = first_duplicate(step.alias for step in steps[:-1])
-    return None if twice is None else f"two queries have the alias '{twice}'"
+    duplicate = find_duplicate(step.alias for step in steps[:-1])
+    return None if duplicate is None else f"two queries have the alias '{duplicate}'"
 
 
 SPARK: Final = "spark"

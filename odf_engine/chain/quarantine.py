@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from odf_engine.chain.append_rules import CONTENT_ERRORS, check_append, unexpected
-from odf_engine.chain.block_index import BlockIndex, BlockPosition, BlockWithStates, state_at
+from odf_engine.chain.append_rules import CONTENT_ERRORS, check_append, content_error
+from odf_engine.chain.block_index import BlockIndex, BlockPosition, BlockWithStates, fold_state_at
 from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.dataset import Dataset
 from odf_engine.chain.state import ChainState, apply_block, record_count
@@ -23,14 +23,14 @@ from odf_engine.storage.atomic_files import fsync_files, make_folder, translate_
 
 QUARANTINE_FOLDER: Final = "info/arriving"
 _LOCK: Final = "info/arriving.lock"
-_KINDS: Final = ("blocks", "data", "checkpoints")
-_KEPT_SECONDS: Final = 14 * 86_400.0
+_OBJECT_KINDS: Final = ("blocks", "data", "checkpoints")
+_EXPIRY_SECONDS: Final = 14 * 86_400.0
 _MAX_FOLDED: Final = 4096
 _MAX_FOLDED_BYTES: Final = 32 << 20
 """A chain above these limits is indexed by reading it again, since the states of its blocks do not fit in
 memory.
 """
-_DIGEST: Final = 32
+_DIGEST_BYTES: Final = 32
 _BATCH: Final = 16_384
 
 
@@ -79,7 +79,7 @@ class Quarantine:
                 ) from None
             self._lock = lock
             self._sweep()
-            for kind in _KINDS:
+            for kind in _OBJECT_KINDS:
                 (self.arriving / kind).mkdir(parents=True, exist_ok=True)
         return self
 
@@ -141,7 +141,7 @@ class Quarantine:
             check_append(before, stored.block)
             self.state = apply_block(before, stored.block, stored.hash)
         except CONTENT_ERRORS as error:
-            raise unexpected(stored.hash, error) from error
+            raise content_error(stored.hash, error) from error
         event: Any = stored.block.event
         self.blocks += 1
         self.records += record_count(getattr(event, "new_data", None))
@@ -209,15 +209,13 @@ class Quarantine:
     # --- Private ---
 
     def _state_at(self, block: Multihash) -> ChainState:
-        def ask(index: BlockIndex, at: BlockPosition) -> tuple[ChainState | None]:
-            found = index.position(block)
-            if found is None or found.chain != at.chain or found.sequence > at.sequence:
-                return (None,)
-            return (state_at(index, self.dataset.block, found),)
+        def query_state(index: BlockIndex, at: BlockPosition) -> tuple[ChainState | None]:
+            position = index.find_ancestor(at, block)
+            return (None if position is None else fold_state_at(index, self.dataset.block, position),)
 
         if block == self.dataset.head():
             return self.dataset.state()
-        (state,) = self.dataset.query_index(ask)
+        (state,) = self.dataset.query_index(query_state)
         if state is None:
             raise NotFound(f"there is no block {block} in this dataset")
         return state
@@ -233,10 +231,13 @@ class Quarantine:
         """
         make_folder(Path(self._final))
         moved = 0
-        for start in range(0, len(self._digests), _BATCH * _DIGEST):
-            part = bytes(self._digests[start : start + _BATCH * _DIGEST])
-            hashes = [Multihash(SHA3_256, part[at : at + _DIGEST]) for at in range(0, len(part), _DIGEST)]
-            names = {str(each): each for each in hashes}
+        for start in range(0, len(self._digests), _BATCH * _DIGEST_BYTES):
+            digests = bytes(self._digests[start : start + _BATCH * _DIGEST_BYTES])
+            hashes = [
+                Multihash(SHA3_256, digests[at : at + _DIGEST_BYTES])
+                for at in range(0, len(digests), _DIGEST_BYTES)
+            ]
+            names = {str(block_hash): block_hash for block_hash in hashes}
             waiting = [name for name in names if os.path.exists(f"{self._waiting}/{name}")]  # noqa: PTH110
             if waiting:
                 fsync_files([f"{self._waiting}/{name}" for name in waiting])
@@ -257,7 +258,7 @@ class Quarantine:
 
     def _sweep(self) -> None:
         try:
-            old = time.time() - self.arriving.stat().st_mtime > _KEPT_SECONDS
+            old = time.time() - self.arriving.stat().st_mtime > _EXPIRY_SECONDS
         except FileNotFoundError:
             return
         if old:

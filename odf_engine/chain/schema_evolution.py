@@ -35,10 +35,10 @@ def find_breaking_change(old: bytes, new: bytes) -> BreakingChange | None:
     """
     before, after = read_schema(old), read_schema(new)
     for field in before:
-        found = after.get_all_field_indices(field.name)
-        if len(found) > 1:
+        indices = after.get_all_field_indices(field.name)
+        if len(indices) > 1:
             return BreakingChange(f"column '{field.name}' is in it more than once", "name each column once")
-        breaking = _gone(field) if not found else _changed(field, after.field(found[0]))
+        breaking = _removal(field) if not indices else _find_field_change(field, after.field(indices[0]))
         if breaking is not None:
             return breaking
     for field in after:
@@ -50,28 +50,28 @@ def find_breaking_change(old: bytes, new: bytes) -> BreakingChange | None:
     return None
 
 
-def _gone(field: pa.Field) -> BreakingChange:
-    kept = f"CAST(NULL AS {_ddl(field)}) AS {field.name}"
-    advice = f"keep it, as {kept} in the preprocess query" if field.nullable else "keep it"
+def _removal(field: pa.Field) -> BreakingChange:
+    expression = f"CAST(NULL AS {_ddl(field)}) AS {field.name}"
+    advice = f"keep it, as {expression} in the preprocess query" if field.nullable else "keep it"
     return BreakingChange(f"column '{field.name}' is not in it", f"{advice}, or make a new dataset")
 
 
-def _changed(old: pa.Field, new: pa.Field) -> BreakingChange | None:
+def _find_field_change(old: pa.Field, new: pa.Field) -> BreakingChange | None:
     name = old.name
     if new.type != old.type:
-        was, now = _ddl(old), _ddl(new)
-        if was == now:  # types with the same DDL
-            was, now = str(old.type), str(new.type)
+        old_type, new_type = _ddl(old), _ddl(new)
+        if old_type == new_type:  # types with the same DDL
+            old_type, new_type = str(old.type), str(new.type)
         return BreakingChange(
-            f"column '{name}' was {was} and became {now}",
-            f"keep '{name}' as {was} and give the new values under another name in the preprocess query,"
+            f"column '{name}' was {old_type} and became {new_type}",
+            f"keep '{name}' as {old_type} and give the new values under another name in the preprocess query,"
             " or make a new dataset",
         )
     if new.nullable != old.nullable:
-        was = "without NOT NULL" if old.nullable else "NOT NULL"
+        old_type = "without NOT NULL" if old.nullable else "NOT NULL"
         return BreakingChange(
-            f"column '{name}' {_may(old)} be null before and {_may(new)} now",
-            f"declare it {was}, as it was, or make a new dataset",
+            f"column '{name}' {_nullability(old)} be null before and {_nullability(new)} now",
+            f"declare it {old_type}, as it was, or make a new dataset",
         )
     return None
 
@@ -103,7 +103,7 @@ def _ddl(field: pa.Field) -> str:
     return type_ddl(field.type)
 
 
-def _may(field: pa.Field) -> str:
+def _nullability(field: pa.Field) -> str:
     return "could" if field.nullable else "could not"
 
 
@@ -143,37 +143,37 @@ def schema_from_ddl(ddl: Sequence[str], declared: pa.Schema | None, vocab: Datas
     from odf_engine.data.slices import slice_schema
 
     columns = parse_ddl(ddl)
-    fresh = slice_schema(columns, vocab)
+    new_schema = slice_schema(columns, vocab)
     if declared is None:
-        return fresh
-    places = dict(zip(columns.names, match_columns(declared.names, columns.names), strict=True))
+        return new_schema
+    positions = dict(zip(columns.names, match_columns(declared.names, columns.names), strict=True))
     system = _system_names(vocab)
-    given = {name.casefold(): name for name in columns.names}
+    spelling = {name.casefold(): name for name in columns.names}
     fields = [
-        _evolved(field, columns.field(given[field.name.casefold()]), vocab)
-        if field.name.casefold() in given
+        _evolve_field(field, columns.field(spelling[field.name.casefold()]), vocab)
+        if field.name.casefold() in spelling
         else field
         for field in declared
         if field.name in system
     ]
     for column in columns:
-        place = places[column.name]
-        if place is None:
-            fields.append(fresh.field(column.name))
-        elif declared.field(place).name not in system:
-            fields.append(_evolved(declared.field(place), column, vocab))
+        position = positions[column.name]
+        if position is None:
+            fields.append(new_schema.field(column.name))
+        elif declared.field(position).name not in system:
+            fields.append(_evolve_field(declared.field(position), column, vocab))
     return pa.schema(fields, declared.metadata)
 
 
 def add_source_columns(
-    declared: pa.Schema, columns: Iterable[pa.Field], gone: Collection[str], vocab: DatasetVocabulary
+    declared: pa.Schema, columns: Iterable[pa.Field], removed: Collection[str], vocab: DatasetVocabulary
 ) -> pa.Schema:
     """Return the schema with the columns of a source; missing columns are appended.
 
     Args:
         declared: the current schema of the dataset.
         columns: the columns that the source reads now.
-        gone: the columns that it no longer reads.
+        removed: the columns that it no longer reads.
         vocab: names of the system columns.
 
     Raises:
@@ -184,15 +184,17 @@ def add_source_columns(
     from odf_engine.data.schema_enforcement import match_columns
     from odf_engine.data.slices import slice_schema
 
-    told = pa.schema(columns)
-    fresh = slice_schema(told, vocab)
+    source_schema = pa.schema(columns)
+    new_schema = slice_schema(source_schema, vocab)
     fields: list[pa.Field] = list(declared)
-    for column, place in zip(told, match_columns(declared.names, told.names), strict=True):
-        if place is None:
-            fields.append(fresh.field(column.name))
+    for column, position in zip(
+        source_schema, match_columns(declared.names, source_schema.names), strict=True
+    ):
+        if position is None:
+            fields.append(new_schema.field(column.name))
         else:
-            fields[place] = _evolved(fields[place], column, vocab)
-    dropped = {name.casefold() for name in gone}
+            fields[position] = _evolve_field(fields[position], column, vocab)
+    dropped = {name.casefold() for name in removed}
     return pa.schema([field for field in fields if field.name.casefold() not in dropped], declared.metadata)
 
 
@@ -218,15 +220,15 @@ def data_ddl(declared: pa.Schema, vocab: DatasetVocabulary) -> list[str] | None:
     return ddl if same else None
 
 
-def _evolved(old: pa.Field, column: pa.Field, vocab: DatasetVocabulary) -> pa.Field:
+def _evolve_field(old: pa.Field, column: pa.Field, vocab: DatasetVocabulary) -> pa.Field:
     """Return the dataset's column with the type and nullability that are declared now."""
     from odf_engine.data.ddl import type_ddl
     from odf_engine.data.schema_enforcement import slice_type
 
-    kind = old.type if type_ddl(column.type) == type_ddl(old.type) else slice_type(column.type)
+    data_type = old.type if type_ddl(column.type) == type_ddl(old.type) else slice_type(column.type)
     # Rows always have an event time, so a manifest cannot change its nullability.
     nullable = old.nullable if old.name == vocab.event_time_column else column.nullable
-    return old.with_type(kind).with_nullable(nullable)
+    return old.with_type(data_type).with_nullable(nullable)
 
 
 def _system_names(vocab: DatasetVocabulary) -> set[str]:

@@ -31,6 +31,7 @@ from odf_engine.metadata.model import (
     ExecuteTransformInput,
     FilesGlob,
     MetadataBlock,
+    MetadataEvent,
     Opaque,
     Seed,
     SetAttachments,
@@ -52,7 +53,7 @@ _FIELDS_SLOT: Final = 1
 _NAME_SLOT: Final = 0
 
 
-def column_names(schema: bytes | None, odf_schema: DataSchema | None) -> list[str] | None:
+def parse_column_names(schema: bytes | None, odf_schema: DataSchema | None) -> list[str] | None:
     """Return the column names of a bare Arrow schema or a schema of the specification; None if it cannot be
     parsed.
 
@@ -62,28 +63,28 @@ def column_names(schema: bytes | None, odf_schema: DataSchema | None) -> list[st
         return None if odf_schema is None else [field.name for field in odf_schema.fields]
     try:
         (root,) = struct.unpack_from("<I", schema)
-        vector = _follow(schema, _field(schema, root, _FIELDS_SLOT))
+        vector = _follow_offset(schema, _field_position(schema, root, _FIELDS_SLOT))
         (number,) = struct.unpack_from("<I", schema, vector)
         if number > len(schema) // 4:
             return None
-        return [_name(schema, vector + 4 + 4 * at) for at in range(number)]
+        return [_read_name(schema, vector + 4 + 4 * at) for at in range(number)]
     except (struct.error, UnicodeDecodeError, LookupError):
         return None
 
 
-def _name(data: bytes, at: int) -> str:
-    start = _follow(data, _field(data, _follow(data, at), _NAME_SLOT))
+def _read_name(data: bytes, at: int) -> str:
+    start = _follow_offset(data, _field_position(data, _follow_offset(data, at), _NAME_SLOT))
     (length,) = struct.unpack_from("<I", data, start)
     if start + 4 + length > len(data):
         raise LookupError("longer than the bytes that are left")
     return str(data[start + 4 : start + 4 + length], "utf-8")
 
 
-def _follow(data: bytes, at: int) -> int:
+def _follow_offset(data: bytes, at: int) -> int:
     return at + int(struct.unpack_from("<I", data, at)[0])
 
 
-def _field(data: bytes, table: int, slot: int) -> int:
+def _field_position(data: bytes, table: int, slot: int) -> int:
     """Return the position of a field of a table; raise LookupError if it is absent."""
     (back,) = struct.unpack_from("<i", data, table)
     vtable = table - back
@@ -195,7 +196,11 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Return the ids of the transform's inputs, without references that are not ids."""
         if self.transform is None:
             return []
-        return [found for item in self.transform.inputs if (found := _as_id(item.dataset_ref)) is not None]
+        return [
+            dataset_id
+            for item in self.transform.inputs
+            if (dataset_id := _as_id(item.dataset_ref)) is not None
+        ]
 
 
 def _as_id(text: str) -> DatasetId | None:
@@ -296,11 +301,21 @@ def apply_block(state: ChainState | None, block: MetadataBlock, block_hash: Mult
         state, head=block_hash, sequence_number=block.sequence_number, system_time=block.system_time
     )
     if isinstance(event, AddData | ExecuteTransform):
-        return _fold_data(state, block, event)
-    return _fold_setting(state, event, block.sequence_number)
+        return _apply_data(state, block, event)
+    return _apply_setting(state, event, block.sequence_number)
 
 
-def _fold_data(state: ChainState, block: MetadataBlock, event: AddData | ExecuteTransform) -> ChainState:
+def next_block(state: ChainState | None, event: MetadataEvent, system_time: Timestamp) -> MetadataBlock:
+    """Return the block with this event that follows the block with this state (None: the first block)."""
+    return MetadataBlock(
+        system_time=system_time,
+        prev_block_hash=None if state is None else state.head,
+        sequence_number=0 if state is None else state.sequence_number + 1,
+        event=event,
+    )
+
+
+def _apply_data(state: ChainState, block: MetadataBlock, event: AddData | ExecuteTransform) -> ChainState:
     data: DataSlice | None = event.new_data
     changes: dict[str, Any] = {
         "has_data_block": True,
@@ -320,8 +335,8 @@ def _fold_data(state: ChainState, block: MetadataBlock, event: AddData | Execute
     elif event.prev_offset is not None:
         changes["last_offset"] = event.prev_offset
     if isinstance(event, AddData):
-        brought = data is not None or event.new_source_state is not None
-        changes["was_polled"] = state.was_polled or (brought and _is_polled(state))
+        has_new_input = data is not None or event.new_source_state is not None
+        changes["was_polled"] = state.was_polled or (has_new_input and _is_polled(state))
         changes["data_source_state"] = event.new_source_state
         changes["source_state"] = event.new_source_state or state.source_state
     else:
@@ -329,9 +344,9 @@ def _fold_data(state: ChainState, block: MetadataBlock, event: AddData | Execute
     return replace(state, **changes)
 
 
-def _fold_setting(state: ChainState, event: Any, sequence_number: int) -> ChainState:
+def _apply_setting(state: ChainState, event: Any, sequence_number: int) -> ChainState:
     if contains_opaque(event):
-        return _fold_not_understood(state, event, sequence_number)
+        return _apply_not_understood(state, event, sequence_number)
     changes: dict[str, Any] = {}
     match event:
         case SetPollingSource():
@@ -348,7 +363,7 @@ def _fold_setting(state: ChainState, event: Any, sequence_number: int) -> ChainS
         case SetTransform():
             changes["transform"] = event
         case SetVocab():
-            changes["vocabulary"] = vocabulary_of(event)
+            changes["vocabulary"] = resolve_vocabulary(event)
         case SetDataSchema():
             changes |= {"schema": event.schema, "odf_schema": event.odf_schema}
         case SetInfo():
@@ -365,10 +380,10 @@ def _fold_setting(state: ChainState, event: Any, sequence_number: int) -> ChainS
     return replace(state, **changes)
 
 
-def _fold_not_understood(state: ChainState, event: Any, sequence_number: int) -> ChainState:
+def _apply_not_understood(state: ChainState, event: Any, sequence_number: int) -> ChainState:
     # The previous setting is no longer valid, and the new one is unknown.
-    noted = {**state.not_understood, _setting_key(event): sequence_number}
-    changes: dict[str, Any] = {"not_understood": noted}
+    not_understood = {**state.not_understood, _setting_key(event): sequence_number}
+    changes: dict[str, Any] = {"not_understood": not_understood}
     match event:
         case SetPollingSource():
             changes |= {"polling_source": None, "source_state": None, "was_polled": False}
@@ -405,7 +420,7 @@ def _setting_key(event: Any) -> str:
             return kind_of(event)
 
 
-def vocabulary_of(event: SetVocab) -> DatasetVocabulary:
+def resolve_vocabulary(event: SetVocab) -> DatasetVocabulary:
     """Return the column names after ``event``. An omitted name is the default, not the previous name."""
     default = DEFAULT_VOCABULARY
     return DatasetVocabulary(
@@ -437,7 +452,7 @@ def contains_opaque(value: Any) -> bool:
 Kind = Literal["execute", "finish", "rebuild"]
 
 
-def kind_of_transaction(event: ExecuteTransform) -> Kind:
+def classify_transaction(event: ExecuteTransform) -> Kind:
     """Return whether the transaction executed the query on new input, or finished or rebuilt its state.
 
     If no input advances, a missing new checkpoint means that the state was finished, and a new one that it

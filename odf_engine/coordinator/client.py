@@ -43,8 +43,8 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import Cancelled, OdfError, has_surrogates
 from odf_engine.files import open_file
-from odf_engine.processes import python_environment
-from odf_engine.workspace.environment import allowed_environment
+from odf_engine.processes import build_python_environment
+from odf_engine.workspace.environment import read_allowed_variables
 
 _ALREADY_RUNNING: Final = 75
 _WAIT: Final = 0.02
@@ -116,7 +116,7 @@ class WorkerLauncher:
                 stdout=log,
                 stderr=log,
                 cwd=self._files.workspace,
-                env=python_environment(),  # the worker's own folder is full of other people's files
+                env=build_python_environment(),  # the worker's own folder is full of other people's files
                 start_new_session=True,
             )
         _children[:] = [each for each in _children if each.poll() is None]
@@ -268,7 +268,7 @@ class Client:
             OdfError: the worker did not take it.
         """
         tag = str(next(self._tags))
-        environment = allowed_environment(self._files.odf, request.dataset, target)
+        environment = read_allowed_variables(self._files.odf, request.dataset, target)
         return (await self._accepted(Submit(request, target, tag, environment), tag)).job
 
     async def cancel(self, job: str) -> None:

@@ -26,7 +26,7 @@ from odf_engine.coordinator.protocol import (
 )
 from odf_engine.errors import NotFound, OdfError, escape_surrogates
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.databases import connect
+from odf_engine.storage.databases import connect_database
 
 INTERRUPTED: Final = Failure(
     message="the worker ended before this job did",
@@ -160,7 +160,7 @@ def _open_for_reading(path: Path) -> sqlite3.Connection | None:
         return None
     for mode in ("mode=rw", "mode=ro", "immutable=1"):  # the later ones where nothing may be written
         try:
-            database = connect(path, mode, timeout=10, isolation_level=None)
+            database = connect_database(path, mode, timeout=10, isolation_level=None)
         except sqlite3.OperationalError:
             continue
         try:
@@ -401,7 +401,7 @@ class JobLog(JobLogReader):
 
 
 def _open_for_writing(path: Path) -> sqlite3.Connection:
-    database = connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    database = connect_database(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, VERSION):

@@ -117,7 +117,7 @@ class Worker:
             queued=self._queue.queued,
             last_seq=self._journal.last_seq(),
             spark_hint=self._spark.hint,
-            descriptors=processes.open_descriptors(),
+            descriptors=processes.count_open_descriptors(),
         )
 
     def warm_up(self) -> None:

@@ -26,7 +26,7 @@ from odf_engine.data.arrow_compute import decode_array, decoded_type, is_list_li
 from odf_engine.data.parquet_reader import UNREADABLE, read_bounded, read_parquet_schema
 from odf_engine.errors import BadData, InvalidSchema, NotFound, has_surrogates
 from odf_engine.identity.multiformats import ARROW0_SHA3_256, SHA3_256, Multihash
-from odf_engine.processes import python_environment
+from odf_engine.processes import build_python_environment
 
 
 class SerialExecutors:
@@ -567,7 +567,7 @@ def _digest_isolated(path: Path) -> FileDigest:
         BadData, InvalidSchema: as for :func:`digest_file`, or the process crashed.
     """
     command = [sys.executable, "-P", "-m", __name__, str(path)]
-    done = subprocess.run(command, capture_output=True, env=python_environment(), check=False)
+    done = subprocess.run(command, capture_output=True, env=build_python_environment(), check=False)
     if done.returncode < 0:
         raise BadData(
             f"is damaged: reading it crashed the Arrow reader (signal {-done.returncode})", where=str(path)

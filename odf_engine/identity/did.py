@@ -95,7 +95,7 @@ class DatasetId:
         return (DatasetId, (self.public_key,))
 
 
-def new_key() -> tuple[DatasetId, str]:
+def generate_key() -> tuple[DatasetId, str]:
     """Generate an ed25519 key pair; return the id and the private key as PKCS#8 PEM. Nothing is stored."""
     from Crypto.PublicKey import ECC  # Deferred: takes 50 ms, and only new datasets need it.
 
@@ -111,7 +111,7 @@ class KeyStore:
 
     def generate(self) -> DatasetId:
         """Generate an ed25519 key pair, store its private key, and return the id."""
-        dataset_id, pem = new_key()
+        dataset_id, pem = generate_key()
         self.store(dataset_id, pem)
         return dataset_id
 
@@ -155,8 +155,8 @@ class KeyStore:
         except FileNotFoundError:
             return
         for name in names:
-            stem, dot, end = name.rpartition(".")
-            if dot and end == "pem":
+            stem, dot, extension = name.rpartition(".")
+            if dot and extension == "pem":
                 try:
                     yield DatasetId.parse(DID_PREFIX + stem)
                 except InvalidIdentity:

@@ -41,13 +41,13 @@ def base58btc_encode(data: bytes) -> str:
 
 
 def _base32_decode(text: str) -> bytes:
-    return _checked(base64.b32decode(text.upper() + "=" * (-len(text) % 8)), text, _base32_encode)
+    return _check_canonical(base64.b32decode(text.upper() + "=" * (-len(text) % 8)), text, _base32_encode)
 
 
 def _base64_decode(text: str, altchars: bytes = b"+/") -> bytes:
     padded = text + "=" * (-len(text) % 4)
     data = base64.b64decode(padded, altchars=altchars, validate=True)
-    return _checked(data, text, lambda raw: base64.b64encode(raw, altchars).decode().rstrip("="))
+    return _check_canonical(data, text, lambda raw: base64.b64encode(raw, altchars).decode().rstrip("="))
 
 
 def _base64_padded_decode(text: str) -> bytes:
@@ -60,7 +60,7 @@ def _base32_encode(data: bytes) -> str:
     return base64.b32encode(data).decode().rstrip("=")
 
 
-def _checked(data: bytes, text: str, encode: Callable[[bytes], str]) -> bytes:
+def _check_canonical(data: bytes, text: str, encode: Callable[[bytes], str]) -> bytes:
     # Without this check, unused low bits would give two texts for one value.
     if encode(data).upper() != text.upper():
         raise ValueError("not a canonical encoding")
@@ -95,19 +95,19 @@ def multibase_decode(text: str) -> bytes:
     decoder = _DECODERS.get(text[0])
     if decoder is None:
         raise InvalidIdentity(
-            f"'{_cut(text)}' starts with '{text[0]}', which is no final multibase encoding",
+            f"'{_truncate(text)}' starts with '{text[0]}', which is no final multibase encoding",
             hint="known prefixes: " + " ".join(_DECODERS),
         )
     body = text[1:]
     if len(text) > _MAX_TEXT or not body.isascii() or (body and body.split() != [body]):
-        raise InvalidIdentity(f"'{_cut(text)}' is not a multibase value")
+        raise InvalidIdentity(f"'{_truncate(text)}' is not a multibase value")
     try:
         return decoder(body)
     except (ValueError, KeyError, binascii.Error) as error:
-        raise InvalidIdentity(f"'{_cut(text)}' is malformed multibase") from error
+        raise InvalidIdentity(f"'{_truncate(text)}' is malformed multibase") from error
 
 
-def _cut(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= 100 else text[:97] + "…"
 
 

@@ -56,7 +56,7 @@ class DatasetAlias(_CaseInsensitive):
         Raises:
             InvalidIdentity: a part is not a valid name, or there are more than two.
         """
-        parts = _names(text, "a dataset alias", at_least=1, at_most=2)
+        parts = _split_names(text, "a dataset alias", at_least=1, at_most=2)
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
     def __str__(self) -> str:
@@ -78,7 +78,7 @@ class DatasetAliasRemote(_CaseInsensitive):
         Raises:
             InvalidIdentity: a part is not a valid name, or there are not two or three.
         """
-        parts = _names(text, "a remote dataset alias", at_least=2, at_most=3)
+        parts = _split_names(text, "a remote dataset alias", at_least=2, at_most=3)
         return cls(parts[0], parts[1] if len(parts) == 3 else None, parts[-1])
 
     @property
@@ -133,7 +133,7 @@ def parse_ref(text: str) -> DatasetRef:
     Raises:
         InvalidIdentity: it is neither.
     """
-    if _looks_like_id(text):
+    if _has_id_prefix(text):
         return DatasetId.parse(text)
     return DatasetAlias.parse(text)
 
@@ -144,8 +144,8 @@ def parse_ref_remote(text: str) -> DatasetRefRemote:
     Raises:
         InvalidIdentity: it is none of these.
     """
-    found = _id_or_url(text)
-    return DatasetAliasRemote.parse(text) if found is None else found
+    ref = _parse_id_or_url(text)
+    return DatasetAliasRemote.parse(text) if ref is None else ref
 
 
 def parse_ref_any(text: str, is_repo: Callable[[str], bool] | None = None) -> DatasetRefAny:
@@ -157,10 +157,10 @@ def parse_ref_any(text: str, is_repo: Callable[[str], bool] | None = None) -> Da
     Raises:
         InvalidIdentity: not a valid reference.
     """
-    found = _id_or_url(text)
-    if found is not None:
-        return found
-    parts = _names(text, "a dataset reference", at_least=1, at_most=3)
+    ref = _parse_id_or_url(text)
+    if ref is not None:
+        return ref
+    parts = _split_names(text, "a dataset reference", at_least=1, at_most=3)
     if len(parts) == 1:
         return DatasetAlias(None, text)
     if len(parts) == 3:
@@ -168,17 +168,6 @@ def parse_ref_any(text: str, is_repo: Callable[[str], bool] | None = None) -> Da
     if is_repo is None:
         return DatasetAliasAmbiguous(*parts)
     return DatasetAliasRemote(parts[0], None, parts[1]) if is_repo(parts[0]) else DatasetAlias(*parts)
-
-
-def parse_push_target(text: str) -> DatasetUrl | DatasetAliasRemote | str:
-    """Parse the target of a push: a URL, ``repo/[account/]name``, or the name of a repository.
-
-    Raises:
-        InvalidIdentity: it is none of these.
-    """
-    if _URL.fullmatch(text):
-        return DatasetUrl(text)
-    return text if is_valid_name(text) else DatasetAliasRemote.parse(text)
 
 
 @dataclass(frozen=True)
@@ -211,11 +200,6 @@ class DatasetPattern:
             )
         return cls(None, account if slash else None, name)
 
-    @property
-    def is_exact(self) -> bool:
-        """Whether the pattern names one dataset, so that its absence is an error."""
-        return self.ref is not None
-
     def matches(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
         """Return whether the pattern selects the dataset with this alias and id."""
         if isinstance(self.ref, DatasetId):
@@ -244,31 +228,31 @@ def matches_pattern(pattern: str, name: str) -> bool:
     *middle, last = rest
     if not name.startswith(first) or not name.endswith(last) or len(first) + len(last) > len(name):
         return False
-    at, end = len(first), len(name) - len(last)
+    start, end = len(first), len(name) - len(last)
     for part in middle:
-        found = name.find(part, at, end)
-        if found < 0:
+        index = name.find(part, start, end)
+        if index < 0:
             return False
-        at = found + len(part)
+        start = index + len(part)
     return True
 
 
-def _looks_like_id(text: str) -> bool:
+def _has_id_prefix(text: str) -> bool:
     return text[: len(DID_PREFIX)].lower() == DID_PREFIX
 
 
-def _id_or_url(text: str) -> DatasetId | DatasetIdRemote | DatasetUrl | None:
+def _parse_id_or_url(text: str) -> DatasetId | DatasetIdRemote | DatasetUrl | None:
     # A text with the prefix of an id is an id or invalid, never an alias.
-    if _looks_like_id(text):
+    if _has_id_prefix(text):
         return DatasetId.parse(text)
     repo, slash, rest = text.partition("/")
-    if slash and is_valid_name(repo) and _looks_like_id(rest):
+    if slash and is_valid_name(repo) and _has_id_prefix(rest):
         return DatasetIdRemote(repo, DatasetId.parse(rest))
     return DatasetUrl(text) if _URL.fullmatch(text) else None
 
 
-def _names(text: str, what: str, *, at_least: int, at_most: int) -> list[str]:
+def _split_names(text: str, expected: str, *, at_least: int, at_most: int) -> list[str]:
     parts = text.split("/")
     if not at_least <= len(parts) <= at_most or not all(map(is_valid_name, parts)):
-        raise InvalidIdentity(f"'{text}' is not {what}", hint=_NAME_HINT)
+        raise InvalidIdentity(f"'{text}' is not {expected}", hint=_NAME_HINT)
     return parts

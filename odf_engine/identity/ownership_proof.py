@@ -63,17 +63,19 @@ class OwnershipProof(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
         if len(data) > MAX_PROOF_BYTES:
             raise BadData(f"a proof has at most {MAX_PROOF_BYTES:,} bytes, this one {len(data):,}")
         try:
-            read = msgspec.json.decode(data, type=_Document)
+            document = msgspec.json.decode(data, type=_Document)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise BadData(f"this is not a proof: {error}") from None
-        if read.kind != _KIND or read.version != _VERSION:
+        if document.kind != _KIND or document.version != _VERSION:
             raise BadData(
-                f"this is not a proof: it says kind '{read.kind[:40]}', version {read.version}",
+                f"this is not a proof: it says kind '{document.kind[:40]}', version {document.version}",
                 hint=f"known is {_KIND}, version {_VERSION}",
             )
         try:
             proof = cls(
-                DatasetId.parse(read.dataset_id), Multihash.parse(read.head), multibase_decode(read.signature)
+                DatasetId.parse(document.dataset_id),
+                Multihash.parse(document.head),
+                multibase_decode(document.signature),
             )
         except InvalidIdentity as error:
             raise BadData(f"this is not a proof: {error.message}") from None
@@ -129,9 +131,9 @@ def store_proof(folder: Path, proof: OwnershipProof) -> Path:
         OSError: the proof cannot be written and an existing one is unchanged; or it is written but not
             synced.
     """
-    home = folder / PROOFS_FOLDER
-    home.mkdir(exist_ok=True)
-    target, staged = home / str(proof.head), home / f"{_STAGING}{secrets.token_hex(8)}"
+    proofs = folder / PROOFS_FOLDER
+    proofs.mkdir(exist_ok=True)
+    target, staged = proofs / str(proof.head), proofs / f"{_STAGING}{secrets.token_hex(8)}"
     try:
         with staged.open("xb") as file:
             file.write(bytes(proof))
@@ -140,8 +142,8 @@ def store_proof(folder: Path, proof: OwnershipProof) -> Path:
         staged.replace(target)
     finally:
         staged.unlink(missing_ok=True)
-    for each in (home, folder):
-        fsync_folder(each)
+    for path in (proofs, folder):
+        fsync_folder(path)
     return target
 
 
@@ -171,13 +173,13 @@ def list_proof_files(folder: Path) -> Iterator[str]:
     Raises:
         BadData: the folder cannot be read.
     """
-    home = folder / PROOFS_FOLDER
+    proofs = folder / PROOFS_FOLDER
     try:
-        names = os.listdir(home)  # noqa: PTH208 (only names are needed)
+        names = os.listdir(proofs)  # noqa: PTH208 (only names are needed)
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise BadData(f"the proofs cannot be read: {error.strerror or error}", where=str(home)) from None
+        raise BadData(f"the proofs cannot be read: {error.strerror or error}", where=str(proofs)) from None
     yield from sorted(name for name in names if not name.startswith("."))
 
 
@@ -197,9 +199,9 @@ def load_private_key(pem: str | bytes, passphrase: str | None = None) -> EccKey:
             hint="what `odf keys export` writes is one; a passphrase is given with --passphrase-file",
         ) from None
     if not key.has_private() or key.curve.lower() != "ed25519":
-        what = "public key" if not key.has_private() else f"key of the kind {key.curve}"
+        actual = "public key" if not key.has_private() else f"key of the kind {key.curve}"
         raise BadData(
-            f"this is a {what}", hint="the id of a dataset is an ed25519 key: its private half is needed"
+            f"this is a {actual}", hint="the id of a dataset is an ed25519 key: its private half is needed"
         )
     return key
 

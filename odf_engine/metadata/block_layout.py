@@ -29,15 +29,15 @@ from odf_engine.metadata.descriptors import (
 )
 
 _MAX_SLOTS: Final = 128
-_SHOWN: Final = 80
+_MAX_TEXT: Final = 80
 _ROOT: Final = "manifest"
-_MOMENT_PARTS: Final = (
+_INSTANT_PARTS: Final = (
     ("year", 0, "i"),
     ("dayOfYear", 4, "H"),
     ("secondOfDay", 8, "I"),
     ("nanosecond", 12, "I"),
 )
-_MOMENT_SIZE: Final = 16
+_INSTANT_SIZE: Final = 16
 _ALIGNMENT: Final = 8
 
 
@@ -72,7 +72,7 @@ class BlockLayout(msgspec.Struct, frozen=True):
     fault: LayoutError | None
 
 
-class _Broken(Exception):
+class _InvalidLayout(Exception):
     def __init__(self, at: int, path: str, message: str) -> None:
         super().__init__(message)
         self.fault = LayoutError(at, path, message)
@@ -84,7 +84,7 @@ def parse_block_layout(data: bytes) -> BlockLayout:
     fault = None
     try:
         _Walker(data, 0, len(data), spans, "").root(model.Manifest)
-    except _Broken as broken:
+    except _InvalidLayout as broken:
         fault = broken.fault
     return BlockLayout(spans.tiled(data, fault), fault)
 
@@ -114,15 +114,15 @@ class _Spans:
         at = 0
         for span in sorted(self._spans, key=lambda span: span.start):
             if span.start > at:
-                tiles.append(_gap(data, at, span.start, fault))
+                tiles.append(_gap_span(data, at, span.start, fault))
             tiles.append(span)
             at = span.end
         if at < len(data):
-            tiles.append(_gap(data, at, len(data), fault))
+            tiles.append(_gap_span(data, at, len(data), fault))
         return tuple(tiles)
 
 
-def _gap(data: bytes, start: int, end: int, fault: LayoutError | None) -> ByteSpan:
+def _gap_span(data: bytes, start: int, end: int, fault: LayoutError | None) -> ByteSpan:
     read = fault is None or (end - start < _ALIGNMENT and not any(data[start:end]))
     return ByteSpan(start, end, "", "padding" if read else "was not read")
 
@@ -147,19 +147,19 @@ class _Walker:
 
     def _unpack(self, format: str, at: int, path: str) -> Any:
         if at < self._base or at + struct.calcsize("<" + format) > self._end:
-            raise _Broken(max(min(at, self._end - 1), 0), path, "it leads past the end of the bytes")
+            raise _InvalidLayout(max(min(at, self._end - 1), 0), path, "it leads past the end of the bytes")
         return struct.unpack_from("<" + format, self._data, at)[0]
 
     def _follow(self, at: int, path: str) -> int:
         offset = self._unpack("I", at, path)
         if offset < 4 or at + offset > self._end:
-            raise _Broken(at, path, "it leads to a place that cannot be")
+            raise _InvalidLayout(at, path, "it leads to a place that cannot be")
         return at + offset
 
     def _charge(self, at: int, path: str, cost: int) -> None:
         # Several offsets may point to the same bytes. The budget bounds the work.
         if not self._spans.charge(cost + 8):
-            raise _Broken(at, path, "it holds more than its size allows")
+            raise _InvalidLayout(at, path, "it holds more than its size allows")
 
     def _bytes(self, at: int, path: str) -> tuple[int, int]:
         """Add spans for the offset and the length of a text or a byte vector; return the start and end of its
@@ -169,7 +169,7 @@ class _Walker:
         self._spans.add(at, at + 4, path, f"lies at {start:#x}")
         length = self._unpack("I", start, path)
         if start + 4 + length > self._end:
-            raise _Broken(start, path, "it is longer than the bytes that are left")
+            raise _InvalidLayout(start, path, "it is longer than the bytes that are left")
         self._charge(start, path, length)
         self._spans.add(start, start + 4, path, f"{length} bytes")
         return start + 4, start + 4 + length
@@ -185,55 +185,55 @@ class _Walker:
         size, offsets = self._vtable(at, path, [field.key for field in layout.fields])
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise _Broken(at, path, "it nests too deeply")
+            raise _InvalidLayout(at, path, "it nests too deeply")
         for field in layout.fields:
             offset = offsets[field.slot] if field.slot < len(offsets) else 0
             if not offset:
                 continue
-            here = f"{path}.{field.key}".removeprefix(".")
+            field_path = f"{path}.{field.key}".removeprefix(".")
             if not 4 <= offset < size:
-                raise _Broken(at, here, "it lies outside of its table")
+                raise _InvalidLayout(at, field_path, "it lies outside of its table")
             if isinstance(field.shape, UnionType):
-                self._union(at, offsets, field, field.shape, here)
+                self._union(at, offsets, field, field.shape, field_path)
             else:
-                self._field(at + offset, field.shape, here)
+                self._field(at + offset, field.shape, field_path)
         self._depth -= 1
 
     def _vtable(self, at: int, path: str, keys: list[str]) -> tuple[int, tuple[int, ...]]:
         """Add spans for a table's vtable; return the size of the table and the offsets of its fields."""
         vtable = at - self._unpack("i", at, path)
         if not self._base <= vtable <= self._end - 4:
-            raise _Broken(at, path, "its list of fields lies outside of the bytes")
+            raise _InvalidLayout(at, path, "its list of fields lies outside of the bytes")
         self._spans.add(at, at + 4, path or _ROOT, f"its list of fields lies at {vtable:#x}")
         length, size = self._unpack("H", vtable, path), self._unpack("H", vtable + 2, path)
         slots = (length - 4) >> 1
         if length & 1 or not 0 <= slots <= _MAX_SLOTS or vtable + length > self._end:
-            raise _Broken(vtable, path, "its list of fields has an impossible size")
+            raise _InvalidLayout(vtable, path, "its list of fields has an impossible size")
         if size < 4 or at + size > self._end:
-            raise _Broken(vtable, path, "it has an impossible size")
+            raise _InvalidLayout(vtable, path, "it has an impossible size")
         offsets = struct.unpack_from(f"<{slots}H", self._data, vtable + 4)
         known = dict(enumerate(keys))
-        there = [
+        present = [
             f"{known.get(slot, f'slot {slot}')} +{offset}" for slot, offset in enumerate(offsets) if offset
         ]
-        self._spans.add(vtable, vtable + length, path or _ROOT, "fields: " + (", ".join(there) or "none"))
+        self._spans.add(vtable, vtable + length, path or _ROOT, "fields: " + (", ".join(present) or "none"))
         return size, offsets
 
     def _union(
         self, at: int, offsets: tuple[int, ...], field: FieldDescriptor, shape: UnionType, path: str
     ) -> None:
-        place = at + offsets[field.slot]
-        number = self._unpack("B", place, path)
+        position = at + offsets[field.slot]
+        number = self._unpack("B", position, path)
         known = 0 < number <= len(shape.members)
         name = (
             shape.members[number - 1].__name__ if known else "nothing" if not number else "of a newer version"
         )
-        self._spans.add(place, place + 1, path, f"{name}, number {number}", True)
+        self._spans.add(position, position + 1, path, f"{name}, number {number}", True)
         offset = offsets[field.slot + 1] if field.slot + 1 < len(offsets) else 0
         if not number:
             return
         if not offset:
-            raise _Broken(place, path, "it has a kind and no value")
+            raise _InvalidLayout(position, path, "it has a kind and no value")
         start = self._follow(at + offset, path)
         self._spans.add(at + offset, at + offset + 4, path, f"lies at {start:#x}")
         if known:
@@ -250,11 +250,11 @@ class _Walker:
             case EnumType(enum, format):
                 number, members = self._unpack(format, at, path), tuple(enum)
                 if not 0 <= number < len(members):
-                    raise _Broken(at, path, f"{number} is no {enum.__name__}")
+                    raise _InvalidLayout(at, path, f"{number} is no {enum.__name__}")
                 end = at + struct.calcsize("<" + format)
                 self._spans.add(at, end, path, f"{members[number].value}, number {number}", True)
             case InstantType():
-                self._moment(at, path)
+                self._instant(at, path)
             case StringType() | JsonType():
                 self._text(at, path)
             case BytesType(kind):
@@ -275,9 +275,9 @@ class _Walker:
         )
         self._spans.add(at, at + struct.calcsize("<" + format), path, text, True)
 
-    def _moment(self, at: int, path: str) -> None:
-        self._unpack(f"{_MOMENT_SIZE}B", at, path)
-        for name, offset, format in _MOMENT_PARTS:
+    def _instant(self, at: int, path: str) -> None:
+        self._unpack(f"{_INSTANT_SIZE}B", at, path)
+        for name, offset, format in _INSTANT_PARTS:
             self._scalar(at + offset, format, f"{path}.{name}")
 
     def _text(self, at: int, path: str) -> None:
@@ -285,19 +285,19 @@ class _Walker:
         try:
             text = str(self._data[start:end], "utf-8")
         except UnicodeDecodeError as error:
-            raise _Broken(start + error.start, path, "it is not UTF-8 text") from None
-        self._spans.add(start, end, path, text[:_SHOWN], True)
+            raise _InvalidLayout(start + error.start, path, "it is not UTF-8 text") from None
+        self._spans.add(start, end, path, text[:_MAX_TEXT], True)
 
     def _blob(self, at: int, kind: type, path: str) -> None:
         start, end = self._bytes(at, path)
         if kind is not bytes:
-            self._multi(start, end, kind, path)
+            self._multiformat(start, end, kind, path)
         elif path == "content" and not self._prefix:
             _Walker(self._data, start, end, self._spans, path).root(model.MetadataBlock)
         else:
             self._spans.add(start, end, path, "an Arrow schema" if path.endswith("chema") else "bytes", True)
 
-    def _multi(self, start: int, end: int, kind: type, path: str) -> None:
+    def _multiformat(self, start: int, end: int, kind: type, path: str) -> None:
         """Add spans for the parts of a hash or an id: code, length, digest or key."""
         data = self._data[start:end]
         try:
@@ -310,7 +310,7 @@ class _Walker:
                 at = after
             kind.from_bytes(data)
         except InvalidIdentity as error:
-            raise _Broken(start, path, error.message) from None
+            raise _InvalidLayout(start, path, error.message) from None
         self._spans.add(start + at, end, path, "public key" if kind is DatasetId else "digest", True)
 
     def _vector(self, at: int, item: FieldType, path: str) -> None:
@@ -318,7 +318,7 @@ class _Walker:
         self._spans.add(at, at + 4, path, f"lies at {start:#x}")
         length = self._unpack("I", start, path)
         if start + 4 + 4 * length > self._end:
-            raise _Broken(start, path, "it is longer than the bytes that are left")
+            raise _InvalidLayout(start, path, "it is longer than the bytes that are left")
         self._charge(start, path, 4 * length)
         self._spans.add(start, start + 4, path, f"{length} items")
         for index in range(length):

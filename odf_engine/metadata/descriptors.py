@@ -176,15 +176,15 @@ def describe_table(kind: type[model.Model]) -> TableDescriptor:
 def field_type_of(hint: Any) -> tuple[FieldType, bool]:
     """Return the field type of a type hint, and whether the value may be None."""
     if get_origin(hint) not in (typing.Union, types.UnionType):
-        return _plain_shape(hint), False
+        return _single_field_type(hint), False
     members = tuple(part for part in get_args(hint) if part is not types.NoneType)
     optional = len(members) < len(get_args(hint))
     if len(members) == 1:
-        return _plain_shape(members[0]), optional
+        return _single_field_type(members[0]), optional
     return UnionType(_union_names()[members], members), optional
 
 
-def _plain_shape(hint: Any) -> FieldType:
+def _single_field_type(hint: Any) -> FieldType:
     wire = None
     if get_origin(hint) is Annotated:
         hint, meta = get_args(hint)
@@ -223,7 +223,7 @@ def accepted_spellings(name: str) -> tuple[str, ...]:
 
 
 @cache
-def union_of(member: type[model.Model]) -> UnionType:
+def find_union(member: type[model.Model]) -> UnionType:
     """Return the union that a table is a member of.
 
     Raises:
@@ -266,7 +266,7 @@ def json_depth(value: Any) -> int:
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 
-def json_schema(kind: Any) -> dict[str, Any]:
+def build_json_schema(kind: Any) -> dict[str, Any]:
     """Return the JSON Schema of the YAML form of ``kind``: a table, a union or an enum of the model.
 
     Like the reader, it accepts three spellings of kinds and enum members, and both names of renamed fields.
@@ -276,9 +276,9 @@ def json_schema(kind: Any) -> dict[str, Any]:
     return {"$schema": _DIALECT, **builder.schema(shape), "$defs": builder.definitions}
 
 
-def manifest_schema(name: str, version: int, content: Any) -> dict[str, Any]:
+def build_manifest_schema(name: str, version: int, content: Any) -> dict[str, Any]:
     """Return the JSON Schema of a manifest with this kind and version."""
-    inner = json_schema(content)
+    inner = build_json_schema(content)
     definitions = inner.pop("$defs")
     inner.pop("$schema")
     properties = {"kind": {"const": name}, "version": {"const": version}, "content": inner}

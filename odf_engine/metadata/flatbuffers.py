@@ -33,8 +33,8 @@ from odf_engine.metadata.descriptors import (
     VectorType,
     describe_table,
     field_type_of,
+    find_union,
     json_depth,
-    union_of,
     union_tag,
 )
 from odf_engine.metadata.model import Manifest, MetadataBlock, Model
@@ -66,14 +66,14 @@ def encode_root(value: model.Model, *, aligned: bool = True) -> bytes:
     if union_tag(type(value)) is None:
         root = writer.table(value)
     else:
-        root = writer.wrapper(union_of(type(value)), value)
+        root = writer.wrapper(find_union(type(value)), value)
     return writer.finish(root)
 
 
 class _Writer:
     def __init__(self, aligned: bool) -> None:
         self._builder = flatbuffers.Builder(512)
-        self._moment_alignment = 4 if aligned else 1
+        self._instant_alignment = 4 if aligned else 1
         self._depth = 0
 
     def finish(self, root: int) -> bytes:
@@ -153,7 +153,7 @@ class _Writer:
                 index = list(enum).index(value)  # type: ignore[arg-type]
                 self._builder.PrependSlot(_FLAGS[format], field.slot, index, default)
             case InstantType():
-                self._moment(field.slot, value)  # type: ignore[arg-type]
+                self._instant(field.slot, value)  # type: ignore[arg-type]
             case UnionType() as union:
                 self._union_slots(field.slot, union, value, child)
             case _:
@@ -167,15 +167,15 @@ class _Writer:
         self._builder.PrependUOffsetTRelative(child)
         self._builder.Slot(slot)
 
-    def _moment(self, slot: int, value: Timestamp) -> None:
+    def _instant(self, slot: int, value: Timestamp) -> None:
         builder = self._builder
-        builder.Prep(self._moment_alignment, _MOMENT.size)
-        builder.head -= _MOMENT.size
-        _MOMENT.pack_into(builder.Bytes, builder.head, *_moment_parts(value))
+        builder.Prep(self._instant_alignment, _INSTANT.size)
+        builder.head -= _INSTANT.size
+        _INSTANT.pack_into(builder.Bytes, builder.head, *_instant_parts(value))
         builder.Slot(slot)
 
 
-def _moment_parts(moment: Timestamp) -> tuple[int, int, int, int]:
+def _instant_parts(moment: Timestamp) -> tuple[int, int, int, int]:
     """Return the year, the day of the year (from 1), the second of the day and the nanosecond."""
     days, rest = divmod(moment.ns, _DAY_NS)
     day = date.fromordinal(_EPOCH_DAY + days)
@@ -189,12 +189,11 @@ def _ref_text(value: object) -> str:
 
 _MAX_SLOTS: Final = 128
 _MAX_NOTES: Final = 100  # for display; bounds the memory
-_U8: Final = struct.Struct("<B")
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _VTABLE_HEAD: Final = struct.Struct("<HH")
 _SLOTS: Final = tuple(struct.Struct(f"<{count}H") for count in range(_MAX_SLOTS + 1))
-_MOMENT: Final = struct.Struct("<iHxxII")
+_INSTANT: Final = struct.Struct("<iHxxII")
 _EPOCH_DAY: Final = date(1970, 1, 1).toordinal()
 _json_object: Final = msgspec.json.Decoder(dict[str, Any])
 _Read = Callable[["BufferDecoder", int], Any]
@@ -261,9 +260,9 @@ class BufferDecoder:
         if self._budget < 0:
             self._fail("it holds more than its size allows")
 
-    def _note(self, what: str) -> None:
+    def _note(self, part: str) -> None:
         if len(self.unknown) < _MAX_NOTES:
-            self.unknown.append(("".join(self._path) + f": {what}").removeprefix(".").removeprefix(": "))
+            self.unknown.append(("".join(self._path) + f": {part}").removeprefix(".").removeprefix(": "))
 
     def _follow(self, at: int) -> int:
         offset = _U32.unpack_from(self._data, at)[0]
@@ -366,8 +365,8 @@ class BufferDecoder:
             self._fail("it nests too deeply")
         return value
 
-    def _moment(self, at: int) -> Timestamp:
-        year, day, second, ns = _MOMENT.unpack_from(self._data, at)
+    def _instant(self, at: int) -> Timestamp:
+        year, day, second, ns = _INSTANT.unpack_from(self._data, at)
         if not (1 <= year <= 9999 and 1 <= day <= 366 and second < 86_400 and ns < 10**9):
             self._fail("it is not a time")
         first = date(year, 1, 1).toordinal()
@@ -398,7 +397,7 @@ def _table_plan(kind: type[model.Model]) -> _Plan:
     layout = describe_table(kind)
     slots: list[_Slot] = []
     for field in layout.fields:
-        read, width, zero = _reader_of(field.shape)
+        read, width, zero = _field_reader(field.shape)
         slots.append(
             _Slot(
                 name=field.name,
@@ -416,14 +415,14 @@ def _table_plan(kind: type[model.Model]) -> _Plan:
 
 @cache
 def _wrapper_plan(union: UnionType) -> _Plan:
-    read, width, _ = _reader_of(union)
+    read, width, _ = _field_reader(union)
     slot = _Slot(
         name="value", key="", slot=0, width=width, read=read, union=True, has_default=False, default=None
     )
     return _Plan((slot,), 2, lambda value: value, ())
 
 
-def _reader_of(shape: FieldType) -> tuple[_Read, int, Any]:
+def _field_reader(shape: FieldType) -> tuple[_Read, int, Any]:
     """Return the reader of a field type, its width in bytes within the table, and its default or None."""
     match shape:
         case IntegerType(format):
@@ -431,9 +430,9 @@ def _reader_of(shape: FieldType) -> tuple[_Read, int, Any]:
         case BoolType():
             return (lambda reader, at: reader._data[at] != 0), 1, False
         case EnumType(enum, format):
-            return _choice_reader(enum, format), struct.calcsize("<" + format), next(iter(enum))
+            return _enum_reader(enum, format), struct.calcsize("<" + format), next(iter(enum))
         case InstantType():
-            return BufferDecoder._moment, _MOMENT.size, None
+            return BufferDecoder._instant, _INSTANT.size, None
         case StringType():
             return BufferDecoder._text, 4, None
         case JsonType():
@@ -453,7 +452,7 @@ def _number_reader(format: str) -> _Read:
     return lambda reader, at: unpack(reader._data, at)[0]
 
 
-def _choice_reader(enum: type[Enum], format: str) -> _Read:
+def _enum_reader(enum: type[Enum], format: str) -> _Read:
     unpack = struct.Struct("<" + format).unpack_from
     members = tuple(enum)
 
@@ -491,18 +490,18 @@ def _union_reader(union: UnionType) -> _Read:
     """Return a reader that takes position and number in one argument, as ``position << 8 | number``."""
     members = union.members
 
-    def read(reader: BufferDecoder, place: int) -> Any:
-        number = place & 0xFF
+    def read(reader: BufferDecoder, position_and_number: int) -> Any:
+        number = position_and_number & 0xFF
         if number > len(members):
             reader._note(f"member {number}")
             return model.Opaque(union.name, number)
-        return reader._table(reader._follow(place >> 8), _table_plan(members[number - 1]))
+        return reader._table(reader._follow(position_and_number >> 8), _table_plan(members[number - 1]))
 
     return read
 
 
 def _vector_reader(item: FieldType) -> _Read:
-    read_item = _wrapper_reader(item) if isinstance(item, UnionType) else _reader_of(item)[0]
+    read_item = _wrapper_reader(item) if isinstance(item, UnionType) else _field_reader(item)[0]
     return lambda reader, at: reader._vector(at, read_item)
 
 

@@ -10,7 +10,7 @@ from typing import Final, Self
 
 from odf_engine.errors import UsageError
 
-_TEXT: Final = re.compile(
+_RFC_3339: Final = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d{1,9})\d*)?([Zz]|[+-]\d\d:\d\d)", re.ASCII
 )
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -63,7 +63,7 @@ class Timestamp:
         Raises:
             ValueError: the text is not RFC 3339.
         """
-        match = _TEXT.fullmatch(text)
+        match = _RFC_3339.fullmatch(text)
         if match is None:
             raise ValueError(f"'{text}' is not an RFC 3339 time, such as 2024-01-31T12:00:00Z")
         *parts, fraction, zone = match.groups()
@@ -113,7 +113,7 @@ class Timestamp:
         return (Timestamp, (self.ns,))
 
 
-_MOMENT: Final = re.compile(
+_USER_TIME: Final = re.compile(
     r"(\d{4})-(\d\d?)(?:-(\d\d?)(?:[T ](\d\d?):(\d\d)(?::(\d\d)(?:\.(\d{1,9}))?)?)?)?Z?", re.ASCII
 )
 _HINT: Final = "write 2026-03-01, 2026-03-01 14:00 (UTC) or 2026-03-01T14:00:00Z"
@@ -134,7 +134,7 @@ def parse_user_time(text: str) -> Timestamp:
     try:
         return Timestamp.parse(text.replace(" ", "T", 1))
     except ValueError:
-        found = _MOMENT.fullmatch(text)
+        found = _USER_TIME.fullmatch(text)
     if found is None:
         raise UsageError(f"'{text}' is not a time", hint=_HINT)
     year, month, day, hour, minute, second = (int(part) if part else 0 for part in found.groups()[:6])

@@ -46,7 +46,7 @@ _Loader: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _INT: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NOT_FINITE: Final = re.compile(r"[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)")
-_WORDS: Final = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
+_CONSTANTS: Final = dict.fromkeys(("", "~", "null", "Null", "NULL")) | {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
@@ -91,8 +91,8 @@ class Mapping(Node):
 
 def resolve_plain_scalar(text: str) -> str | int | float | bool | None:
     """Return the value of an unquoted scalar (YAML 1.2, core schema)."""
-    if text in _WORDS:
-        return _WORDS[text]
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
     if len(text) <= _MAX_DIGITS:
         if _INT.fullmatch(text):
             return int(text, 0) if text[:2] in ("0o", "0x") else int(text)
@@ -109,14 +109,14 @@ def parse_documents(text: str | bytes, source: str) -> list[Node]:
     Raises:
         InvalidManifest: not UTF-8, not YAML, or with YAML features that are not supported.
     """
-    decoded = _decoded(text, source)
+    decoded = _decode_text(text, source)
     try:
         roots = list(_Composer(source).documents(yaml.parse(decoded, Loader=_Loader)))
     except yaml.MarkedYAMLError as error:
-        raise _not_yaml(error, decoded, source) from error
+        raise _yaml_error(error, decoded, source) from error
     except yaml.reader.ReaderError as error:
         character = error.character if isinstance(error.character, str) else chr(error.character)
-        line, column = _place(decoded, decoded.find(character))
+        line, column = _line_and_column(decoded, decoded.find(character))
         raise InvalidManifest(
             f"the character U+{ord(character):04X} must not stand in YAML as it is",
             hint='write it as an escape within double quotes, such as "\\u0007"',
@@ -125,12 +125,12 @@ def parse_documents(text: str | bytes, source: str) -> list[Node]:
     return [root for root in roots if not (isinstance(root, Scalar) and root.is_null)]
 
 
-def _decoded(text: str | bytes, source: str) -> str:
+def _decode_text(text: str | bytes, source: str) -> str:
     if isinstance(text, str):
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            line, column = _place(text, error.start)
+            line, column = _line_and_column(text, error.start)
             raise InvalidManifest(
                 "the text is not valid Unicode", where=f"{source}:{line}:{column}"
             ) from error
@@ -138,18 +138,18 @@ def _decoded(text: str | bytes, source: str) -> str:
     try:
         return str(text, "utf-8-sig")
     except UnicodeDecodeError as error:
-        line, column = _place(text[: error.start].decode(), error.start)
+        line, column = _line_and_column(text[: error.start].decode(), error.start)
         raise InvalidManifest(
             "the file is not UTF-8 text", hint="save it as UTF-8", where=f"{source}:{line}:{column}"
         ) from error
 
 
-def _place(text: str, index: int) -> tuple[int, int]:
+def _line_and_column(text: str, index: int) -> tuple[int, int]:
     before = text[: max(index, 0)]
     return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1
 
 
-def _not_yaml(error: yaml.MarkedYAMLError, text: str, source: str) -> InvalidManifest:
+def _yaml_error(error: yaml.MarkedYAMLError, text: str, source: str) -> InvalidManifest:
     mark = error.problem_mark or error.context_mark
     problem = " ".join(part for part in (error.context, error.problem) if part)
     if mark is None:
@@ -225,8 +225,8 @@ _MAX_SHOWN: Final = 20
 def closest_match(word: str, known: Iterable[str]) -> str | None:
     """Return the known word that is most similar to ``word``, or None."""
     by_lower = {name.lower().replace("_", ""): name for name in known}
-    found = difflib.get_close_matches(word.lower().replace("_", ""), by_lower, n=1)
-    return by_lower[found[0]] if found else None
+    matches = difflib.get_close_matches(word.lower().replace("_", ""), by_lower, n=1)
+    return by_lower[matches[0]] if matches else None
 
 
 class ModelReader:
@@ -262,9 +262,9 @@ class ModelReader:
         if len(problems) > 1:
             message += f" ({hint})" if hint else ""
             hint = None
-        for at_line, at_column, text, its_hint in problems[1:_MAX_SHOWN]:
+        for at_line, at_column, text, problem_hint in problems[1:_MAX_SHOWN]:
             message += f"\n{self._source}:{at_line}:{at_column}: {text}"
-            message += f" ({its_hint})" if its_hint else ""
+            message += f" ({problem_hint})" if problem_hint else ""
         if len(problems) > _MAX_SHOWN:
             message += f"\n… and {len(problems) - _MAX_SHOWN} more"
         raise InvalidManifest(message, hint=hint, where=f"{self._source}:{line}:{column}")
@@ -283,7 +283,9 @@ class ModelReader:
             case JsonType():
                 return self._json_object(node, path)
         if not isinstance(node, Scalar):
-            return self.add_problem(node, path, f"expected {_called(shape)}, found {_found(node)}")
+            return self.add_problem(
+                node, path, f"expected {_describe_type(shape)}, found {_describe_node(node)}"
+            )
         match shape:
             case StringType():
                 return self._text(shape, node, path)
@@ -293,16 +295,18 @@ class ModelReader:
                 value = node.value
                 return value if isinstance(value, bool) else self._unexpected(shape, node, path)
             case EnumType(enum):
-                return self._choice(enum, node, path)
+                return self._enum(enum, node, path)
             case InstantType():
-                return self._moment(node, path)
+                return self._instant(node, path)
             case BytesType():
                 return self._blob(shape, node, path)
 
     def table(self, layout: TableDescriptor, node: Node, path: str) -> Any:
         """Convert a mapping to a table; return ``INVALID`` if it has problems."""
         if not isinstance(node, Mapping):
-            return self.add_problem(node, path, f"expected {layout.type.__name__}, found {_found(node)}")
+            return self.add_problem(
+                node, path, f"expected {layout.type.__name__}, found {_describe_node(node)}"
+            )
         known = _fields_by_key(layout, self._definition)
         values: dict[str, Any] = {}
         seen: set[str] = set()
@@ -312,7 +316,7 @@ class ModelReader:
                     self.add_problem(key, path, "the field 'kind' is there twice")
                 seen.add("")
                 continue
-            field = _fitting(known.get(key.text, ()), child)
+            field = _select_field(known.get(key.text, ()), child)
             if field is None:
                 self.add_problem(key, path, f"unknown field '{key.text}'", _suggest(key.text, known))
             elif field.name in seen:
@@ -320,9 +324,9 @@ class ModelReader:
             else:
                 seen.add(field.name)
                 values[field.name] = self._field(field, child, f"{path}.{key.text}" if path else key.text)
-        return self._built(layout, node, path, values)
+        return self._build(layout, node, path, values)
 
-    def _built(self, layout: TableDescriptor, node: Node, path: str, values: dict[str, Any]) -> Any:
+    def _build(self, layout: TableDescriptor, node: Node, path: str, values: dict[str, Any]) -> Any:
         for field in layout.fields:
             if not field.optional and field.name not in values:
                 values[field.name] = self.add_problem(node, path, f"the field '{field.key}' is missing")
@@ -342,45 +346,47 @@ class ModelReader:
     def _union(self, union: UnionType, node: Node, path: str) -> Any:
         if not isinstance(node, Mapping):
             return self.add_problem(
-                node, path, f"expected a {union.name} with a 'kind', found {_found(node)}"
+                node, path, f"expected a {union.name} with a 'kind', found {_describe_node(node)}"
             )
         by_tag = {union_tag(member) or "": member for member in union.members}
         kinds = [value for key, value in node.entries if key.text == "kind"]
         if not kinds:
             choices = ", ".join(by_tag)
             return self.add_problem(node, path, f"the field 'kind' is missing, which is one of {choices}")
-        tag = self._spelled(kinds[0], by_tag, union.name, f"{path}.kind" if path else "kind")
+        tag = self._match_spelling(kinds[0], by_tag, union.name, f"{path}.kind" if path else "kind")
         return INVALID if tag is None else self.table(describe_table(by_tag[tag]), node, path)
 
-    def _spelled(self, node: Node, names: Iterable[str], what: str, path: str) -> str | None:
+    def _match_spelling(self, node: Node, names: Iterable[str], type_name: str, path: str) -> str | None:
         """Return the name in ``names`` that the node spells; record a problem and return None if there is
         none.
         """
         if not isinstance(node, Scalar) or not isinstance(node.value, str):
-            self.add_problem(node, path, f"expected one of {', '.join(names)}, found {_found(node)}")
+            self.add_problem(node, path, f"expected one of {', '.join(names)}, found {_describe_node(node)}")
             return None
         for name in names:
             if node.text in accepted_spellings(name):
                 return name
-        self.add_problem(node, path, f"'{node.text}' is no {what}", _suggest(node.text, names))
+        self.add_problem(node, path, f"'{node.text}' is no {type_name}", _suggest(node.text, names))
         return None
 
     def _vector(self, item: FieldType, node: Node, path: str) -> Any:
         if not isinstance(node, Sequence):
-            return self.add_problem(node, path, f"expected a list, found {_found(node)}")
+            return self.add_problem(node, path, f"expected a list, found {_describe_node(node)}")
         values = [self.read(item, child, f"{path}[{index}]") for index, child in enumerate(node.items)]
         return INVALID if any(value is INVALID for value in values) else values
 
     # --- Scalars --------------------------------------------------------------------------
 
     def _unexpected(self, shape: FieldType, node: Scalar, path: str, hint: str | None = None) -> Any:
-        return self.add_problem(node, path, f"expected {_called(shape)}, found {_found(node)}", hint)
+        return self.add_problem(
+            node, path, f"expected {_describe_type(shape)}, found {_describe_node(node)}", hint
+        )
 
     def _text(self, shape: StringType, node: Scalar, path: str) -> Any:
         if not isinstance(node.value, str):
             return self._unexpected(shape, node, path, f"quote it: '{node.text}'")
         if shape.is_ref and node.text[: len(DID_PREFIX)].lower() == DID_PREFIX:
-            return INVALID if self._parsed(DatasetId.parse, node, path) is INVALID else node.text
+            return INVALID if self._parse(DatasetId.parse, node, path) is INVALID else node.text
         return node.text
 
     def _number(self, shape: IntegerType, node: Scalar, path: str) -> Any:
@@ -391,11 +397,11 @@ class ModelReader:
             return self.add_problem(node, path, f"{value} is not between {shape.low} and {shape.high}")
         return value
 
-    def _choice(self, enum: type[Enum], node: Scalar, path: str) -> Any:
-        name = self._spelled(node, [member.name for member in enum], enum.__name__, path)
+    def _enum(self, enum: type[Enum], node: Scalar, path: str) -> Any:
+        name = self._match_spelling(node, [member.name for member in enum], enum.__name__, path)
         return INVALID if name is None else enum[name]
 
-    def _moment(self, node: Scalar, path: str) -> Any:
+    def _instant(self, node: Scalar, path: str) -> Any:
         try:
             return Timestamp.parse(node.text)
         except ValueError as error:
@@ -405,13 +411,13 @@ class ModelReader:
         if not isinstance(node.value, str):
             return self._unexpected(shape, node, path)
         if not issubclass(shape.type, bytes):
-            return self._parsed(shape.type.parse, node, path)
+            return self._parse(shape.type.parse, node, path)
         try:
             return base64.b64decode(node.text, validate=True)
         except (binascii.Error, ValueError) as error:
             return self.add_problem(node, path, f"it is not base64: {error}")
 
-    def _parsed(self, parse: Any, node: Scalar, path: str) -> Any:
+    def _parse(self, parse: Any, node: Scalar, path: str) -> Any:
         try:
             return parse(node.text)
         except InvalidIdentity as error:
@@ -421,7 +427,7 @@ class ModelReader:
 
     def _json_object(self, node: Node, path: str) -> Any:
         if not isinstance(node, Mapping):
-            return self.add_problem(node, path, f"expected an object, found {_found(node)}")
+            return self.add_problem(node, path, f"expected an object, found {_describe_node(node)}")
         value = self._json(node, path)
         if value is not INVALID and json_depth(value) > MAX_DEPTH:
             return self.add_problem(node, path, "this nests too deeply")
@@ -444,7 +450,10 @@ class ModelReader:
         for key, child in node.entries:
             if not isinstance(key.value, str):
                 self.add_problem(
-                    key, path, f"expected text as a key, found {_found(key)}", f"quote it: '{key.text}'"
+                    key,
+                    path,
+                    f"expected text as a key, found {_describe_node(key)}",
+                    f"quote it: '{key.text}'",
                 )
                 members[key.text] = INVALID
             elif key.text in members:
@@ -462,7 +471,7 @@ def _fields_by_key(layout: TableDescriptor, definition: bool) -> dict[str, tuple
     return known
 
 
-def _fitting(fields: Iterable[FieldDescriptor], node: Node) -> FieldDescriptor | None:
+def _select_field(fields: Iterable[FieldDescriptor], node: Node) -> FieldDescriptor | None:
     """Return the field that a key refers to. A renamed key may refer to two, which differ in the type of
     value.
     """
@@ -485,7 +494,7 @@ def _suggest(word: str, known: Iterable[str]) -> str:
     return f"known are: {', '.join(known)}" if known else "there are none"
 
 
-def _called(shape: FieldType) -> str:
+def _describe_type(shape: FieldType) -> str:
     match shape:
         case IntegerType():
             return "a whole number"
@@ -503,7 +512,7 @@ def _called(shape: FieldType) -> str:
             return "text"
 
 
-def _found(node: Node) -> str:
+def _describe_node(node: Node) -> str:
     if isinstance(node, Sequence):
         return "a list"
     if isinstance(node, Mapping):
@@ -521,7 +530,7 @@ def _found(node: Node) -> str:
 
 # Characters that need no escape in YAML. Others are escaped (some readers end lines at U+0085), or
 # quoted, so that output to a terminal can escape them (bidirectional controls).
-_ORDINARY: Final = re.compile(
+_UNESCAPED: Final = re.compile(
     r"[\t\n\x20-\x7e\xa0-\u061b\u061d-\u200d\u2010-\u2027\u202f-\u2065\u206a-\ud7ff\ue000-\ufefe"
     r"\U00010000-\U0010ffff]*"
 )
@@ -542,15 +551,15 @@ def to_builtins(value: Model) -> dict[str, Any]:
     plain: dict[str, Any] = {} if layout.tag is None else {"kind": layout.tag}
     for field in fields:
         if present[field.name] is not None:
-            plain[field.newer_key if newer else field.key] = _plain(present[field.name])
+            plain[field.newer_key if newer else field.key] = _to_builtin(present[field.name])
     return plain
 
 
-def _plain(value: Any) -> Any:
+def _to_builtin(value: Any) -> Any:
     if isinstance(value, Model):
         return to_builtins(value)
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_to_builtin(item) for item in value]
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, Enum):
@@ -578,7 +587,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.Node:
     style = None
-    if not _ORDINARY.fullmatch(text):
+    if not _UNESCAPED.fullmatch(text):
         style = '"'
     elif "\n" in text:
         style = "|"  # the dumper falls back to quotes if a literal block would lose spaces
@@ -644,15 +653,15 @@ def read_event(text: str | bytes, source: str) -> MetadataEvent:
 
 def block_to_yaml(block: MetadataBlock, version: int) -> str:
     """Serialize a block as a MetadataBlock manifest."""
-    return _manifest("MetadataBlock", version, block)
+    return _manifest_to_yaml("MetadataBlock", version, block)
 
 
 def snapshot_to_yaml(snapshot: DatasetSnapshot) -> str:
     """Serialize a definition as a DatasetSnapshot manifest."""
-    return _manifest("DatasetSnapshot", 1, snapshot)
+    return _manifest_to_yaml("DatasetSnapshot", 1, snapshot)
 
 
-def _manifest(kind: str, version: int, content: Model) -> str:
+def _manifest_to_yaml(kind: str, version: int, content: Model) -> str:
     return to_yaml({"kind": kind, "version": version, "content": to_builtins(content)})
 
 
@@ -684,13 +693,13 @@ def _read(reader: ModelReader, root: Node, kind: str, *, bare: bool) -> tuple[An
             f"a manifest starts with 'kind: {kind}', 'version: 1' and 'content:'",
         )
         return INVALID, None
-    version, content = _unwrap(reader, root, kind)
+    version, content = _parse_wrapper(reader, root, kind)
     if version is None or content is None:
         return INVALID, None
     return reader.read(shape, content, "content"), version
 
 
-def _unwrap(reader: ModelReader, root: Mapping, kind: str) -> tuple[int | None, Node | None]:
+def _parse_wrapper(reader: ModelReader, root: Mapping, kind: str) -> tuple[int | None, Node | None]:
     parts: dict[str, Node] = {}
     for key, value in root.entries:
         if key.text not in _WRAPPER:
@@ -705,7 +714,7 @@ def _unwrap(reader: ModelReader, root: Mapping, kind: str) -> tuple[int | None, 
             reader.add_problem(root, "", f"the field '{name}' is missing")
     if not all(name in parts for name in _WRAPPER) or not _check_kind(reader, parts["kind"], kind):
         return None, None
-    return _version(reader, parts["version"], kind), parts["content"]
+    return _parse_version(reader, parts["version"], kind), parts["content"]
 
 
 def _check_kind(reader: ModelReader, node: Node, kind: str) -> bool:
@@ -719,7 +728,7 @@ def _check_kind(reader: ModelReader, node: Node, kind: str) -> bool:
     return False
 
 
-def _version(reader: ModelReader, node: Node, kind: str) -> int | None:
+def _parse_version(reader: ModelReader, node: Node, kind: str) -> int | None:
     known = _CONTENTS[kind][1]
     version = node.value if isinstance(node, Scalar) else None
     if version in known and not isinstance(version, bool):

@@ -13,7 +13,7 @@ from msgspec.structs import replace as structs_replace
 
 from odf_engine.chain.block_summary import StoredBlock
 from odf_engine.chain.normal_form import SPARK
-from odf_engine.chain.state import ChainState, kind_of_transaction
+from odf_engine.chain.state import ChainState, classify_transaction
 from odf_engine.errors import BadData, Cancelled, NotFound, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.metadata.model import (
@@ -72,7 +72,7 @@ class TransactionHistory:
     @property
     def kind(self) -> str:
         """Whether the query was executed, or its state finished or rebuilt."""
-        return kind_of_transaction(self.event)
+        return classify_transaction(self.event)
 
     @property
     def keeps_state(self) -> bool:
@@ -99,7 +99,7 @@ class TransactionHistory:
 
     def _begins(self) -> list[int]:
         first = self.before[0][1] if self.before else self.event
-        if not self.complete or kind_of_transaction(first) == "rebuild":
+        if not self.complete or classify_transaction(first) == "rebuild":
             return [0] * len(self.event.query_inputs)
         begins = [0 if item.prev_offset is None else item.prev_offset + 1 for item in first.query_inputs]
         return begins if len(begins) == len(self.event.query_inputs) else [0] * len(self.event.query_inputs)
@@ -126,7 +126,7 @@ class TransactionHistory:
             return None
         (block, first), (last_block, last) = self.before[0], self.before[-1]
         state = _state_before(self.entry, block, first, self.transform)
-        anew = kind_of_transaction(first) == "rebuild"
+        anew = classify_transaction(first) == "rebuild"
         if anew:
             state = structs_replace(state, watermark=None)
         inputs = [
@@ -172,7 +172,7 @@ def _history(entry: DatasetEntry, number: int) -> TransactionHistory:
         raise BadData(f"block {number} of {entry.alias} has rows, and no query that made them")
     before: list[tuple[StoredBlock, ExecuteTransform]] = []
     complete = True
-    if kind_of_transaction(event) != "rebuild":
+    if classify_transaction(event) != "rebuild":
         for each in _back(entry, number, event):
             if len(before) == MAX_TRANSACTIONS:
                 complete = False
@@ -194,7 +194,7 @@ def _back(
             assert isinstance(stored.block.event, ExecuteTransform)
             event, number = stored.block.event, row.sequence_number
             yield stored, event
-            if event.prev_checkpoint is None or kind_of_transaction(event) == "rebuild":
+            if event.prev_checkpoint is None or classify_transaction(event) == "rebuild":
                 return
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
 
-from odf_engine.chain.state import ChainState, column_names
+from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.data.schema_enforcement import match_columns
 from odf_engine.errors import Cancelled, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetKind, SqlQueryStep
@@ -61,7 +61,7 @@ class CellLineage:
         if wanted is None or self._whole:
             return
         outputs = [
-            name for name in column_names(state.schema, state.odf_schema) or [] if name not in made_here
+            name for name in parse_column_names(state.schema, state.odf_schema) or [] if name not in made_here
         ]
         current = None if state.transform is None else _texts(state.transform.transform.queries or ())
         queries = {tuple(each.query): each for each in steps}
@@ -128,7 +128,7 @@ def _columns(
         except OdfError:
             inputs[alias] = None
             continue
-        inputs[alias] = column_names(state.schema, state.odf_schema)
+        inputs[alias] = parse_column_names(state.schema, state.odf_schema)
         times[alias] = state.vocabulary.event_time_column
     queries = [SqlQueryStep(alias=alias or None, query=text) for alias, text in query]
     return trace_columns(queries, inputs, outputs=outputs, times=times)
@@ -368,7 +368,7 @@ def check_column(entry: DatasetEntry, state: ChainState, column: str) -> str:
     Raises:
         UsageError: there is none of this name.
     """
-    names = column_names(state.schema, state.odf_schema) or []
+    names = parse_column_names(state.schema, state.odf_schema) or []
     try:
         (place,) = match_columns(names, [column])
     except InvalidSchema as error:

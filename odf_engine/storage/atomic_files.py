@@ -41,7 +41,7 @@ def translate_commit_errors(folder: Path) -> Iterator[None]:
         ) from error
 
 
-_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
+_DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def translate_os_errors(where: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        full = error.errno in _FULL
+        full = error.errno in _DISK_FULL_ERRORS
         raise OdfError(
             "the disk is full" if full else f"a file could not be read or written: {error.strerror or error}",
             where=str(error.filename or where),
@@ -62,7 +62,7 @@ def translate_os_errors(where: Path) -> Iterator[None]:
         ) from error
 
 
-_FEW: Final = 16
+_MAX_SINGLE_SYNCS: Final = 16
 """For more files than this, one sync of the file system is faster than one sync of each file."""
 
 
@@ -72,7 +72,7 @@ def fsync_files(paths: Sequence[str]) -> None:
     Raises:
         OSError: the sync failed.
     """
-    if len(paths) > _FEW and _sync_file_system(paths[0]):
+    if len(paths) > _MAX_SINGLE_SYNCS and _sync_file_system(paths[0]):
         return
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -145,14 +145,14 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[Path]:
         yield temporary
         temporary.replace(path)
     except OSError as error:
-        raise _refused(error, path) from error
+        raise _atomic_write_error(error, path) from error
     finally:
         if temporary is not None:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
 
 
-def _refused(error: OSError, path: Path) -> OdfError:
+def _atomic_write_error(error: OSError, path: Path) -> OdfError:
     """Return the error for a file that cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OdfError("the disk is full", where=str(path), hint="make room, then try again")
@@ -164,43 +164,43 @@ def _refused(error: OSError, path: Path) -> OdfError:
     )
 
 
-def evict_oldest(folder: Path, most: int, most_bytes: int) -> None:
-    """Remove the least recently used files until at most ``most`` files with ``most_bytes`` bytes remain.
+def evict_oldest(folder: Path, max_files: int, max_bytes: int) -> None:
+    """Remove the least recently used files until at most ``max_files`` files with ``max_bytes`` bytes remain.
 
     The newest file is never removed, whatever its size. Temporary files are removed after a day without
     changes. Files that disappear meanwhile are ignored.
     """
-    found: list[tuple[float, int, Path]] = []
+    files: list[tuple[float, int, Path]] = []
     for path in folder.iterdir():
         with suppress(OSError):
-            about = path.stat()
+            status = path.stat()
             if not path.name.startswith("."):
-                found.append((about.st_mtime, about.st_size, path))
-            elif time.time() - about.st_mtime > _STALE_SECONDS:
+                files.append((status.st_mtime, status.st_size, path))
+            elif time.time() - status.st_mtime > _STALE_SECONDS:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
     size = 0
-    for at, (_, bytes_, path) in enumerate(sorted(found, reverse=True, key=lambda each: each[0])):
+    for position, (_, bytes_, path) in enumerate(sorted(files, reverse=True, key=lambda each: each[0])):
         size += bytes_
-        if at and (at >= most or size > most_bytes):
+        if position and (position >= max_files or size > max_bytes):
             with suppress(OSError):
                 path.unlink()
 
 
 MAX_BYTES: Final = 16 << 20
-"""Limit of :func:`read_small`. No file of settings or state is larger."""
+"""Limit of :func:`read_small_file`. No file of settings or state is larger."""
 
 
-def read_small(path: Path) -> bytes:
+def read_small_file(path: Path) -> bytes:
     """Read a regular file of at most :data:`MAX_BYTES`. A named pipe does not block.
 
     Raises:
         OSError: the file cannot be read, is not a regular file, or is too large.
     """
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        about = os.fstat(file.fileno())
-        if not stat.S_ISREG(about.st_mode):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
             raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-        if about.st_size > MAX_BYTES:
+        if status.st_size > MAX_BYTES:
             raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read(MAX_BYTES)
 

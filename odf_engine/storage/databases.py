@@ -10,13 +10,13 @@ from typing import Any, Final
 _ENDINGS: Final = ("", "-wal", "-shm", "-journal")
 
 
-def connect(path: Path, query: str = "", **options: Any) -> sqlite3.Connection:
+def connect_database(path: Path, query: str = "", **options: Any) -> sqlite3.Connection:
     """Connect to a SQLite database without following symbolic links, as SQLite itself would.
 
     Args:
         path: the database file.
         query: parameters of the SQLite URI, such as ``mode=ro``.
-        options: as for :func:`sqlite3.connect`.
+        options: as for :func:`sqlite3.connect_database`.
 
     Raises:
         sqlite3.OperationalError: a file of the database is a symbolic link, or it cannot be opened.

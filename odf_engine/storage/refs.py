@@ -20,7 +20,7 @@ from odf_engine.storage.object_store import STAGING_PREFIX
 
 HEAD: Final = "head"
 _LOCK_SECONDS: Final = 30.0
-_LONGEST: Final = 4096  # bytes; a hash has less than 100 characters
+_MAX_BYTES: Final = 4096  # bytes; a hash has less than 100 characters
 
 
 class RefStore:
@@ -42,7 +42,7 @@ class RefStore:
         """
         try:
             with (self.folder / name).open("rb") as file:
-                raw = file.read(_LONGEST)
+                raw = file.read(_MAX_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:

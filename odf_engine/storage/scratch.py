@@ -23,8 +23,8 @@ def job_scratch_folder(cache: Path, kind: Kind = "pull") -> Iterator[Path]:
     """
     cache.mkdir(parents=True, exist_ok=True)
     for old in cache.glob("*-*-*"):
-        what, owner = old.name.split("-")[:2]
-        if what in get_args(Kind) and owner.isdigit() and not processes.is_process_running(int(owner)):
+        old_kind, owner = old.name.split("-")[:2]
+        if old_kind in get_args(Kind) and owner.isdigit() and not processes.is_process_running(int(owner)):
             shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=f"{kind}-{os.getpid()}-", dir=cache))
     try:
@@ -47,7 +47,9 @@ _CHUNK: Final = 1 << 20
 
 
 @contextmanager
-def spool_stream(odf: Path, source: BinaryIO, name: str, told: Callable[[int], None]) -> Iterator[Path]:
+def spool_stream(
+    odf: Path, source: BinaryIO, name: str, on_progress: Callable[[int], None]
+) -> Iterator[Path]:
     """Copy a stream to a file that exists until the block ends.
 
     Args:
@@ -70,7 +72,7 @@ def spool_stream(odf: Path, source: BinaryIO, name: str, told: Callable[[int], N
             while chunk := getattr(source, "read1", source.read)(_CHUNK):
                 file.write(chunk)
                 size += len(chunk)
-                told(size)
+                on_progress(size)
         yield path
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -79,16 +81,16 @@ def spool_stream(odf: Path, source: BinaryIO, name: str, told: Callable[[int], N
 def remove_dead_spool(odf: Path, file: Path) -> None:
     """Remove the spool folder that contains ``file``, if it is one and its process has ended."""
     if file.parent.parent == odf / "cache":
-        _remove_if_left(file.parent)
+        _remove_if_dead(file.parent)
 
 
 def sweep_spools(odf: Path) -> None:
     """Remove the spool folders of all processes that have ended. No push may be running."""
     for folder in (odf / "cache").glob("ingest-*"):
-        _remove_if_left(folder)
+        _remove_if_dead(folder)
 
 
-def _remove_if_left(folder: Path) -> None:
+def _remove_if_dead(folder: Path) -> None:
     kind, _, rest = folder.name.partition("-")
     owner = rest.partition("-")[0]
     if kind == "ingest" and owner.isdigit() and not processes.is_process_running(int(owner)):

@@ -9,7 +9,7 @@ import msgspec
 
 from odf_engine.chain.block_summary import SliceSummary
 from odf_engine.chain.dataset import Dataset
-from odf_engine.chain.state import ChainState, Kind, kind_of_transaction
+from odf_engine.chain.state import ChainState, Kind, classify_transaction
 from odf_engine.errors import BadData, Conflict, NotFound, Unsupported
 from odf_engine.identity.did import DatasetId
 from odf_engine.identity.multiformats import Multihash
@@ -363,7 +363,7 @@ def transaction_of_block(
     transform = state.transform
     if transform is None:
         raise Unsupported("the transform is not known, or of a newer specification")
-    if (kind := kind_of_transaction(event)) != "execute":
+    if (kind := classify_transaction(event)) != "execute":
         return boundary_transaction(workspace, entry, state, kind, system_time or state.system_time)
     inputs: list[InputPlan] = []
     for item, recorded in zip(transform.inputs, event.query_inputs, strict=True):

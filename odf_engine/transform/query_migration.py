@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from odf_engine.chain.normal_form import SPARK
 from odf_engine.chain.schema_evolution import declared_schema
-from odf_engine.chain.state import ChainState, vocabulary_of
+from odf_engine.chain.state import ChainState, resolve_vocabulary
 from odf_engine.data.arrow_schema import decode_schema, encode_schema
 from odf_engine.errors import BadData, InvalidQuery, Unsupported, UsageError
 from odf_engine.metadata.model import (
@@ -98,7 +98,7 @@ def transform_after(update: Update, state: ChainState | None) -> SetTransform | 
 def _vocabulary(update: Update, state: ChainState | None) -> DatasetVocabulary:
     for event in update.events:
         if isinstance(event, SetVocab):
-            return vocabulary_of(event)
+            return resolve_vocabulary(event)
     return DEFAULT_VOCABULARY if state is None else state.vocabulary
 
 

@@ -408,7 +408,7 @@ class _Integrity:
         if self._state is None and self._lost_settings:
             return  # not the first block: that one is lost
         try:
-            for violation in append_rules.violations(self._state, block):
+            for violation in append_rules.find_violations(self._state, block):
                 lost = violation.rule in _CARRIED and self._lost_data
                 if not lost and not (violation.rule in _FROM_SETTINGS and self._lost_settings):
                     self._find(str(block_hash), violation.rule, violation.message)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from odf_engine.errors import OdfError
 from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import evict_oldest, read_small, replace_file
+from odf_engine.storage.atomic_files import evict_oldest, read_small_file, replace_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,7 +77,7 @@ def statistics_path(odf: Path, mark: str) -> Path:
 def load_statistics(odf: Path, mark: str) -> Statistics | None:
     """The statistics of rows, if somebody has computed them."""
     with suppress(OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        found = msgspec.json.decode(read_small(statistics_path(odf, mark)), type=Statistics)
+        found = msgspec.json.decode(read_small_file(statistics_path(odf, mark)), type=Statistics)
         return found if found.version == VERSION else None
     return None
 

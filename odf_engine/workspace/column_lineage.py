@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from odf_engine.chain.state import ChainState, column_names
+from odf_engine.chain.state import ChainState, parse_column_names
 from odf_engine.errors import OdfError
 from odf_engine.identity.did import DatasetId
 from odf_engine.metadata.model import (
@@ -35,7 +35,7 @@ from odf_engine.workspace.workspace import Workspace
 
 SOURCE: Final = "input"
 """Name of the input of a root dataset: the data that were read, before the preprocess query."""
-_DEEPEST: Final = 100
+_MAX_DEPTH: Final = 100
 
 
 class LineageInput(msgspec.Struct, frozen=True):
@@ -85,7 +85,7 @@ def dataset_lineage(workspace: Workspace, entry: DatasetEntry) -> ColumnLineage:
     return _Reader(workspace).read(entry).lineage
 
 
-def all_columns(workspace: Workspace, entries: Iterable[DatasetEntry] | None = None) -> list[DatasetColumns]:
+def read_columns(workspace: Workspace, entries: Iterable[DatasetEntry] | None = None) -> list[DatasetColumns]:
     """Return the columns of all datasets, or of ``entries``. An unreadable dataset has no columns, but a
     problem.
     """
@@ -125,11 +125,11 @@ class _Reader:
     def _read(self, entry: DatasetEntry) -> DatasetColumns:
         state = entry.dataset.state()
         if state.transform is None:
-            lineage, feeders = _of_root(state), []
+            lineage, feeders = _root_lineage(state), []
         else:
             feeders = [self._feeder(item.alias, item.dataset_ref) for item in state.transform.inputs]
             lineage = self._of_derivative(state, state.transform)
-        names = _declared(state) or ([] if ANY_COLUMN in lineage.outputs else list(lineage.outputs))
+        names = _declared_columns(state) or ([] if ANY_COLUMN in lineage.outputs else list(lineage.outputs))
         return DatasetColumns(str(entry.id), str(entry.alias), names, feeders, lineage)
 
     def _feeder(self, alias: str | None, ref: str) -> LineageInput:
@@ -144,6 +144,7 @@ class _Reader:
             return None
 
     def _of_derivative(self, state: ChainState, transform: SetTransform) -> ColumnLineage:
+        # Deferred, as in this whole module: sqlglot and Arrow are slow to import.
         from odf_engine.sql.query_lineage import trace_columns
 
         inputs: dict[str, list[str] | None] = {}
@@ -151,26 +152,28 @@ class _Reader:
         for item in transform.inputs:
             alias, entry = item.alias or item.dataset_ref, self._entry(item.dataset_ref)
             inputs[alias], vocabs[alias] = self._columns(entry)
-        declared = _declared(state)
-        own = (
-            None if declared is None else [name for name in declared if name not in _given(state.vocabulary)]
+        declared = _declared_columns(state)
+        data_columns = (
+            None
+            if declared is None
+            else [name for name in declared if name not in _generated_columns(state.vocabulary)]
         )
         if transform.transform.engine.casefold() != "spark":
             problem = f"a query of the engine '{transform.transform.engine}' cannot be followed"
-            found = unknown_lineage(inputs, own, problem)
+            lineage = unknown_lineage(inputs, data_columns, problem)
         else:
             tables = [each.name for each in transform.transform.temporal_tables or ()]
             times = {name: vocabs[name].event_time_column for name in tables if name in vocabs}
-            found = trace_columns(_steps(transform.transform), inputs, outputs=own, times=times)
-        return _completed(found, state.vocabulary, vocabs, inputs, declared)
+            lineage = trace_columns(_steps(transform.transform), inputs, outputs=data_columns, times=times)
+        return _add_system_columns(lineage, state.vocabulary, vocabs, inputs, declared)
 
     def _columns(self, entry: DatasetEntry | None) -> tuple[list[str] | None, DatasetVocabulary]:
         """Return the columns of an input, or None if they are unknown, and its vocabulary."""
-        if entry is None or entry.id in self._reading or len(self._reading) > _DEEPEST:
+        if entry is None or entry.id in self._reading or len(self._reading) > _MAX_DEPTH:
             return None, DEFAULT_VOCABULARY
         try:
             state = entry.dataset.state()
-            names = _declared(state) or self.read(entry).columns
+            names = _declared_columns(state) or self.read(entry).columns
         except OdfError:
             return None, DEFAULT_VOCABULARY
         return names or None, state.vocabulary
@@ -180,12 +183,12 @@ def _steps(query: Sql) -> list[SqlQueryStep]:
     return query.queries or [SqlQueryStep(query=query.query or "")]
 
 
-def _declared(state: ChainState) -> list[str] | None:
+def _declared_columns(state: ChainState) -> list[str] | None:
     """Return the columns of the schema in the chain, or None."""
-    return column_names(state.schema, state.odf_schema)
+    return parse_column_names(state.schema, state.odf_schema)
 
 
-def _given(vocab: DatasetVocabulary) -> tuple[str, str]:
+def _generated_columns(vocab: DatasetVocabulary) -> tuple[str, str]:
     """Return the columns that every dataset generates."""
     return vocab.offset_column, vocab.system_time_column
 
@@ -193,8 +196,8 @@ def _given(vocab: DatasetVocabulary) -> tuple[str, str]:
 # --- Derivative datasets ---
 
 
-def _completed(
-    found: ColumnLineage,
+def _add_system_columns(
+    lineage: ColumnLineage,
     vocab: DatasetVocabulary,
     vocabs: Mapping[str, DatasetVocabulary],
     inputs: Mapping[str, Sequence[str] | None],
@@ -202,105 +205,119 @@ def _completed(
 ) -> ColumnLineage:
     """Return the lineage with the system columns of the dataset, which replace those of its inputs."""
     own = {name.casefold() for name in declared or ()}
-    gone = {name for name, value in found.outputs.items() if _is_passed(name, value, vocabs)}
-    given = {name.casefold() for name in _given(vocab)}
-    kept = {
+    input_system_columns = {
+        name for name, value in lineage.outputs.items() if _is_input_system_column(name, value, vocabs)
+    }
+    generated = {name.casefold() for name in _generated_columns(vocab)}
+    remaining = {
         name: value
-        for name, value in found.outputs.items()
-        if name.casefold() not in given and (name not in gone or name.casefold() in own)
+        for name, value in lineage.outputs.items()
+        if name.casefold() not in generated and (name not in input_system_columns or name.casefold() in own)
     }
     operation = vocab.operation_type_column
-    spelled = {name.casefold(): name for name in kept}
-    carried = kept.pop(spelled.pop(operation.casefold(), ""), None) or _operations(found, vocabs, inputs)
-    event_time = spelled.get(vocab.event_time_column.casefold())
+    spelling = {name.casefold(): name for name in remaining}
+    operation_inputs = remaining.pop(spelling.pop(operation.casefold(), ""), None) or _operation_inputs(
+        lineage, vocabs, inputs
+    )
+    event_time = spelling.get(vocab.event_time_column.casefold())
     outputs: dict[str, list[InputColumn]] = {
         vocab.offset_column: [],
-        operation: carried,
+        operation: operation_inputs,
         vocab.system_time_column: [],
     }
     if event_time is not None:
-        outputs[event_time] = kept.pop(event_time)
-    outputs |= kept
+        outputs[event_time] = remaining.pop(event_time)
+    outputs |= remaining
     if declared is not None:
         by_name = {name.casefold(): value for name, value in outputs.items()}
         extra = {name: value for name, value in outputs.items() if name.casefold() not in own}
         outputs = {name: by_name.get(name.casefold(), []) for name in declared} | extra
-    return replace(found, outputs=outputs)
+    return replace(lineage, outputs=outputs)
 
 
-def _is_passed(name: str, value: Sequence[InputColumn], vocabs: Mapping[str, DatasetVocabulary]) -> bool:
+def _is_input_system_column(
+    name: str, value: Sequence[InputColumn], vocabs: Mapping[str, DatasetVocabulary]
+) -> bool:
     """Return whether this is a system column of an input, which ``SELECT *`` selects but a dataset does not
     store.
     """
     return bool(value) and all(
         each.how == "identity"
         and each.column.casefold() == name.casefold()
-        and each.column in (*_given(vocabs[each.input]), vocabs[each.input].operation_type_column)
+        and each.column in (*_generated_columns(vocabs[each.input]), vocabs[each.input].operation_type_column)
         for each in value
     )
 
 
-def _operations(
-    found: ColumnLineage, vocabs: Mapping[str, DatasetVocabulary], inputs: Mapping[str, Sequence[str] | None]
+def _operation_inputs(
+    lineage: ColumnLineage,
+    vocabs: Mapping[str, DatasetVocabulary],
+    inputs: Mapping[str, Sequence[str] | None],
 ) -> list[InputColumn]:
     """Return the lineage of the operation column, if the query does not select it: those of all inputs."""
-    by_row = len(inputs) == 1 and not any(each.how in ("group_by", "window", "join") for each in found.rows)
-    how = "unknown" if found.problem else "identity" if by_row else "transformation"
+    by_row = len(inputs) == 1 and not any(each.how in ("group_by", "window", "join") for each in lineage.rows)
+    how = "unknown" if lineage.problem else "identity" if by_row else "transformation"
     return [InputColumn(alias, vocab.operation_type_column, how) for alias, vocab in vocabs.items()]
 
 
 # --- Root datasets ---
 
 
-def _of_root(state: ChainState) -> ColumnLineage:
+def _root_lineage(state: ChainState) -> ColumnLineage:
     """Return the lineage of a root dataset's columns: the columns of its sources, before their queries."""
     sources = [each for each in (state.polling_source, *state.push_sources.values()) if each is not None]
-    declared = _declared(state)
-    made = {*_given(state.vocabulary), state.vocabulary.operation_type_column}
-    own = None if declared is None else [name for name in declared if name not in made]
+    declared = _declared_columns(state)
+    generated = {*_generated_columns(state.vocabulary), state.vocabulary.operation_type_column}
+    data_columns = None if declared is None else [name for name in declared if name not in generated]
     outputs: dict[str, list[InputColumn]] = {name: [] for name in declared or (state.vocabulary.offset_column,
         state.vocabulary.operation_type_column, state.vocabulary.system_time_column)}  # fmt: skip
     rows: list[InputColumn] = []
     problems: list[str] = []
     for source in sources:
-        found = _of_source(source, own, state.vocabulary.operation_type_column)
-        for name, value in found.outputs.items():
+        source_lineage = _source_lineage(source, data_columns, state.vocabulary.operation_type_column)
+        for name, value in source_lineage.outputs.items():
             if declared is None or name in outputs or name == ANY_COLUMN:
                 outputs[name] = list(dict.fromkeys([*outputs.get(name, ()), *value]))
-        rows += [*found.rows, *_keys(source, found)]
-        problems += [found.problem] if found.problem else []
+        rows += [*source_lineage.rows, *_key_inputs(source, source_lineage)]
+        problems += [source_lineage.problem] if source_lineage.problem else []
     return ColumnLineage(outputs, list(dict.fromkeys(rows)), "; ".join(problems) or None)
 
 
-def _keys(source: SetPollingSource | AddPushSource, found: ColumnLineage) -> list[InputColumn]:
+def _key_inputs(source: SetPollingSource | AddPushSource, lineage: ColumnLineage) -> list[InputColumn]:
     """Return the lineage of the primary key, which determines the rows that a merge adds."""
     keys: list[str] = getattr(source.merge, "primary_key", [])
-    by_name = {name.casefold(): value for name, value in found.outputs.items()}
+    by_name = {name.casefold(): value for name, value in lineage.outputs.items()}
     parts = [part for key in keys for part in by_name.get(key.casefold(), ())]
     return [InputColumn(part.input, part.column, "filter") for part in parts]
 
 
-def _of_source(
-    source: SetPollingSource | AddPushSource, own: Sequence[str] | None, operation: str
+def _source_lineage(
+    source: SetPollingSource | AddPushSource, data_columns: Sequence[str] | None, operation: str
 ) -> ColumnLineage:
     from odf_engine.sql.query_lineage import trace_columns
 
     read = _read_columns(source)
     if source.preprocess is None:
-        names = list(own if own is not None else read or [ANY_COLUMN])
-        says = isinstance(source, AddPushSource) or isinstance(source.merge, ChangelogStream | UpsertStream)
-        if own is not None and says and (read is None or operation.casefold() in map(str.casefold, read)):
+        names = list(data_columns if data_columns is not None else read or [ANY_COLUMN])
+        has_operation = isinstance(source, AddPushSource) or isinstance(
+            source.merge, ChangelogStream | UpsertStream
+        )
+        if (
+            data_columns is not None
+            and has_operation
+            and (read is None or operation.casefold() in map(str.casefold, read))
+        ):
             names.append(operation)  # the rows contain their operation
-        spelled = {name.casefold(): name for name in read or names}
+        spelling = {name.casefold(): name for name in read or names}
         return ColumnLineage(
-            {name: [InputColumn(SOURCE, spelled[name.casefold()], "identity")] for name in names
-             if name.casefold() in spelled}, [],
+            {name: [InputColumn(SOURCE, spelling[name.casefold()], "identity")] for name in names
+             if name.casefold() in spelling}, [],
         )  # fmt: skip
     inputs = {SOURCE: read}
     if source.preprocess.engine.casefold() != "spark":
         problem = f"a query of the engine '{source.preprocess.engine}' cannot be followed"
-        return unknown_lineage(inputs, own, problem)
-    return trace_columns(_steps(source.preprocess), inputs, outputs=own)
+        return unknown_lineage(inputs, data_columns, problem)
+    return trace_columns(_steps(source.preprocess), inputs, outputs=data_columns)
 
 
 def _read_columns(source: SetPollingSource | AddPushSource) -> list[str] | None:
@@ -381,7 +398,7 @@ class ColumnGraph:
         sources = {feeder.alias: feeder.dataset for feeder in each.feeders}
         for target, value in [*each.lineage.outputs.items(), (ROWS, each.lineage.rows)]:
             for part in value:
-                source = sources.get(part.input) if each.feeders else source_of(each.id)
+                source = sources.get(part.input) if each.feeders else source_id(each.id)
                 if source is not None:
                     self._link(
                         ColumnEdge(self._place(source, part, each), ColumnRef(each.id, target), part.how)
@@ -407,74 +424,74 @@ class ColumnGraph:
     def is_here(self, dataset: str) -> bool:
         """Return whether this is a dataset of the workspace, not a source or a missing input."""
         known = self.datasets.get(dataset)
-        return known is not None and not dataset.startswith(_SOURCE) and bool(known.lineage.outputs)
+        return known is not None and not dataset.startswith(_SOURCE_PREFIX) and bool(known.lineage.outputs)
 
-    def inputs_of(self, place: ColumnRef) -> list[ColumnEdge]:
+    def inputs_of(self, column: ColumnRef) -> list[ColumnEdge]:
         """Return the edges to a column, or to the rows of a dataset."""
-        return self._into.get(place, [])
+        return self._into.get(column, [])
 
-    def outputs_of(self, place: ColumnRef) -> list[ColumnEdge]:
+    def outputs_of(self, column: ColumnRef) -> list[ColumnEdge]:
         """Return the edges from a column."""
-        return self._out_of.get(place, [])
+        return self._out_of.get(column, [])
 
-    def upstream(self, *places: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
+    def upstream(self, *columns: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
         """Return all columns that contribute to these columns, nearest first."""
-        return self._reach(places, self._into, up=True)
+        return self._reach(columns, self._into, up=True)
 
-    def downstream(self, *places: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
+    def downstream(self, *columns: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
         """Return all columns and sets of rows that these columns contribute to, nearest first."""
-        return self._reach(places, self._out_of, up=False)
+        return self._reach(columns, self._out_of, up=False)
 
     def _reach(
-        self, places: Sequence[ColumnRef], links: Mapping[ColumnRef, list[ColumnEdge]], *, up: bool
+        self, columns: Sequence[ColumnRef], links: Mapping[ColumnRef, list[ColumnEdge]], *, up: bool
     ) -> dict[ColumnRef, ReachableColumn]:
         found: dict[ColumnRef, ReachableColumn] = {}
-        todo = [ReachableColumn(place, "identity", 0) for place in places]
+        todo = [ReachableColumn(column, "identity", 0) for column in columns]
         while todo:
-            here, todo = todo, []
-            for reach in here:
+            current, todo = todo, []
+            for reach in current:
                 for link in links.get(reach.place, ()):
-                    place_ = link.source if up else link.target
-                    how = _more(reach.how, link.how)
-                    old = found.get(place_)
+                    column = link.source if up else link.target
+                    how = _stronger(reach.how, link.how)
+                    old = found.get(column)
                     if old is None:
-                        found[place_] = ReachableColumn(place_, how, reach.steps + 1)
-                        todo.append(found[place_])
-                    elif _more(old.how, how) != old.how:
-                        found[place_] = old._replace(how=_more(old.how, how))
-                        todo.append(found[place_])  # propagate the stronger transformation
+                        found[column] = ReachableColumn(column, how, reach.steps + 1)
+                        todo.append(found[column])
+                    elif _stronger(old.how, how) != old.how:
+                        found[column] = old._replace(how=_stronger(old.how, how))
+                        todo.append(found[column])  # propagate the stronger transformation
         return found
 
 
-_SOURCE: Final = "source:"
+_SOURCE_PREFIX: Final = "source:"
 
 
-def source_of(dataset: str) -> str:
+def source_id(dataset: str) -> str:
     """Return the id that stands for the source of a root dataset."""
-    return _SOURCE + dataset
+    return _SOURCE_PREFIX + dataset
 
 
 def is_source(dataset: str) -> bool:
     """Return whether this id stands for the source of a root dataset."""
-    return dataset.startswith(_SOURCE)
+    return dataset.startswith(_SOURCE_PREFIX)
 
 
-def _more(one: TransformationType, other: TransformationType) -> TransformationType:
+def _stronger(one: TransformationType, other: TransformationType) -> TransformationType:
     """Return the stronger transformation; one that affects rows is returned unchanged."""
     if other not in _STRENGTH:
         return other
     return max(one, other, key=lambda how: _STRENGTH.get(how, 0)) if one in _STRENGTH else one
 
 
-def column_graph(workspace: Workspace, around: Iterable[DatasetId] | None = None) -> ColumnGraph:
+def build_column_graph(workspace: Workspace, around: Iterable[DatasetId] | None = None) -> ColumnGraph:
     """Return the graph of all datasets, or of the datasets ``around`` and all upstream and downstream of
     them.
     """
     entries = workspace.datasets()
     if around is not None:
         graph = DatasetGraph(workspace.summaries(entries))
-        wanted = set(around)
-        for dataset in list(wanted):
-            wanted |= graph.upstream(dataset) | graph.downstream(dataset)
-        entries = [entry for entry in entries if entry.id in wanted]
-    return ColumnGraph(all_columns(workspace, entries))
+        ids = set(around)
+        for dataset in list(ids):
+            ids |= graph.upstream(dataset) | graph.downstream(dataset)
+        entries = [entry for entry in entries if entry.id in ids]
+    return ColumnGraph(read_columns(workspace, entries))

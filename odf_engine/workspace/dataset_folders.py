@@ -20,7 +20,7 @@ from odf_engine.identity.names import DatasetAlias
 from odf_engine.storage.atomic_files import replace_text_file, write_error
 from odf_engine.storage.refs import HEAD, RefStore
 
-_KEPT_SECONDS: Final = 14 * 86_400.0
+_EXPIRY_SECONDS: Final = 14 * 86_400.0
 
 
 @contextmanager
@@ -37,28 +37,28 @@ def incoming_folder(odf: Path, source: str) -> Iterator[Path]:
     Raises:
         Conflict: the same dataset is already being received.
     """
-    home = odf / "incoming"
+    incoming = odf / "incoming"
     name = hashlib.sha256(source.encode()).hexdigest()[:32]
-    folder, lock = home / name, home / f"{name}.lock"
+    folder, lock = incoming / name, incoming / f"{name}.lock"
     try:
-        home.mkdir(mode=0o700, exist_ok=True)
-        held = _held(lock)
-        if held is None:
+        incoming.mkdir(mode=0o700, exist_ok=True)
+        descriptor = _try_lock(lock)
+        if descriptor is None:
             raise Conflict("this is being transferred already", hint="wait for its end", where=source)
-        _sweep(home, but=name)
+        _remove_expired(incoming, exclude=name)
         folder.mkdir(exist_ok=True)
     except OSError as error:
         raise write_error(folder, error) from error
     try:
         yield folder
     finally:
-        if _is_bare(folder):
+        if _is_empty(folder):
             shutil.rmtree(folder, ignore_errors=True)
             lock.unlink(missing_ok=True)
-        os.close(held)
+        os.close(descriptor)
 
 
-def _held(lock: Path) -> int | None:
+def _try_lock(lock: Path) -> int | None:
     descriptor = open_no_follow(lock, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -71,19 +71,19 @@ def _held(lock: Path) -> int | None:
     return None
 
 
-def _sweep(home: Path, but: str) -> None:
-    before = time.time() - _KEPT_SECONDS
-    for lock in home.glob("*.lock"):
-        if lock.stem == but or lock.stat().st_mtime > before:
+def _remove_expired(incoming: Path, exclude: str) -> None:
+    threshold = time.time() - _EXPIRY_SECONDS
+    for lock in incoming.glob("*.lock"):
+        if lock.stem == exclude or lock.stat().st_mtime > threshold:
             continue
-        held = _held(lock)
-        if held is not None:
-            shutil.rmtree(home / lock.stem, ignore_errors=True)
+        descriptor = _try_lock(lock)
+        if descriptor is not None:
+            shutil.rmtree(incoming / lock.stem, ignore_errors=True)
             lock.unlink(missing_ok=True)
-            os.close(held)
+            os.close(descriptor)
 
 
-def _is_bare(folder: Path) -> bool:
+def _is_empty(folder: Path) -> bool:
     """Return whether the folder has no files except locks."""
     return not any(each.suffix != ".lock" for each in folder.rglob("*") if each.is_file())
 
@@ -256,11 +256,11 @@ class DatasetFolders:
         Raises:
             FileNotFoundError: the dataset does not exist.
         """
-        doomed = self.home / f".gone-{dataset_id.multibase}"
-        shutil.rmtree(doomed, ignore_errors=True)  # left by an interrupted deletion
-        self.path(dataset_id).rename(doomed)
+        trash = self.home / f".gone-{dataset_id.multibase}"
+        shutil.rmtree(trash, ignore_errors=True)  # left by an interrupted deletion
+        self.path(dataset_id).rename(trash)
         forget(dataset_id)
-        shutil.rmtree(doomed, ignore_errors=True)
+        shutil.rmtree(trash, ignore_errors=True)
 
     def unfinished(self) -> list[Path]:
         """Return the folders of interrupted creations and deletions."""
@@ -268,13 +268,13 @@ class DatasetFolders:
 
     def unfinished_ids(self) -> list[DatasetId]:
         """Return the datasets whose creation or deletion was interrupted."""
-        found: list[DatasetId] = []
+        ids: list[DatasetId] = []
         for path in self.unfinished():
             with suppress(InvalidIdentity):
                 dataset_id = DatasetId.parse(DID_PREFIX + path.name.partition("-")[2])
                 if not self.path(dataset_id).exists():
-                    found.append(dataset_id)
-        return found
+                    ids.append(dataset_id)
+        return ids
 
     def sweep(self) -> None:
         """Remove the folders of interrupted creations and deletions."""

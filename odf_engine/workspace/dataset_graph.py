@@ -81,34 +81,16 @@ class DatasetGraph:
         """Return all datasets that read the dataset directly or indirectly, without itself."""
         return _closure(dataset, self._outputs)
 
-    def order(self, of: Iterable[DatasetId] | None = None) -> list[DatasetId]:
-        """Return the datasets (or those in ``of``) in topological order, inputs first; otherwise by name.
+    def order(self, subset: Iterable[DatasetId] | None = None) -> list[DatasetId]:
+        """Return the datasets (or those in ``subset``) in topological order, inputs first; otherwise by name.
 
         A cycle, which only a damaged or foreign chain can have, is broken at an arbitrary edge.
         """
         ranked = self._all_in_order()
-        if of is None:
+        if subset is None:
             return ranked
-        wanted = set(of)
-        return [dataset for dataset in ranked if dataset in wanted]
-
-    def cycle(self) -> list[DatasetId] | None:
-        """Return a cycle of datasets, each an input of the next, or None."""
-        waiting = {node: len(sources) for node, sources in self._inputs.items()}
-        free = [node for node in self.nodes if not waiting.get(node)]
-        while free:
-            for target in self._outputs.get(free.pop(), ()):
-                waiting[target] -= 1
-                if not waiting[target]:
-                    free.append(target)
-        stuck = {node for node, count in waiting.items() if count > 0}
-        if not stuck:
-            return None
-        # Every dataset in ``stuck`` has an input in ``stuck``, so following them ends in a cycle.
-        path = [min(stuck, key=self._rank)]
-        while path.count(path[-1]) == 1:
-            path.append(next(source for source in self._inputs[path[-1]] if source in stuck))
-        return path[path.index(path[-1]) : -1][::-1]
+        selected = set(subset)
+        return [dataset for dataset in ranked if dataset in selected]
 
     def _rank(self, dataset: DatasetId) -> tuple[str, bytes]:
         return (self.nodes[dataset].name.lower(), bytes(dataset))

@@ -80,8 +80,10 @@ def is_behind(summary: Summary, others: Mapping[DatasetId, Summary]) -> bool:
     consumed = summary.consumed or [None] * len(inputs)
     if any(each.last_offset != offset for each, offset in zip(inputs, consumed, strict=True)):
         return True
-    marks = [each.watermark for each in inputs if each.watermark is not None]
-    return len(marks) == len(inputs) and (summary.watermark is None or min(marks) > summary.watermark)
+    watermarks = [each.watermark for each in inputs if each.watermark is not None]
+    return len(watermarks) == len(inputs) and (
+        summary.watermark is None or min(watermarks) > summary.watermark
+    )
 
 
 def _last_inputs(state: ChainState) -> list[ExecuteTransformInput | None]:
@@ -90,14 +92,14 @@ def _last_inputs(state: ChainState) -> list[ExecuteTransformInput | None]:
     return [last.get(each) for each in state.inputs()]
 
 
-def _consumed(item: ExecuteTransformInput | None) -> int | None:
+def _last_offset(item: ExecuteTransformInput | None) -> int | None:
     """Return the last processed offset of an input."""
     if item is None:
         return None
     return item.prev_offset if item.new_offset is None else item.new_offset
 
 
-def _taken(item: ExecuteTransformInput | None) -> Multihash | None:
+def _last_block(item: ExecuteTransformInput | None) -> Multihash | None:
     """Return the last processed block of an input."""
     return None if item is None else item.new_block_hash or item.prev_block_hash
 
@@ -118,48 +120,48 @@ def summarize(
             heads[entry.id] = entry.dataset.head()
         except OdfError as error:
             heads[entry.id] = error
-    changed = [entry for entry in entries if not _serves(known.get(entry.id), entry, heads[entry.id])]
-    wanted = [head for entry in changed if isinstance(head := heads[entry.id], Multihash)]
-    states = index.states(wanted) if wanted else {}
+    changed = [entry for entry in entries if not _is_current(known.get(entry.id), entry, heads[entry.id])]
+    missing_heads = [head for entry in changed if isinstance(head := heads[entry.id], Multihash)]
+    states = index.states(missing_heads) if missing_heads else {}
     for entry in changed:
-        known[entry.id] = _summary(entry, heads[entry.id], states)
+        known[entry.id] = _summarize_entry(entry, heads[entry.id], states)
     datasets = {entry.id: entry.dataset for entry in entries}
     for entry in entries:
         if known[entry.id].inputs:
-            known[entry.id] = _compared(known[entry.id], datasets, heads)
+            known[entry.id] = _with_divergence(known[entry.id], datasets, heads)
     return [known[entry.id] for entry in entries]
 
 
-def _compared(
+def _with_divergence(
     summary: Summary,
     datasets: Mapping[DatasetId, Dataset],
     heads: Mapping[DatasetId, Multihash | OdfError | None],
 ) -> Summary:
     """Return the summary with ``diverged`` for the current heads of its inputs."""
-    found = [heads.get(each) for each in summary.inputs]
-    now = [head if isinstance(head, Multihash) else None for head in found]
-    if now == summary.compared:
+    input_heads = [heads.get(each) for each in summary.inputs]
+    current_heads = [head if isinstance(head, Multihash) else None for head in input_heads]
+    if current_heads == summary.compared:
         return summary
     diverged = [
         source
-        for source, head, block in zip(summary.inputs, now, summary.taken, strict=True)
-        if head is not None and block is not None and not _holds(datasets[source], block)
+        for source, head, block in zip(summary.inputs, current_heads, summary.taken, strict=True)
+        if head is not None and block is not None and not _contains_block(datasets[source], block)
     ]
-    return replace(summary, diverged=diverged, compared=now)
+    return replace(summary, diverged=diverged, compared=current_heads)
 
 
-def _holds(dataset: Dataset, block: Multihash) -> bool:
+def _contains_block(dataset: Dataset, block: Multihash) -> bool:
     try:
         return dataset.contains_block(block)
     except OdfError:
         return True  # a damaged input has its own problem
 
 
-def _serves(old: Summary | None, entry: DatasetEntry, head: object) -> bool:
+def _is_current(old: Summary | None, entry: DatasetEntry, head: object) -> bool:
     return old is not None and old.head is not None and old.head == head and old.name == str(entry.alias)
 
 
-def _summary(
+def _summarize_entry(
     entry: DatasetEntry, head: Multihash | OdfError | None, states: dict[Multihash, ChainState]
 ) -> Summary:
     state, problem = None, entry.problem.format_line if entry.problem else None
@@ -187,6 +189,6 @@ def _summary(
         push_sources=list(state.push_sources) if state else [],
         problem=problem,
         last_offset=state.last_offset if state else None,
-        consumed=list(map(_consumed, last)),
-        taken=list(map(_taken, last)),
+        consumed=list(map(_last_offset, last)),
+        taken=list(map(_last_block, last)),
     )

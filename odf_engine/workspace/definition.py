@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from odf_engine.chain.normal_form import (
     check_snapshot,
-    normalise_event,
+    normalize_event,
     with_engine_version,
     without_engine_version,
 )
-from odf_engine.chain.state import ChainState, vocabulary_of
+from odf_engine.chain.schema_evolution import add_source_columns, data_ddl, read_schema
+from odf_engine.chain.state import ChainState, resolve_vocabulary
 from odf_engine.errors import (
     AlreadyExists,
     InvalidIdentity,
@@ -85,24 +86,24 @@ def select_push_source(entry: DatasetEntry, name: str | None) -> AddPushSource:
                 f"{entry.alias} has {len(sources)} push sources: {listed}", hint="say which with --source"
             )
         raise Unsupported(
-            f"{entry.alias} has no push source{_disabled(entry, None)}",
+            f"{entry.alias} has no push source{_describe_disabled(entry, None)}",
             hint="add an AddPushSource to its manifest: odf add --update MANIFEST",
         )
     if name not in sources:
-        problem = f"{entry.alias} has no push source '{name}'{_disabled(entry, name)}"
+        problem = f"{entry.alias} has no push source '{name}'{_describe_disabled(entry, name)}"
         raise UsageError(problem, hint=f"it has {listed}" if sources else "it has none at all")
     return sources[name]
 
 
-def _disabled(entry: DatasetEntry, name: str | None) -> str:
+def _describe_disabled(entry: DatasetEntry, name: str | None) -> str:
     """Return the part of a message that states which block disabled the source, or any source; otherwise
     empty.
     """
     dataset = entry.dataset
     for row in dataset.list_blocks(dataset.state().blocks, kinds={"DisablePushSource"}):
-        gone = getattr(dataset.block(row.hash).block.event, "source_name", None)
-        if name is None or gone == name:
-            return f": '{gone}' was disabled by block {row.sequence_number}"
+        source_name = getattr(dataset.block(row.hash).block.event, "source_name", None)
+        if name is None or source_name == name:
+            return f": '{source_name}' was disabled by block {row.sequence_number}"
     return ""
 
 
@@ -197,8 +198,8 @@ def check_definition(
     alias = DatasetAlias.parse(snapshot.name)
     check_snapshot(snapshot, exists=exists)
     with error_context(f"dataset {alias}"):
-        vocabulary = _vocabulary(snapshot, vocabulary)
-        events = [normalise_event(event) for event in snapshot.metadata]
+        vocabulary = _definition_vocabulary(snapshot, vocabulary)
+        events = [normalize_event(event) for event in snapshot.metadata]
         inputs: list[tuple[DatasetRef, str]] = []
         for event in events:
             if isinstance(event, model.SetPollingSource | model.AddPushSource):
@@ -234,41 +235,39 @@ def check_inputs(existing: Mapping[DatasetAlias, DatasetId], drafts: Sequence[Ch
         NotFound: some do not; the message lists all of them.
     """
     names = {str(alias): alias for alias in (*existing, *(each.alias for each in drafts))}
-    here = {*existing, *existing.values(), *names.values()}
-    missing = [(text, each) for each in drafts for ref, text in each.inputs if ref not in here]
+    available = {*existing, *existing.values(), *names.values()}
+    missing = [(text, each) for each in drafts for ref, text in each.inputs if ref not in available]
     if not missing:
         return
-    from difflib import get_close_matches
-
-    close = [match for text, _ in missing for match in get_close_matches(text, names, n=1)]
-    hint = "did you mean " + " and ".join(f"'{name}'" for name in dict.fromkeys(close)) + "?"
+    matches = [match for text, _ in missing for match in get_close_matches(text, names, n=1)]
+    hint = "did you mean " + " and ".join(f"'{name}'" for name in dict.fromkeys(matches)) + "?"
     raise NotFound(
         "there is no dataset " + ", ".join(f"'{text}' (input of {each.alias})" for text, each in missing),
-        hint=hint if close else "add the inputs first, or in the same command",
+        hint=hint if matches else "add the inputs first, or in the same command",
     )
 
 
 def _inputs_first(drafts: Sequence[CheckedDefinition]) -> list[CheckedDefinition]:
     by_alias = {each.alias: each for each in drafts}
-    feeding = {
+    inputs = {
         each.alias: [ref for ref, _ in each.inputs if isinstance(ref, DatasetAlias) and ref in by_alias]
         for each in drafts
     }
-    return [by_alias[alias] for alias in topological_order(feeding)]
+    return [by_alias[alias] for alias in topological_order(inputs)]
 
 
-def topological_order(feeding: Mapping[DatasetAlias, Sequence[DatasetAlias]]) -> list[DatasetAlias]:
+def topological_order(inputs: Mapping[DatasetAlias, Sequence[DatasetAlias]]) -> list[DatasetAlias]:
     """Return datasets in an order with inputs first, given the inputs of each.
 
     Raises:
         InvalidManifest: the inputs form a cycle.
     """
     try:
-        return list(TopologicalSorter(feeding).static_order())
+        return list(TopologicalSorter(inputs).static_order())
     except CycleError as error:
-        circle = " → ".join(str(alias) for alias in error.args[1])
+        cycle = " → ".join(str(alias) for alias in error.args[1])
         raise InvalidManifest(
-            f"datasets feed each other in a circle: {circle}", hint="a dataset cannot be made of itself"
+            f"datasets feed each other in a circle: {cycle}", hint="a dataset cannot be made of itself"
         ) from None
 
 
@@ -280,7 +279,7 @@ def _plan(
         if isinstance(event, model.SetTransform):
             event = with_engine_version(resolve_inputs(event, known))
         elif isinstance(event, model.SetDataSchema) and event.ddl is not None:
-            event = _schema_of(event.ddl, each.vocabulary)
+            event = _schema_from_ddl(event.ddl, each.vocabulary)
         events.append(event)
     return NewDataset(dataset_id, each.alias, events)
 
@@ -288,30 +287,33 @@ def _plan(
 def resolve_inputs(event: model.SetTransform, known: Mapping[DatasetAlias, DatasetId]) -> model.SetTransform:
     """Return the transform with its inputs by id, each with an alias. All inputs must be known."""
 
-    def by_id(given: model.TransformInput) -> model.TransformInput:
-        ref = parse_ref(given.dataset_ref)
+    def by_id(item: model.TransformInput) -> model.TransformInput:
+        ref = parse_ref(item.dataset_ref)
         dataset_id = ref if isinstance(ref, DatasetId) else known[ref]
-        return replace(given, dataset_ref=str(dataset_id), alias=given.alias or given.dataset_ref)
+        return replace(item, dataset_ref=str(dataset_id), alias=item.alias or item.dataset_ref)
 
     return replace(event, inputs=[by_id(each) for each in event.inputs])
 
 
-def _vocabulary(snapshot: model.DatasetSnapshot, unsaid: model.DatasetVocabulary) -> model.DatasetVocabulary:
+def _definition_vocabulary(
+    snapshot: model.DatasetSnapshot, default: model.DatasetVocabulary
+) -> model.DatasetVocabulary:
     named = [event for event in snapshot.metadata if isinstance(event, model.SetVocab)]
-    return vocabulary_of(named[-1]) if named else unsaid
+    return resolve_vocabulary(named[-1]) if named else default
 
 
 def _check_schema(event: model.SetDataSchema, vocabulary: model.DatasetVocabulary) -> None:
     with error_context("SetDataSchema"):
         if event.ddl is not None:
-            _schema_of(event.ddl, vocabulary)
+            _schema_from_ddl(event.ddl, vocabulary)
         elif event.schema is not None:
+            # Deferred, as in this whole module: Arrow and PyYAML are slow to import.
             from odf_engine.data.arrow_schema import decode_schema
 
             decode_schema(event.schema)
 
 
-def _schema_of(ddl: Sequence[str], vocabulary: model.DatasetVocabulary) -> model.SetDataSchema:
+def _schema_from_ddl(ddl: Sequence[str], vocabulary: model.DatasetVocabulary) -> model.SetDataSchema:
     """Return the schema of slices for a list of data columns."""
     from odf_engine.data.arrow_schema import encode_schema
     from odf_engine.data.ddl import parse_ddl
@@ -359,14 +361,14 @@ def _check_source(
 
     with error_context("read.schema"):
         names = parse_ddl(ddl).names
-        columns = data_columns(source, vocabulary)
+        columns = declared_columns(source, vocabulary)
         if columns is not None:
             slice_schema(columns, vocabulary)
     if source.preprocess is None:
-        _check_needed(names, vocabulary, [*keys, *(compared or ())])
+        _check_columns(names, vocabulary, [*keys, *(compared or ())])
 
 
-def data_columns(
+def declared_columns(
     source: model.SetPollingSource | model.AddPushSource, vocabulary: model.DatasetVocabulary
 ) -> pa.Schema | None:
     """Return the columns that a source declares for its rows; None if a query or the data determine them.
@@ -381,10 +383,10 @@ def data_columns(
     from odf_engine.data.ddl import parse_ddl
 
     # Pushed rows may contain their operation, such as retract or correct.
-    may_say = isinstance(source, model.AddPushSource) or isinstance(
+    has_operation = isinstance(source, model.AddPushSource) or isinstance(
         source.merge, model.ChangelogStream | model.UpsertStream
     )
-    op = vocabulary.operation_type_column.casefold() if may_say else None
+    op = vocabulary.operation_type_column.casefold() if has_operation else None
     return pa.schema([field for field in parse_ddl(source.read.schema) if field.name.casefold() != op])
 
 
@@ -393,30 +395,30 @@ def _check_fetch(fetch: model.FetchStep) -> None:
         raise InvalidManifest("the pattern of files is empty", where="fetch.path")
     if isinstance(fetch, model.Url) and not fetch.url.strip():
         raise InvalidManifest("the URL is empty", where="fetch.url")
-    moment = getattr(fetch, "event_time", None)
-    if not isinstance(moment, model.FromPath):
+    event_time = getattr(fetch, "event_time", None)
+    if not isinstance(event_time, model.FromPath):
         return
     where = "fetch.eventTime.pattern"
     try:
-        pattern = re.compile(moment.pattern)
+        pattern = re.compile(event_time.pattern)
     except re.error as error:
         raise InvalidManifest(
-            f"'{moment.pattern}' is not a regular expression: {error}", where=where
+            f"'{event_time.pattern}' is not a regular expression: {error}", where=where
         ) from None
     if not pattern.groups:
         raise InvalidManifest(
-            f"'{moment.pattern}' has no group",
+            f"'{event_time.pattern}' has no group",
             where=where,
             hint=r"put the part that is the time in brackets, such as (\d{4}-\d{2}-\d{2})",
         )
 
 
-def _check_needed(columns: Sequence[str], vocabulary: model.DatasetVocabulary, needed: Sequence[str]) -> None:
+def _check_columns(
+    columns: Sequence[str], vocabulary: model.DatasetVocabulary, needed: Sequence[str]
+) -> None:
     known = {column.lower() for column in (*columns, vocabulary.event_time_column)}
     for column in needed:
         if column.lower() not in known:
-            from difflib import get_close_matches
-
             close = get_close_matches(column, columns, n=1)
             raise InvalidSchema(
                 f"column '{column}' is not in the schema",
@@ -440,9 +442,9 @@ def error_context(where: str) -> Iterator[None]:
 
 
 DatasetNames = Mapping[DatasetId, str]
-_CONTEXT: Final = 3
+_CONTEXT_LINES: Final = 3
 _MAX_LINES: Final = 300
-_WIDEST: Final = 200
+_MAX_LINE_CHARACTERS: Final = 200
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -466,14 +468,14 @@ def current_definition(entry: DatasetEntry, names: DatasetNames | None = None) -
     """
     state = entry.dataset.state()
     events: list[MetadataEvent] = []
-    vocabulary = _parse_vocabulary(state)
+    vocabulary = _vocabulary_event(state)
     events += [] if vocabulary is None else [vocabulary]
     if state.polling_source is not None:
         events.append(state.polling_source)
     events += state.push_sources.values()
     if state.transform is not None:
         events.append(without_engine_version(state.transform))
-    schema = _schema(state)
+    schema = _definition_schema(state)
     events += [] if schema is None else [schema]
     events += [event for event in (state.license, state.info) if event is not None]
     if state.attachments is not None:
@@ -486,45 +488,45 @@ def to_user_form(event: MetadataEvent, names: DatasetNames) -> Any:
     """Return the event as a user would write it: a single query as ``query``, inputs by name."""
     match event:
         case model.SetTransform():
-            inputs = [_named(each, names) for each in event.inputs]
-            return replace(event, transform=_short(event.transform), inputs=inputs)
+            inputs = [_with_dataset_name(each, names) for each in event.inputs]
+            return replace(event, transform=_as_single_query(event.transform), inputs=inputs)
         case model.SetPollingSource() | model.AddPushSource() if event.preprocess is not None:
-            return replace(event, preprocess=_short(event.preprocess))
+            return replace(event, preprocess=_as_single_query(event.preprocess))
         case _:
             return event
 
 
-def _short(transform: Any) -> Any:
+def _as_single_query(transform: Any) -> Any:
     steps = getattr(transform, "queries", None)
     if steps is None or len(steps) != 1 or steps[0].alias is not None:
         return transform
     return replace(transform, query=steps[0].query, queries=None)
 
 
-def _named(given: model.TransformInput, names: DatasetNames) -> model.TransformInput:
+def _with_dataset_name(item: model.TransformInput, names: DatasetNames) -> model.TransformInput:
     try:
-        name = names.get(DatasetId.parse(given.dataset_ref))
+        name = names.get(DatasetId.parse(item.dataset_ref))
     except InvalidIdentity:
-        return given
-    return given if name is None else replace(given, dataset_ref=name)
+        return item
+    return item if name is None else replace(item, dataset_ref=name)
 
 
-def _parse_vocabulary(state: ChainState) -> model.SetVocab | None:
+def _vocabulary_event(state: ChainState) -> model.SetVocab | None:
     default = msgspec.structs.asdict(model.DEFAULT_VOCABULARY)
-    named = msgspec.structs.asdict(state.vocabulary)
-    changed = {key: name for key, name in named.items() if name != default[key]}
+    names = msgspec.structs.asdict(state.vocabulary)
+    changed = {key: name for key, name in names.items() if name != default[key]}
     return model.SetVocab(**changed) if changed else None
 
 
-def _schema(state: ChainState) -> model.SetDataSchema | None:
+def _definition_schema(state: ChainState) -> model.SetDataSchema | None:
     if state.schema is None:
         return None if state.odf_schema is None else model.SetDataSchema(odf_schema=state.odf_schema)
-    from odf_engine.chain.schema_evolution import add_source_columns, data_ddl, read_schema
-
     try:
         declared = read_schema(state.schema)
         sources = [source for source in (state.polling_source, *state.push_sources.values()) if source]
-        read = [columns for each in sources if (columns := data_columns(each, state.vocabulary)) is not None]
+        read = [
+            columns for each in sources if (columns := declared_columns(each, state.vocabulary)) is not None
+        ]
         data = set(declared.names) - set(msgspec.structs.astuple(state.vocabulary))
         follows = any(data <= set(columns.names) for columns in read)
         if follows and all(
@@ -544,9 +546,9 @@ def _schema(state: ChainState) -> model.SetDataSchema | None:
 def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: DatasetNames) -> Change:
     """Describe the change that an event makes to the event that it replaces."""
     disables = isinstance(event, model.DisablePollingSource | model.DisablePushSource)
-    old = [] if before is None else _text(before, names)
-    new = [] if disables else _text(event, names)
-    lines = _difference(old, new)
+    old = [] if before is None else _render_event(before, names)
+    new = [] if disables else _render_event(event, names)
+    lines = _diff_lines(old, new)
     if not lines and not disables:
         lines = ["  only attributes of columns"] if isinstance(event, model.SetDataSchema) else []
     name = getattr(event, "source_name", None)
@@ -554,9 +556,8 @@ def describe_change(event: MetadataEvent, before: MetadataEvent | None, names: D
     return Change(title, lines)
 
 
-def _text(event: MetadataEvent, names: DatasetNames) -> list[str]:
+def _render_event(event: MetadataEvent, names: DatasetNames) -> list[str]:
     if isinstance(event, model.SetDataSchema) and event.schema is not None:
-        from odf_engine.chain.schema_evolution import read_schema
         from odf_engine.data.ddl import to_ddl
 
         return to_ddl(read_schema(event.schema))
@@ -565,10 +566,10 @@ def _text(event: MetadataEvent, names: DatasetNames) -> list[str]:
     return to_yaml(to_user_form(event, names)).splitlines()
 
 
-def _difference(old: Sequence[str], new: Sequence[str]) -> list[str]:
+def _diff_lines(old: Sequence[str], new: Sequence[str]) -> list[str]:
     """Return the changed lines with context, each after its sign; truncated if there are too many."""
     lines: list[str] = []
-    groups = SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_CONTEXT)
+    groups = SequenceMatcher(None, old, new, autojunk=False).get_grouped_opcodes(_CONTEXT_LINES)
     for number, group in enumerate(groups):
         if number or group[0][1]:
             lines.append("  …")
@@ -578,7 +579,10 @@ def _difference(old: Sequence[str], new: Sequence[str]) -> list[str]:
                 continue
             lines += [f"- {line}" for line in old[start:stop]]
             lines += [f"+ {line}" for line in new[new_start:new_stop]]
-    lines = [line if len(line) <= _WIDEST else line[: _WIDEST - 1] + "…" for line in lines]
+    lines = [
+        line if len(line) <= _MAX_LINE_CHARACTERS else line[: _MAX_LINE_CHARACTERS - 1] + "…"
+        for line in lines
+    ]
     if len(lines) > _MAX_LINES:
         lines[_MAX_LINES:] = [f"  … {len(lines) - _MAX_LINES:,} more lines"]
     return lines

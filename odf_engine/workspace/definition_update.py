@@ -12,9 +12,9 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from odf_engine.chain.append_rules import check_commit
-from odf_engine.chain.normal_form import normalise_event, with_engine_version, without_engine_version
+from odf_engine.chain.normal_form import normalize_event, with_engine_version, without_engine_version
 from odf_engine.chain.schema_evolution import add_source_columns, read_schema, same_schema, schema_from_ddl
-from odf_engine.chain.state import ChainState, vocabulary_of
+from odf_engine.chain.state import ChainState, resolve_vocabulary
 from odf_engine.data.arrow_schema import encode_schema
 from odf_engine.errors import InvalidIdentity, InvalidManifest, InvalidQuery, OdfError, Unsupported
 from odf_engine.identity.did import DatasetId
@@ -40,7 +40,7 @@ from odf_engine.workspace.definition import (
     check_definition,
     check_inputs,
     check_unique,
-    data_columns,
+    declared_columns,
     describe_change,
     error_context,
     plan_drafts,
@@ -63,8 +63,11 @@ class SourceChange(NamedTuple):
         return self.before != self.source
 
 
-def next_schema(
-    state: ChainState, said: SetDataSchema | None, sources: Sequence[SourceChange], vocab: DatasetVocabulary
+def plan_schema(
+    state: ChainState,
+    explicit: SetDataSchema | None,
+    sources: Sequence[SourceChange],
+    vocab: DatasetVocabulary,
 ) -> SetDataSchema | None:
     """Return the new schema that a definition sets, explicitly or because a source reads more columns; None
     if it is unchanged.
@@ -80,61 +83,69 @@ def next_schema(
         Unsupported: schemas in terms of a newer specification, which cannot be compared.
     """
     if state.has_schema and state.schema is None:
-        if said is not None and (said.odf_schema is None or said.odf_schema != state.odf_schema):
+        if explicit is not None and (explicit.odf_schema is None or explicit.odf_schema != state.odf_schema):
             raise Unsupported(
                 "the dataset's schema is written in terms of a newer specification",
                 where="SetDataSchema",
                 hint="leave SetDataSchema out; the rest of the definition can change",
             )
         return None
-    if said is not None and said.odf_schema is not None:
+    if explicit is not None and explicit.odf_schema is not None:
         if state.schema is None:
-            return said
+            return explicit
         raise Unsupported(
             "a schema in the specification's newer terms cannot be compared with that of the dataset",
             where="SetDataSchema",
             hint='list the columns as DDL: schema: ["id BIGINT", …]',
         )
     declared = None if state.schema is None else read_schema(state.schema)
-    wanted = declared if said is None else _said_schema(said, declared, vocab)
-    if declared is not None and wanted is not None:
-        for reading in sources:
-            if reading.changed or said is not None:
-                wanted = _with_columns_of(reading, wanted, declared, vocab)
-    if wanted is None:
+    new_schema = declared if explicit is None else _explicit_schema(explicit, declared, vocab)
+    if declared is not None and new_schema is not None:
+        for change in sources:
+            if change.changed or explicit is not None:
+                new_schema = _with_source_columns(change, new_schema, declared, vocab)
+    if new_schema is None:
         return None  # the first rows determine the schema
-    schema = encode_schema(wanted)
-    if state.schema is not None and (wanted is declared or same_schema(state.schema, schema)):
+    schema = encode_schema(new_schema)
+    if state.schema is not None and (new_schema is declared or same_schema(state.schema, schema)):
         return None
     return SetDataSchema(schema)
 
 
-def _said_schema(said: SetDataSchema, declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
-    if said.ddl is not None:
-        return schema_from_ddl(said.ddl, declared, vocab)
-    return read_schema(said.schema or b"")
+def _explicit_schema(event: SetDataSchema, declared: pa.Schema | None, vocab: DatasetVocabulary) -> pa.Schema:
+    if event.ddl is not None:
+        return schema_from_ddl(event.ddl, declared, vocab)
+    return read_schema(event.schema or b"")
 
 
-def _with_columns_of(
-    reading: SourceChange, schema: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
+def _with_source_columns(
+    change: SourceChange, schema: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
 ) -> pa.Schema:
     """Return the schema with the columns of a source, without those that it no longer reads."""
-    columns = data_columns(reading.source, vocab)
+    columns = declared_columns(change.source, vocab)
     if columns is None:
         return schema
-    had = None if reading.before is None else data_columns(reading.before, vocab)
-    gone: list[str] = []
-    if reading.changed:
+    old_columns = None if change.before is None else declared_columns(change.before, vocab)
+    removed: list[str] = []
+    if change.changed:
         # An additional push source may have fewer columns than the dataset.
-        others = declared.names if isinstance(reading.source, SetPollingSource) else []
-        now = {name.casefold() for name in (*columns.names, *msgspec.structs.astuple(vocab))}
-        gone = [name for name in (others if had is None else had.names) if name.casefold() not in now]
+        candidates = declared.names if isinstance(change.source, SetPollingSource) else []
+        current_names = {name.casefold() for name in (*columns.names, *msgspec.structs.astuple(vocab))}
+        removed = [
+            name
+            for name in (candidates if old_columns is None else old_columns.names)
+            if name.casefold() not in current_names
+        ]
     # Unchanged columns of the source keep their declaration in the chain.
-    told = [field for field in columns if had is None or field not in had or field.name not in schema.names]
-    return add_source_columns(schema, told, gone, vocab)
+    changed_fields = [
+        field
+        for field in columns
+        if old_columns is None or field not in old_columns or field.name not in schema.names
+    ]
+    return add_source_columns(schema, changed_fields, removed, vocab)
 
 
-_PUSH: Final = "AddPushSource "  # prefix of push sources in ChainState.not_understood
+_PUSH_SOURCE_PREFIX: Final = "AddPushSource "  # prefix of push sources in ChainState.not_understood
 
 
 class _Step(NamedTuple):
@@ -159,39 +170,43 @@ def plan_updates(
         ChainRuleViolated: a change that an append rule rejects.
         OdfError: a definition is invalid; ``where`` is the dataset.
     """
-    there = {entry.alias: entry for entry in existing}
+    entries = {entry.alias: entry for entry in existing}
     ids = {entry.alias: entry.id for entry in existing}
-    states = {entry.alias: entry.dataset.state() for entry in _named(snapshots, there)}
-    drafts = [_draft(snapshot, states) for snapshot in snapshots]
+    states = {entry.alias: entry.dataset.state() for entry in _find_entries(snapshots, entries)}
+    drafts = [_check_definition(snapshot, states) for snapshot in snapshots]
     check_unique(drafts)
     check_inputs(ids, drafts)
-    fresh = [each for each in drafts if each.alias not in states]
-    plans = plan_drafts(ids, fresh, new_id or (lambda: DatasetId(os.urandom(32))))
+    new_definitions = [each for each in drafts if each.alias not in states]
+    plans = plan_drafts(ids, new_definitions, new_id or (lambda: DatasetId(os.urandom(32))))
     known = {**ids, **{plan.alias: plan.id for plan in plans}}
     names = {dataset_id: str(alias) for alias, dataset_id in known.items()}
-    made = {plan.alias: plan for plan in plans}
+    new_datasets = {plan.alias: plan for plan in plans}
     now = Timestamp.now()
     updates: list[Update] = []
     for each in drafts:
         with error_context(f"dataset {each.alias}"):
-            if each.alias in made:
-                updates.append(_made(made[each.alias], names, now))
+            if each.alias in new_datasets:
+                updates.append(_new_dataset_update(new_datasets[each.alias], names, now))
             else:
-                updates.append(_update(each, there[each.alias], states[each.alias], known, names, now))
-    _check_circles(existing, updates, names)
+                updates.append(
+                    _existing_dataset_update(each, entries[each.alias], states[each.alias], known, names, now)
+                )
+    _check_cycles(existing, updates, names)
     return UpdatePlan(plans, updates)
 
 
-def _named(
-    snapshots: Sequence[DatasetSnapshot], there: Mapping[DatasetAlias, DatasetEntry]
+def _find_entries(
+    snapshots: Sequence[DatasetSnapshot], entries: Mapping[DatasetAlias, DatasetEntry]
 ) -> Iterator[DatasetEntry]:
     for snapshot in snapshots:
-        entry = there.get(DatasetAlias.parse(snapshot.name))
+        entry = entries.get(DatasetAlias.parse(snapshot.name))
         if entry is not None:
             yield entry
 
 
-def _draft(snapshot: DatasetSnapshot, states: Mapping[DatasetAlias, ChainState]) -> CheckedDefinition:
+def _check_definition(
+    snapshot: DatasetSnapshot, states: Mapping[DatasetAlias, ChainState]
+) -> CheckedDefinition:
     state = states.get(DatasetAlias.parse(snapshot.name))
     if state is None:
         return check_definition(snapshot)
@@ -205,7 +220,7 @@ def _draft(snapshot: DatasetSnapshot, states: Mapping[DatasetAlias, ChainState])
     return check_definition(snapshot, vocabulary=state.vocabulary, exists=True)
 
 
-def _made(plan: NewDataset, names: DatasetNames, now: Timestamp) -> Update:
+def _new_dataset_update(plan: NewDataset, names: DatasetNames, now: Timestamp) -> Update:
     check_commit(None, plan.events, now)
     changes = [describe_change(event, None, names) for event in plan.events[1:]]
     return Update(
@@ -213,7 +228,7 @@ def _made(plan: NewDataset, names: DatasetNames, now: Timestamp) -> Update:
     )
 
 
-def _update(
+def _existing_dataset_update(
     each: CheckedDefinition,
     entry: DatasetEntry,
     state: ChainState,
@@ -222,7 +237,7 @@ def _update(
     now: Timestamp,
 ) -> Update:
     system_time = max(now, state.system_time)
-    steps = list(_steps(each, state, known))
+    steps = list(_plan_steps(each, state, known))
     check_commit(state, [step.event for step in steps], system_time)
     return Update(
         entry=entry,
@@ -234,7 +249,7 @@ def _update(
     )
 
 
-def _check_circles(existing: Sequence[DatasetEntry], updates: Sequence[Update], names: DatasetNames) -> None:
+def _check_cycles(existing: Sequence[DatasetEntry], updates: Sequence[Update], names: DatasetNames) -> None:
     """Check that the inputs form no cycle, if a transform changed."""
     changed = {
         update.alias: [DatasetId.parse(each.dataset_ref) for each in event.inputs]
@@ -260,37 +275,39 @@ def _check_circles(existing: Sequence[DatasetEntry], updates: Sequence[Update], 
 # --- Differences ------------------------------------------------------------------------------
 
 
-def _steps(
+def _plan_steps(
     each: CheckedDefinition, state: ChainState, known: Mapping[DatasetAlias, DatasetId]
 ) -> Iterator[_Step]:
     """Yield the missing events of the chain, in the order in which they are appended."""
     # The last of several events of the same kind applies, as in a chain.
-    said: dict[type, Any] = {type(event): event for event in each.events}
+    events_by_type: dict[type, Any] = {type(event): event for event in each.events}
     pushed = {event.source_name: event for event in each.events if isinstance(event, AddPushSource)}
     disabled = [event.source_name for event in each.events if isinstance(event, model.DisablePushSource)]
-    polled: SetPollingSource | None = said.get(SetPollingSource)
-    vocabulary: model.SetVocab | None = said.get(model.SetVocab)
-    if vocabulary is not None and vocabulary_of(vocabulary) != state.vocabulary:
+    polled: SetPollingSource | None = events_by_type.get(SetPollingSource)
+    vocabulary: model.SetVocab | None = events_by_type.get(model.SetVocab)
+    if vocabulary is not None and resolve_vocabulary(vocabulary) != state.vocabulary:
         yield _Step(vocabulary, model.SetVocab(**msgspec.structs.asdict(state.vocabulary)))
-    yield from _goes(state, polled, pushed, disabled, model.DisablePollingSource in said)
+    yield from _disable_removed_sources(
+        state, polled, pushed, disabled, model.DisablePollingSource in events_by_type
+    )
     sources = [
-        SourceChange(source, _active(state, source))
+        SourceChange(source, _find_replaced_source(state, source))
         for source in (polled, *pushed.values())
         if source is not None
     ]
-    schema = next_schema(state, said.get(model.SetDataSchema), sources, each.vocabulary)
+    schema = plan_schema(state, events_by_type.get(model.SetDataSchema), sources, each.vocabulary)
     if schema is not None:
         yield _Step(schema, None if state.schema is None else model.SetDataSchema(state.schema))
     yield from (_Step(each.source, each.before) for each in sources if each.changed)
-    if (said_transform := said.get(model.SetTransform)) is not None:
-        transform = _changed_transform(resolve_inputs(said_transform, known), state.transform)
+    if (new_transform := events_by_type.get(model.SetTransform)) is not None:
+        transform = _changed_transform(resolve_inputs(new_transform, known), state.transform)
         if transform is not None:
             yield _Step(transform, state.transform)
     attachments = None if state.attachments is None else model.SetAttachments(state.attachments)
     for event, before in (
-        (said.get(model.SetLicense), state.license),
-        (said.get(model.SetInfo), state.info),
-        (said.get(model.SetAttachments), attachments),
+        (events_by_type.get(model.SetLicense), state.license),
+        (events_by_type.get(model.SetInfo), state.info),
+        (events_by_type.get(model.SetAttachments), attachments),
     ):
         if event is None or event == before:
             continue
@@ -300,40 +317,44 @@ def _steps(
 
 
 def _changed_transform(
-    said: model.SetTransform, before: model.SetTransform | None
+    event: model.SetTransform, previous: model.SetTransform | None
 ) -> model.SetTransform | None:
     """Return the transform to append, with its version; None if the chain already has it.
 
     A definition without a version does not change the version in the chain.
     """
-    if before is not None:
-        there = normalize_for_comparison(before)
-        if said.transform.version is None:
-            there = without_engine_version(there)
-        if said == there:
+    if previous is not None:
+        comparable = normalize_for_comparison(previous)
+        if event.transform.version is None:
+            comparable = without_engine_version(comparable)
+        if event == comparable:
             return None
-    return with_engine_version(said)
+    return with_engine_version(event)
 
 
-def _goes(
+def _disable_removed_sources(
     state: ChainState,
     polled: SetPollingSource | None,
     pushed: Mapping[str, AddPushSource],
     disabled: Sequence[str],
-    unpolled: bool,
+    disables_polling: bool,
 ) -> Iterator[_Step]:
     """Yield the events that disable the sources which the definition removes."""
-    there = state.polling_source is not None or "SetPollingSource" in state.not_understood
-    if there and (pushed or unpolled):
+    is_polled = state.polling_source is not None or "SetPollingSource" in state.not_understood
+    if is_polled and (pushed or disables_polling):
         yield _Step(model.DisablePollingSource(), state.polling_source)
-    foreign = [key.removeprefix(_PUSH) for key in state.not_understood if key.startswith(_PUSH)]
-    for name in dict.fromkeys([*state.push_sources, *foreign]):
+    not_understood = [
+        key.removeprefix(_PUSH_SOURCE_PREFIX)
+        for key in state.not_understood
+        if key.startswith(_PUSH_SOURCE_PREFIX)
+    ]
+    for name in dict.fromkeys([*state.push_sources, *not_understood]):
         replaced = polled is not None or (pushed and name not in pushed)
         if replaced or name in disabled:
             yield _Step(model.DisablePushSource(name), state.push_sources.get(name))
 
 
-def _active(state: ChainState, source: Source) -> Source | None:
+def _find_replaced_source(state: ChainState, source: Source) -> Source | None:
     """Return the source of the chain that this one replaces."""
     if isinstance(source, SetPollingSource):
         return normalize_for_comparison(state.polling_source)
@@ -343,14 +364,14 @@ def _active(state: ChainState, source: Source) -> Source | None:
 def normalize_for_comparison(event: Any) -> Any:
     """Return an event of a chain in the form in which it is compared with definitions."""
     with suppress(InvalidQuery):  # a foreign event may have no normal form; it then differs from all
-        event = normalise_event(event)
+        event = normalize_event(event)
     if isinstance(event, model.SetTransform):
-        event = replace(event, inputs=[_canonical(each) for each in event.inputs])
+        event = replace(event, inputs=[_with_canonical_id(each) for each in event.inputs])
     return event
 
 
-def _canonical(given: model.TransformInput) -> model.TransformInput:
+def _with_canonical_id(item: model.TransformInput) -> model.TransformInput:
     try:
-        return replace(given, dataset_ref=str(DatasetId.parse(given.dataset_ref)))
+        return replace(item, dataset_ref=str(DatasetId.parse(item.dataset_ref)))
     except InvalidIdentity:
-        return given
+        return item

@@ -25,18 +25,18 @@ def workspace_folder(start: Path | None = None, explicit: Path | None = None) ->
         OdfError: the workspace belongs to another user, or contains symbolic links.
     """
     hint = "make one with: odf init"
-    named = explicit or (Path(text) if (text := os.environ.get(WORKSPACE_VARIABLE)) else None)
-    if named is not None:
-        folder = named.expanduser().resolve()
+    given = explicit or (Path(text) if (text := os.environ.get(WORKSPACE_VARIABLE)) else None)
+    if given is not None:
+        folder = given.expanduser().resolve()
         if (folder / ODF_FOLDER).is_dir():
-            return _checked(folder)
+            return _check_folder(folder)
         source = "" if explicit else f" (which ${WORKSPACE_VARIABLE} names)"
         raise NotFound(f"{folder}{source} is not a workspace", hint=f"{hint} {folder}")
-    begin = (start or Path.cwd()).resolve()
-    for folder in (begin, *begin.parents):
+    first = (start or Path.cwd()).resolve()
+    for folder in (first, *first.parents):
         if (folder / ODF_FOLDER).is_dir():
-            return _checked(folder)
-    raise NotFound(f"there is no workspace in {begin} or above it", hint=hint)
+            return _check_folder(folder)
+    raise NotFound(f"there is no workspace in {first} or above it", hint=hint)
 
 
 def make_workspace_folder(folder: Path) -> None:
@@ -60,7 +60,7 @@ def make_workspace_folder(folder: Path) -> None:
         raise UsageError(f"{folder} cannot be a workspace: {error.strerror}") from None
 
 
-def _checked(folder: Path) -> Path:
+def _check_folder(folder: Path) -> Path:
     """Check the owner of a workspace and its ``.odf`` folder; return the folder."""
     _check_owner(folder, folder)
     check_odf_folder(folder / ODF_FOLDER)
@@ -76,6 +76,7 @@ def check_odf_folder(odf: Path) -> None:
     Raises:
         OdfError: the folder or its settings belong to another user, or it contains a symbolic link.
     """
+    # Deferred, as in this whole module: finding a workspace is part of every start, also of completions.
     from odf_engine.settings import CONFIG_FILE
 
     for path in (odf, odf / CONFIG_FILE):
@@ -118,7 +119,7 @@ def _check_owner(path: Path, workspace: Path) -> None:
         if owner not in users and not {"*", str(workspace)} & set(_safe_folders()):
             raise OdfError(
                 f"the workspace is not opened: {path} belongs to another user ({user_name(owner)})",
-                hint=f"if you trust it: {_allow(workspace)}",
+                hint=f"if you trust it: {_allow_command(workspace)}",
             )
 
 
@@ -133,7 +134,7 @@ def _check_link(path: Path) -> None:
     if target.is_dir():
         if str(target) in _safe_folders():
             return
-        hint += f"; or, if you made it: {_allow(target)}"
+        hint += f"; or, if you made it: {_allow_command(target)}"
     raise OdfError(f"the workspace is not opened: {path} is a symbolic link", hint=hint)
 
 
@@ -141,11 +142,11 @@ def _safe_folders() -> list[str]:
     """Return the safe folders in the user's own configuration as absolute paths; ``*`` is unchanged."""
     from odf_engine.settings import load, user_file  # Deferred: most workspaces do not need it.
 
-    named = load(user_file()).safe_directories
-    return [each if each == "*" else str(Path(each).expanduser().resolve()) for each in named]
+    folders = load(user_file()).safe_directories
+    return [each if each == "*" else str(Path(each).expanduser().resolve()) for each in folders]
 
 
-def _allow(folder: Path) -> str:
+def _allow_command(folder: Path) -> str:
     """Return the command that adds a folder to the safe ones."""
     import json  # Deferred: only errors need these.
     import shlex

@@ -16,7 +16,7 @@ from odf_engine.progress import Reporter
 from odf_engine.settings import load_workspace
 
 
-def allowed_environment(odf: Path, dataset: str, alias: str) -> dict[str, str]:
+def read_allowed_variables(odf: Path, dataset: str, alias: str) -> dict[str, str]:
     """Return the variables that a dataset may read and that are set in this process.
 
     Args:
@@ -35,7 +35,7 @@ TEMPLATE: Final = re.compile(r"\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
 _NAME: Final = re.compile(r"\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*")
 
 
-def variable_name(found: re.Match[str]) -> str:
+def parse_variable_name(found: re.Match[str]) -> str:
     """Return the name of the variable in a template, which is a match of :data:`TEMPLATE`.
 
     Raises:
@@ -49,21 +49,21 @@ def variable_name(found: re.Match[str]) -> str:
     return name[1]
 
 
-def template_variables(text: str) -> list[str]:
+def find_variables(text: str) -> list[str]:
     """Return the unique names of the variables in a text, in their order.
 
     Raises:
         InvalidManifest: another kind of template, or an unterminated one.
     """
-    return list(dict.fromkeys(map(variable_name, TEMPLATE.finditer(text))))
+    return list(dict.fromkeys(map(parse_variable_name, TEMPLATE.finditer(text))))
 
 
-HIDDEN: Final = "***"
-_SHORT: Final = 4
+REDACTED: Final = "***"
+_MIN_SUBSTRING: Final = 4
 """Shorter secrets are redacted as whole words only, since `1` would match within every number."""
 
 
-def substitute(
+def substitute_variables(
     text: str, environment: Mapping[str, str], allowed: Collection[str], dataset: str = "DATASET"
 ) -> str:
     """Return the text with every ``${{ env.NAME }}`` replaced. Values are not expanded again.
@@ -79,14 +79,14 @@ def substitute(
         SourceUnavailable: a name that is not allowed, or not set.
     """
     return TEMPLATE.sub(
-        lambda found: variable_value(variable_name(found), environment, allowed, dataset), text
+        lambda found: resolve_variable(parse_variable_name(found), environment, allowed, dataset), text
     )
 
 
-def variable_value(
+def resolve_variable(
     name: str, environment: Mapping[str, str], allowed: Collection[str], dataset: str = "DATASET"
 ) -> str:
-    """Return the value of one variable; arguments and errors as for :func:`substitute`."""
+    """Return the value of one variable; arguments and errors as for :func:`substitute_variables`."""
     if name not in allowed:
         names = ",".join([*sorted(allowed), name])
         raise SourceUnavailable(
@@ -101,7 +101,7 @@ def variable_value(
     return value
 
 
-def secret_values(environment: Mapping[str, str], allowed: Iterable[str]) -> list[str]:
+def collect_secrets(environment: Mapping[str, str], allowed: Iterable[str]) -> list[str]:
     """Return the values to redact: those of all names that a dataset may read."""
     found = (environment.get(name, os.environ.get(name)) for name in allowed)
     return [value for value in found if value]
@@ -110,18 +110,13 @@ def secret_values(environment: Mapping[str, str], allowed: Iterable[str]) -> lis
 # --- Hiding ------------------------------------------------------------------------------------
 
 
-def redact(text: str, secrets: Iterable[str]) -> str:
-    """Return the text with every secret redacted, also in the encodings of URLs, JSON and Python literals."""
-    return _hider(secrets)(text)
-
-
 class RedactingReporter(Reporter):
     """Forwards everything to another reporter, with secrets redacted in log lines."""
 
     def __init__(self, reporter: Reporter, secrets: Iterable[str]) -> None:
         super().__init__()
         self._whole = reporter
-        self._hide = _hider(secrets)
+        self._hide = _make_redactor(secrets)
 
     def phase(self, name: str) -> None:
         self._whole.phase(name)
@@ -154,49 +149,53 @@ class RedactingReporter(Reporter):
 @contextmanager
 def redacted_errors(secrets: Iterable[str]) -> Iterator[None]:
     """Redact secrets in errors that leave the block; errors with a secret lose their cause and context."""
-    hide = _hider(secrets)
+    redact = _make_redactor(secrets)
     try:
         yield
     except Exception as error:
-        if not any(_tells(each, hide) for each in _chain(error)):
+        if not any(_contains_secret(each, redact) for each in _iter_causes(error)):
             raise
-        hidden = error if isinstance(error, OdfError) else OdfError(f"{type(error).__name__}: {error}")
-        hidden.args = tuple(hide(str(each)) for each in hidden.args)
-        for name, value in vars(hidden).items():
+        redacted = error if isinstance(error, OdfError) else OdfError(f"{type(error).__name__}: {error}")
+        redacted.args = tuple(redact(str(each)) for each in redacted.args)
+        for name, value in vars(redacted).items():
             if isinstance(value, str):
-                setattr(hidden, name, hide(value))
+                setattr(redacted, name, redact(value))
             elif isinstance(value, tuple):
-                setattr(hidden, name, tuple(hide(each) if isinstance(each, str) else each for each in value))
-        hidden.__context__ = None  # `from None` alone would keep the context
-        raise hidden.with_traceback(None) from None
+                setattr(
+                    redacted, name, tuple(redact(each) if isinstance(each, str) else each for each in value)
+                )
+        redacted.__context__ = None  # `from None` alone would keep the context
+        raise redacted.with_traceback(None) from None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def _iter_causes(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
-    waiting: list[BaseException | None] = [error]
-    while waiting:
-        each = waiting.pop()
+    pending: list[BaseException | None] = [error]
+    while pending:
+        each = pending.pop()
         if each is not None and id(each) not in seen:
             seen.add(id(each))
             yield each
-            waiting += [each.__cause__, each.__context__]
+            pending += [each.__cause__, each.__context__]
 
 
-def _tells(error: BaseException, hide: Callable[[str], str]) -> bool:
+def _contains_secret(error: BaseException, redact: Callable[[str], str]) -> bool:
     texts = [str(error), repr(error), *map(str, vars(error).values())]
-    return any(hide(text) != text for text in texts)
+    return any(redact(text) != text for text in texts)
 
 
-def _hider(secrets: Iterable[str]) -> Callable[[str], str]:
-    parts = {part for secret in secrets for whole in (secret, *secret.splitlines()) for part in _forms(whole)}
+def _make_redactor(secrets: Iterable[str]) -> Callable[[str], str]:
+    parts = {
+        part for secret in secrets for whole in (secret, *secret.splitlines()) for part in _encodings(whole)
+    }
     if not parts:
         return lambda text: text
     # Longest first, so that no secret is redacted only in part.
     pattern = re.compile("|".join(map(_pattern, sorted(parts, key=lambda part: (-len(part), part)))))
-    return lambda text: pattern.sub(HIDDEN, text)
+    return lambda text: pattern.sub(REDACTED, text)
 
 
-def _forms(secret: str) -> set[str]:
+def _encodings(secret: str) -> set[str]:
     """Return the encodings of a secret: plain, in a URL, in JSON, as a Python literal."""
     urls = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
     lower = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), url) for url in urls}
@@ -207,4 +206,4 @@ def _forms(secret: str) -> set[str]:
 
 def _pattern(part: str) -> str:
     whole = re.escape(part)
-    return rf"(?<!\w){whole}(?!\w)" if len(part) < _SHORT else whole
+    return rf"(?<!\w){whole}(?!\w)" if len(part) < _MIN_SUBSTRING else whole

@@ -27,8 +27,8 @@ from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import PROOFS_FOLDER, dataset_id_of_key, load_private_key
 from odf_engine.progress import Reporter
-from odf_engine.storage.atomic_files import file_lock, read_small
-from odf_engine.storage.databases import connect
+from odf_engine.storage.atomic_files import file_lock, read_small_file
+from odf_engine.storage.databases import connect_database
 from odf_engine.storage.object_store import LocalObjectStore
 from odf_engine.storage.refs import HEAD, RefStore
 from odf_engine.workspace.dataset_folders import DatasetFolders
@@ -37,7 +37,7 @@ from odf_engine.workspace.remotes import Remotes
 from odf_engine.workspace.workspace import Workspace
 
 _SETTLED_SECONDS: Final = 3600.0
-RECENTLY_TOUCHED: Final = "it was touched within the last hour: --now takes it too"
+RECENTLY_CHANGED: Final = "it was touched within the last hour: --now takes it too"
 
 
 class FsckFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,7 +128,7 @@ class FsckReport(msgspec.Struct):
         paths: Iterable[Path],
         *,
         left: str = "",
-        sure: bool = False,
+        unused: bool = False,
     ) -> None:
         """Add unneeded files or folders as problems, if there are any; the repair removes them.
 
@@ -138,39 +138,39 @@ class FsckReport(msgspec.Struct):
             message: description for the user.
             paths: the files and folders.
             left: why they must not be removed now.
-            sure: whether they are certainly not in use, whatever their age.
+            unused: whether they are certainly not in use, whatever their age.
         """
-        fresh: list[tuple[Path, int]] = []
-        settled: list[tuple[Path, int]] = []
+        recent: list[tuple[Path, int]] = []
+        older: list[tuple[Path, int]] = []
         for path in paths:
-            size, touched = _about(path)
-            old = sure or self.now or time.time() - touched > _SETTLED_SECONDS
-            (settled if old else fresh).append((path, size))
-        for found, why in ((settled, left), (fresh, left or RECENTLY_TOUCHED)):
-            if found:
-                gone = [path for path, _ in found]
-                size = sum(size for _, size in found)
+            size, touched = _size_and_mtime(path)
+            is_old = unused or self.now or time.time() - touched > _SETTLED_SECONDS
+            (older if is_old else recent).append((path, size))
+        for selected, reason in ((older, left), (recent, left or RECENTLY_CHANGED)):
+            if selected:
+                removable = [path for path, _ in selected]
+                size = sum(size for _, size in selected)
                 self.add_finding(
                     kind,
                     where,
                     message,
-                    lambda gone=gone: _remove(gone),
-                    count=len(found),
+                    lambda removable=removable: _remove(removable),
+                    count=len(selected),
                     size=size,
-                    left=why,
+                    left=reason,
                 )
 
 
-def _about(path: Path) -> tuple[int, float]:
+def _size_and_mtime(path: Path) -> tuple[int, float]:
     """Return the size of a file or of all files in a folder in bytes, and the newest modification time."""
-    size, touched = 0, 0.0
+    size, newest = 0, 0.0
     for each in path.rglob("*") if path.is_dir() and not path.is_symlink() else (path,):
         with suppress(OSError):  # its owner has removed it
-            found = each.lstat()
-            if not stat.S_ISDIR(found.st_mode):
-                size += found.st_size
-                touched = max(touched, found.st_mtime)
-    return size, touched
+            status = each.lstat()
+            if not stat.S_ISDIR(status.st_mode):
+                size += status.st_size
+                newest = max(newest, status.st_mtime)
+    return size, newest
 
 
 def _remove(paths: Iterable[Path]) -> None:
@@ -182,13 +182,13 @@ def _remove(paths: Iterable[Path]) -> None:
 
 
 _KINDS: Final = {"blocks": "block", "data": "slice", "checkpoints": "checkpoint"}
-_HALF: Final = (".pending-*", ".partial-*", ".new-*")
+_TEMPORARY_FILES: Final = (".pending-*", ".partial-*", ".new-*")
 _BATCH: Final = 4096
 _BUSY: Final = "a job is at work on the dataset"
 
 
 def check_dataset(
-    checkup: FsckReport,
+    report: FsckReport,
     workspace: Workspace,
     entry: DatasetEntry,
     reporter: Reporter,
@@ -196,29 +196,29 @@ def check_dataset(
     busy: bool = False,
     has_index: bool = True,
 ) -> None:
-    """Check one dataset and add the problems to ``checkup``.
+    """Check one dataset and add the problems to ``report``.
 
     Args:
-        checkup: the report.
+        report: the report.
         workspace: the workspace.
         entry: the dataset.
         reporter: for cancellation.
         busy: whether a job uses the dataset, so that nothing may be repaired.
         has_index: whether the index of blocks is readable.
     """
-    _DatasetCheck(checkup, workspace, entry, reporter, busy).run(has_index)
+    _DatasetCheck(report, workspace, entry, reporter, busy).run(has_index)
 
 
 class _DatasetCheck:
     def __init__(
         self,
-        checkup: FsckReport,
+        report: FsckReport,
         workspace: Workspace,
         entry: DatasetEntry,
         reporter: Reporter,
         busy: bool,
     ) -> None:
-        self._checkup, self._workspace, self._reporter = checkup, workspace, reporter
+        self._report, self._workspace, self._reporter = report, workspace, reporter
         self._entry, self._name = entry, str(entry.alias)
         self._folder = entry.dataset.folder
         self._refs = RefStore(self._folder / "refs", self._folder / "info" / "lock")
@@ -227,14 +227,14 @@ class _DatasetCheck:
 
     def run(self, has_index: bool) -> None:
         """Run all checks of the dataset."""
-        self._checkup.datasets += 1
-        is_whole = self._follow(tell=True)
+        self._report.datasets += 1
+        is_whole = self._follow(report=True)
         if is_whole and has_index:
             self._index()
         with ExitStack() as stack:
-            if self._checkup.repair and not self._left:
+            if self._report.repair and not self._left:
                 self._lock(stack)
-            if is_whole and (not self._checkup.repair or self._left or self._follow(tell=False)):
+            if is_whole and (not self._report.repair or self._left or self._follow(report=False)):
                 self._orphans()
             self._half_written()
 
@@ -242,7 +242,7 @@ class _DatasetCheck:
         """Lock the dataset for the repair; if that fails, record why it is not repaired."""
         try:
             adoption = stack.enter_context(Quarantine(self._entry.dataset))
-            if not any(_files(adoption.arriving)):
+            if not any(_find_files(adoption.arriving)):
                 stack.callback(adoption.discard)  # remove the folders that entering has created
             stack.enter_context(self._refs.locked())
         except (Conflict, OSError, OdfError) as error:
@@ -251,12 +251,12 @@ class _DatasetCheck:
 
     # --- References ---
 
-    def _follow(self, *, tell: bool) -> bool:
+    def _follow(self, *, report: bool) -> bool:
         """Collect the objects that all references need; return whether all chains could be read."""
         is_whole = self._refs.read(HEAD) is not None or not any(self._folder.glob("blocks/*"))
-        if not is_whole and tell:
+        if not is_whole and report:
             message = "refs/head is missing, which names the newest block: bring it back from a copy"
-            self._checkup.add_finding("chain-damaged", self._name, message)
+            self._report.add_finding("chain-damaged", self._name, message)
         for name in self._references():
             try:
                 at = self._refs.get(name)
@@ -265,8 +265,8 @@ class _DatasetCheck:
                     at = self._need(at)
             except OdfError as error:
                 is_whole = False
-                if tell:
-                    self._tell_broken(name, error)
+                if report:
+                    self._report_broken(name, error)
         return is_whole
 
     def _references(self) -> Iterator[str]:
@@ -282,13 +282,13 @@ class _DatasetCheck:
         self._needed["blocks"].add(block_hash)
         return stored.block.prev_block_hash
 
-    def _tell_broken(self, name: str, error: OdfError) -> None:
+    def _report_broken(self, name: str, error: OdfError) -> None:
         if name == HEAD:
             message = f"the chain cannot be followed: {error}; odf verify {self._name} tells more"
-            self._checkup.add_finding("chain-damaged", self._name, message)
+            self._report.add_finding("chain-damaged", self._name, message)
         else:
             message = f"the kept reference refs/{name} cannot be followed: {error}"
-            self._checkup.add_finding("reference-broken", self._name, message)
+            self._report.add_finding("reference-broken", self._name, message)
 
     # --- The index ---
 
@@ -297,22 +297,24 @@ class _DatasetCheck:
         index, head = self._workspace.index, self._entry.dataset.head()
         if head is None:
             return
-        fresh = Dataset(self._folder, BlockIndex(":memory:"))
+        rebuilt = Dataset(self._folder, BlockIndex(":memory:"))
         try:
-            state = fresh.state()
+            state = rebuilt.state()
         except OdfError as error:
-            self._tell_broken(HEAD, error)
+            self._report_broken(HEAD, error)
             return
         try:
-            known = index.state(head)  # if there is none, the next query indexes the head
-            if known is None or (state == known and _is_same(fresh, Dataset(self._folder, index))):
+            indexed = index.state(head)  # if there is none, the next query indexes the head
+            if indexed is None or (
+                state == indexed and _has_same_content(rebuilt, Dataset(self._folder, index))
+            ):
                 return
         except OdfError as error:
             self._reporter.log(f"{self._name}: {error}", "debug")
         message = "the index says something else than the blocks"
-        self._checkup.add_finding("index-wrong", self._name, message, self._index_anew)
+        self._report.add_finding("index-wrong", self._name, message, self._rebuild_index)
 
-    def _index_anew(self) -> None:
+    def _rebuild_index(self) -> None:
         self._workspace.index.reset()
         self._entry.dataset.state()
 
@@ -323,33 +325,35 @@ class _DatasetCheck:
         for kind, word in {**_KINDS, PROOFS_FOLDER: "proof"}.items():
             objects = LocalObjectStore(self._folder / kind)
             orphans: list[Path] = []
-            strange = 0
+            unknown = 0
             for name in objects.names():
                 try:
                     if Multihash.parse(name) not in needed[kind]:
                         orphans.append(objects.path(name))
                 except InvalidIdentity:
-                    strange += 1
+                    unknown += 1
             message = f"no block or reference needs {'them' if len(orphans) > 1 else 'it'}"
-            self._checkup.files(f"orphan-{word}", self._name, message, orphans, left=self._left)
-            if strange:
+            self._report.files(f"orphan-{word}", self._name, message, orphans, left=self._left)
+            if unknown:
                 message = f"not named as an object of a repository is, in {kind}/"
-                self._checkup.add_note("unknown-file", self._name, message, strange)
+                self._report.add_note("unknown-file", self._name, message, unknown)
 
     def _half_written(self) -> None:
         folders = (*_KINDS, "refs", PROOFS_FOLDER, "info")
-        paths = [path for name in folders for half in _HALF for path in (self._folder / name).glob(half)]
-        self._checkup.files("half-written", self._name, "interrupted work left it", paths, left=self._left)
-        arriving = [path] if any(_files(path := self._folder / QUARANTINE_FOLDER)) else []
+        paths = [
+            path for name in folders for half in _TEMPORARY_FILES for path in (self._folder / name).glob(half)
+        ]
+        self._report.files("half-written", self._name, "interrupted work left it", paths, left=self._left)
+        arriving = [path] if any(_find_files(path := self._folder / QUARANTINE_FOLDER)) else []
         message = "an interrupted pull left it; the next one would go on from there"
-        self._checkup.files("arriving", self._name, message, arriving, left=self._left)
+        self._report.files("arriving", self._name, message, arriving, left=self._left)
 
 
-def _files(folder: Path) -> Iterator[Path]:
+def _find_files(folder: Path) -> Iterator[Path]:
     return (path for path in folder.rglob("*") if not path.is_dir())
 
 
-def _is_same(one: Dataset, other: Dataset) -> bool:
+def _has_same_content(one: Dataset, other: Dataset) -> bool:
     """Return whether two indexes have the same blocks and slices."""
     if one.slices() != other.slices():
         return False
@@ -361,13 +365,19 @@ def _is_same(one: Dataset, other: Dataset) -> bool:
     return not other.list_blocks(1, before)
 
 
-_OWNED: Final = re.compile(r"[a-z]+-(\d+)-.+")
+_PROCESS_FOLDER: Final = re.compile(r"[a-z]+-(\d+)-.+")
 _JSON_CACHES: Final = ("statistics/*.json", "ui.json", "downloads/*.json")
 _PACKED_CACHES: Final = ("screen.msgpack",)
 _ROW_CACHES: Final = ("projections/*.parquet", "queries/*.parquet")
-_PARTS: Final = ("statistics/.*.part", "projections/.*.part", "exports/.*.part", "queries/*.part", ".*.part")
+_TEMPORARY_CACHES: Final = (
+    "statistics/.*.part",
+    "projections/.*.part",
+    "exports/.*.part",
+    "queries/*.part",
+    ".*.part",
+)
 _PARQUET: Final = b"PAR1"
-_ASIDE: Final = ".damaged"  # suffix of damaged files that were renamed
+_DAMAGED_SUFFIX: Final = ".damaged"  # suffix of damaged files that were renamed
 
 
 def check_workspace(
@@ -393,27 +403,27 @@ def check_workspace(
     Raises:
         Cancelled: cancellation was requested.
     """
-    checkup = FsckReport(repair=repair, now=now)
-    check = _WorkspaceCheck(checkup, workspace)
+    report = FsckReport(repair=repair, now=now)
+    check = _WorkspaceCheck(report, workspace)
     has_index = check.databases(has_worker)
     entries = workspace.datasets()
     for entry in entries:
         reporter.phase(str(entry.alias))
-        check_dataset(checkup, workspace, entry, reporter, busy=str(entry.id) in busy, has_index=has_index)
+        check_dataset(report, workspace, entry, reporter, busy=str(entry.id) in busy, has_index=has_index)
     check.unfinished()
     check.caches("a job runs" if has_jobs else "")
     check.belongings()
-    return checkup
+    return report
 
 
 class _WorkspaceCheck:
-    def __init__(self, checkup: FsckReport, workspace: Workspace) -> None:
-        self._checkup, self._workspace, self._odf = checkup, workspace, workspace.odf
+    def __init__(self, report: FsckReport, workspace: Workspace) -> None:
+        self._report, self._workspace, self._odf = report, workspace, workspace.odf
         self._cache = workspace.odf / "cache"
 
     def _locked(self) -> AbstractContextManager[None]:
         """Lock the creation and deletion of datasets during a repair."""
-        return file_lock(self._odf / "lock") if self._checkup.repair else nullcontext()
+        return file_lock(self._odf / "lock") if self._report.repair else nullcontext()
 
     # --- Databases ---
 
@@ -422,16 +432,16 @@ class _WorkspaceCheck:
         index, journal = self._odf / "index.sqlite", self._odf / "jobs.sqlite"
         if problem := _database_problem(index):
             message = f"the index of blocks cannot be read: {problem}"
-            self._checkup.add_finding("index-damaged", index.name, message, self._index_anew)
+            self._report.add_finding("index-damaged", index.name, message, self._rebuild_index)
         if problem := _database_problem(journal):
             message = f"the journal of jobs cannot be read: {problem}"
             left = "a worker runs: odf worker stop" if has_worker else ""
-            self._checkup.add_finding(
-                "journal-damaged", journal.name, message, lambda: _aside(journal), left=left
+            self._report.add_finding(
+                "journal-damaged", journal.name, message, lambda: _rename_damaged(journal), left=left
             )
         return not _database_problem(index)
 
-    def _index_anew(self) -> None:
+    def _rebuild_index(self) -> None:
         self._workspace.index.reset()
         for entry in self._workspace.datasets():
             with suppress(OdfError):  # the check of the dataset reports it
@@ -445,38 +455,38 @@ class _WorkspaceCheck:
         """
         folders = DatasetFolders(self._odf / "datasets")
         with self._locked():
-            if self._checkup.repair:
+            if self._report.repair:
                 for dataset_id in folders.unfinished_ids():
                     self._workspace.keys.delete(dataset_id)
             message = "a dataset that was being made or deleted"
-            self._checkup.files("unfinished-dataset", "datasets", message, folders.unfinished(), sure=True)
+            self._report.files("unfinished-dataset", "datasets", message, folders.unfinished(), unused=True)
         for path in sorted((self._odf / "incoming").glob("*")):
             if path.is_dir():
                 self._incoming(path)
-        dead = [path for path in self._cache.glob("*-*-*") if _is_left(path)]
-        self._checkup.files("left-over", "cache", "a process that is no more left it", dead, sure=True)
+        dead = [path for path in self._cache.glob("*-*-*") if _is_of_dead_process(path)]
+        self._report.files("left-over", "cache", "a process that is no more left it", dead, unused=True)
         halves = [
             path for name in (".", "trust", "remotes", "keys") for path in (self._odf / name).glob(".new-*")
         ]
-        self._checkup.files("half-written", ".", "interrupted work left it", halves)
+        self._report.files("half-written", ".", "interrupted work left it", halves)
 
     def _incoming(self, folder: Path) -> None:
         """Check the files of an interrupted pull of a new dataset."""
         lock = folder.with_name(f"{folder.name}.lock")
         where = str(folder.relative_to(self._odf))
         message = "an interrupted pull of a dataset left it; the next one would go on from there"
-        if self._checkup.repair:
+        if self._report.repair:
             os.close(open_no_follow(lock, os.O_RDONLY | os.O_CREAT, 0o600))
         elif not lock.exists():
-            self._checkup.files("arriving", where, message, [folder])
+            self._report.files("arriving", where, message, [folder])
             return
         with open_file(lock, "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return  # the pull is running
-            self._checkup.files("arriving", where, message, [folder])
-            if self._checkup.repair and not folder.exists():
+            self._report.files("arriving", where, message, [folder])
+            if self._report.repair and not folder.exists():
                 lock.unlink(missing_ok=True)
 
     # --- Caches ---
@@ -489,9 +499,9 @@ class _WorkspaceCheck:
             *self._unreadable(_ROW_CACHES, _is_parquet),
         ]
         message = "a file of the cache cannot be read; it is made again when it is needed"
-        self._checkup.files("cache-broken", "cache", message, broken, left=left)
-        parts = [path for pattern in _PARTS for path in self._cache.glob(pattern)]
-        self._checkup.files("half-written", "cache", "interrupted work left it", parts, left=left)
+        self._report.files("cache-broken", "cache", message, broken, left=left)
+        parts = [path for pattern in _TEMPORARY_CACHES for path in self._cache.glob(pattern)]
+        self._report.files("half-written", "cache", "interrupted work left it", parts, left=left)
 
     def _unreadable(self, patterns: Collection[str], is_right: Callable[[Path], bool]) -> Iterator[Path]:
         for pattern in patterns:
@@ -506,9 +516,9 @@ class _WorkspaceCheck:
         """Check keys, grants and addresses, and the datasets that they belong to."""
         if not (self._odf / "datasets").is_dir():
             message = "the folder of all datasets is not there"
-            self._checkup.add_finding("datasets-missing", "datasets", message)
+            self._report.add_finding("datasets-missing", "datasets", message)
             return  # otherwise everything would be reported as orphaned
-        here = {entry.id for entry in self._workspace.datasets()}
+        known_ids = {entry.id for entry in self._workspace.datasets()}
         for dataset in self._workspace.keys.ids():
             where = f"keys/{dataset.multibase}.pem"
             if problem := self._key_problem(dataset):
@@ -517,21 +527,23 @@ class _WorkspaceCheck:
                 )
                 path = self._workspace.keys.folder / f"{dataset.multibase}.pem"
                 # The key of an existing dataset would be missing, so this is not repaired.
-                fix = None if dataset in here else partial(path.replace, f"{path}{_ASIDE}")
-                self._checkup.add_finding("key-damaged", where, message, fix)
-            elif dataset not in here:
-                self._checkup.add_note("key-alone", where, "the key of a dataset that is not here")
-        for folder, what in (("trust", "what is allowed to"), ("remotes", "the addresses of")):
+                fix = None if dataset in known_ids else partial(path.replace, f"{path}{_DAMAGED_SUFFIX}")
+                self._report.add_finding("key-damaged", where, message, fix)
+            elif dataset not in known_ids:
+                self._report.add_note("key-alone", where, "the key of a dataset that is not here")
+        for folder, description in (("trust", "what is allowed to"), ("remotes", "the addresses of")):
             with self._locked():
-                here = {entry.id for entry in self._workspace.datasets()}
+                known_ids = {entry.id for entry in self._workspace.datasets()}
                 files = sorted((self._odf / folder).glob("*.json"))
-                alone = [path for path in files if (owner := _owner(path)) and owner not in here]
-                message = f"{what} a dataset that is not here"
-                self._checkup.files(f"{folder}-alone", folder, message, alone, sure=True)
+                orphans = [
+                    path for path in files if (owner := _owner_of_file(path)) and owner not in known_ids
+                ]
+                message = f"{description} a dataset that is not here"
+                self._report.files(f"{folder}-alone", folder, message, orphans, unused=True)
         try:
             Remotes(self._odf).repositories()
         except OdfError as error:
-            self._checkup.add_finding("repositories-damaged", "repositories.json", error.message)
+            self._report.add_finding("repositories-damaged", "repositories.json", error.message)
 
     def _key_problem(self, dataset: DatasetId) -> str:
         try:
@@ -543,21 +555,21 @@ class _WorkspaceCheck:
         return "" if found == dataset else "it is another key"
 
 
-def _owner(path: Path) -> DatasetId | None:
+def _owner_of_file(path: Path) -> DatasetId | None:
     """Return the dataset that a file belongs to by its name, or None."""
     with suppress(OdfError):
         return DatasetId.parse(DID_PREFIX + path.stem)
     return None
 
 
-def _is_left(path: Path) -> bool:
-    owned = _OWNED.fullmatch(path.name)
+def _is_of_dead_process(path: Path) -> bool:
+    owned = _PROCESS_FOLDER.fullmatch(path.name)
     return owned is not None and path.is_dir() and not processes.is_process_running(int(owned[1]))
 
 
 def _is_readable(path: Path, decode: Callable[[bytes], object]) -> bool:
     try:
-        decode(read_small(path))
+        decode(read_small_file(path))
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return True
@@ -565,11 +577,11 @@ def _is_readable(path: Path, decode: Callable[[bytes], object]) -> bool:
 
 def _is_parquet(path: Path) -> bool:
     with path.open("rb") as file:
-        begins = file.read(len(_PARQUET))
+        magic = file.read(len(_PARQUET))
         if file.seek(0, os.SEEK_END) < 2 * len(_PARQUET):
             return False
         file.seek(-len(_PARQUET), os.SEEK_END)
-        return begins == file.read() == _PARQUET
+        return magic == file.read() == _PARQUET
 
 
 def _database_problem(path: Path) -> str:
@@ -577,18 +589,18 @@ def _database_problem(path: Path) -> str:
     if not path.exists() or not path.stat().st_size:
         return ""
     try:
-        with closing(connect(path, "mode=rw", timeout=5)) as database:
-            (said,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            return "" if said == "ok" else str(said).splitlines()[0]
+        with closing(connect_database(path, "mode=rw", timeout=5)) as database:
+            (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
+            return "" if result == "ok" else str(result).splitlines()[0]
     except sqlite3.OperationalError as error:
         return "" if "locked" in str(error) else str(error)  # in use by another process, thus readable
     except sqlite3.DatabaseError as error:
         return str(error)
 
 
-def _aside(journal: Path) -> None:
+def _rename_damaged(journal: Path) -> None:
     """Rename a damaged journal, as a starting worker does."""
     for ending in ("", "-wal", "-shm"):
         part = journal.with_name(journal.name + ending)
         if part.exists():
-            part.replace(part.with_name(part.name + _ASIDE))
+            part.replace(part.with_name(part.name + _DAMAGED_SUFFIX))

@@ -13,7 +13,7 @@ from odf_engine.errors import AlreadyExists, BadData, InvalidIdentity, NotFound,
 from odf_engine.identity.did import DID_PREFIX, DatasetId
 from odf_engine.identity.names import DatasetAliasRemote, DatasetRefRemote, DatasetUrl, is_valid_name
 from odf_engine.net.urls import dataset_name_from_url, normalize_url, redact_url
-from odf_engine.storage.atomic_files import file_lock, read_small, replace_text_file
+from odf_engine.storage.atomic_files import file_lock, read_small_file, replace_text_file
 
 Kind = Literal["pull", "push"]
 """Whether a dataset is pulled from an address, or pushed to it."""
@@ -92,7 +92,7 @@ class Remotes:
             BadData: the file is damaged.
         """
         try:
-            found = msgspec.json.decode(read_small(self._file), type=list[Repo])
+            repositories = msgspec.json.decode(read_small_file(self._file), type=list[Repo])
         except FileNotFoundError:
             return []
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -100,7 +100,7 @@ class Remotes:
             raise BadData(
                 f"the repositories cannot be read: {error}", where=str(self._file), hint=hint
             ) from None
-        return sorted(found, key=lambda repo: repo.name.lower())
+        return sorted(repositories, key=lambda repo: repo.name.lower())
 
     def repository(self, name: str) -> Repo:
         """Return the repository with this name; raise NotFound if there is none."""
@@ -136,9 +136,9 @@ class Remotes:
     def remove(self, name: str) -> Repo:
         """Remove and return a repository. Datasets keep their addresses. Raise NotFound if there is none."""
         with file_lock(self._lock):
-            gone = self.repository(name)
-            self._write([repo for repo in self.repositories() if repo != gone])
-        return gone
+            removed = self.repository(name)
+            self._write([repo for repo in self.repositories() if repo != removed])
+        return removed
 
     def _write(self, repos: list[Repo]) -> None:
         replace_text_file(self._file, msgspec.json.encode(repos).decode())
@@ -152,21 +152,21 @@ class Remotes:
             BadData: the file cannot be read.
         """
         try:
-            return msgspec.json.decode(read_small(self._path(dataset)), type=DatasetRemotes)
+            return msgspec.json.decode(read_small_file(self._path(dataset)), type=DatasetRemotes)
         except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return DatasetRemotes()
         except OSError as error:  # it may be readable later, so it must not be overwritten
             problem = f"what is known of its remotes cannot be read: {error.strerror}"
             raise BadData(problem, where=str(self._path(dataset))) from None
 
-    def record_status(self, dataset: DatasetId, seen: RemoteStatus, kind: Kind | None = None) -> None:
+    def record_status(self, dataset: DatasetId, status: RemoteStatus, kind: Kind | None = None) -> None:
         """Store the status of a dataset relative to a remote; with ``kind``, add the address as well."""
         with file_lock(self._lock):
-            known = self.of(dataset)
+            remotes = self.of(dataset)
             if kind is not None:
-                known = _with_address(known, seen.url, kind)
-            rest = [each for each in known.seen if each.url != seen.url]
-            self.set(dataset, msgspec.structs.replace(known, seen=[*rest, seen]))
+                remotes = _with_address(remotes, status.url, kind)
+            rest = [each for each in remotes.seen if each.url != status.url]
+            self.set(dataset, msgspec.structs.replace(remotes, seen=[*rest, status]))
 
     def attach(self, dataset: DatasetId, url: str, kind: Kind) -> None:
         """Add an address of a dataset."""
@@ -176,17 +176,17 @@ class Remotes:
     def detach(self, dataset: DatasetId, url: str, kinds: tuple[Kind, ...] = KINDS) -> list[Kind]:
         """Remove an address of a dataset; return the kinds that it had."""
         with file_lock(self._lock):
-            known = self.of(dataset)
-            was: list[Kind] = [kind for kind in kinds if url in getattr(known, kind)]
-            for kind in was:
-                rest = [each for each in getattr(known, kind) if each != url]
-                known = msgspec.structs.replace(known, **{kind: rest})
-            if url not in (*known.pull, *known.push):
-                rest = [each for each in known.seen if each.url != url]
-                known = msgspec.structs.replace(known, seen=rest)
-            if was:
-                self.set(dataset, known)
-        return was
+            remotes = self.of(dataset)
+            removed: list[Kind] = [kind for kind in kinds if url in getattr(remotes, kind)]
+            for kind in removed:
+                rest = [each for each in getattr(remotes, kind) if each != url]
+                remotes = msgspec.structs.replace(remotes, **{kind: rest})
+            if url not in (*remotes.pull, *remotes.push):
+                rest = [each for each in remotes.seen if each.url != url]
+                remotes = msgspec.structs.replace(remotes, seen=rest)
+            if removed:
+                self.set(dataset, remotes)
+        return removed
 
     def forget(self, dataset: DatasetId) -> None:
         """Remove all remotes of a dataset."""
@@ -238,10 +238,10 @@ class Remotes:
 
     def display_name(self, url: str) -> str:
         """Return ``repo/name`` for a URL in a repository, otherwise the URL without credentials."""
-        return label_among(self.repositories(), url)
+        return find_display_name(self.repositories(), url)
 
 
-def label_among(repositories: Sequence[Repo], url: str) -> str:
+def find_display_name(repositories: Sequence[Repo], url: str) -> str:
     """Return the name of a URL as :meth:`Remotes.display_name`, for callers with many URLs."""
     for repo in sorted(repositories, key=lambda repo: -len(repo.url)):
         if url.startswith(repo.url) and (rest := unquote(url[len(repo.url) :].strip("/"))):

@@ -22,8 +22,8 @@ from odf_engine.identity.names import DatasetAlias, DatasetPattern, is_valid_nam
 from odf_engine.storage.atomic_files import replace_text_file, write_error
 
 _PREFIX: Final = "odf_"
-_LONGEST: Final = 128
-_NOTED_EVERY: Final = timedelta(minutes=1)
+_MAX_CHARACTERS: Final = 128
+_USE_PRECISION: Final = timedelta(minutes=1)
 ALL_DATASETS: Final = "%"
 
 
@@ -56,7 +56,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             if isinstance(pattern.ref, DatasetId):
                 if pattern.ref == dataset_id:
                     return True
-            elif _names(pattern, alias):
+            elif _matches_name(pattern, alias):
                 return True
         return False
 
@@ -69,11 +69,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return f"Token({self.name})"
 
 
-def _names(pattern: DatasetPattern, alias: DatasetAlias) -> bool:
-    return pattern.matches(alias, _NOBODY)
+def _matches_name(pattern: DatasetPattern, alias: DatasetAlias) -> bool:
+    return pattern.matches(alias, _NO_DATASET)
 
 
-_NOBODY: Final = DatasetId(bytes(32))
+_NO_DATASET: Final = DatasetId(bytes(32))
 
 
 class Tokens:
@@ -91,11 +91,11 @@ class Tokens:
             BadData: the file is damaged.
         """
         try:
-            found = self._path.stat()
-            at = (found.st_mtime_ns, found.st_ino, found.st_size)
-            if at != self._read_at:
+            status = self._path.stat()
+            version = (status.st_mtime_ns, status.st_ino, status.st_size)
+            if version != self._read_at:
                 self._read = msgspec.json.decode(self._path.read_bytes(), type=list[Token])
-                self._read_at = at
+                self._read_at = version
         except FileNotFoundError:
             self._read, self._read_at = [], None
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -154,18 +154,18 @@ class Tokens:
 
     def find(self, text: str) -> Token | None:
         """Return the token with this text; None if it is unknown, revoked or expired."""
-        if len(text) > _LONGEST:
+        if len(text) > _MAX_CHARACTERS:
             return None
-        hashed, found = _hash(text), None
+        text_hash, match = _hash(text), None
         for token in self.all():  # always compare all, so that the time does not reveal a match
-            if hmac.compare_digest(hashed, token.hash):
-                found = token
-        return None if found is None or found.has_expired else found
+            if hmac.compare_digest(text_hash, token.hash):
+                match = token
+        return None if match is None or match.has_expired else match
 
     def note_use(self, token: Token) -> None:
         """Record the use of a token; never raises."""
         now = _now()
-        if token.last_used is not None and now - token.last_used < _NOTED_EVERY:
+        if token.last_used is not None and now - token.last_used < _USE_PRECISION:
             return
         with suppress(OdfError), self._changing() as tokens:
             for at, each in enumerate(tokens):

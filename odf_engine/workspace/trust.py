@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from odf_engine.chain.block_search import block_numbers
 from odf_engine.errors import BadData, Conflict, InvalidManifest, NotFound, NotTrusted, OdfError
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.ownership_proof import (
@@ -24,13 +25,13 @@ from odf_engine.identity.ownership_proof import (
 )
 from odf_engine.metadata import model
 from odf_engine.metadata.timestamp import Timestamp
-from odf_engine.storage.atomic_files import read_small, replace_text_file
+from odf_engine.storage.atomic_files import read_small_file, replace_text_file
 from odf_engine.workspace.dataset_folders import ORIGIN_FILE
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.environment import template_variables
+from odf_engine.workspace.environment import find_variables
 from odf_engine.workspace.workspace import Workspace
 
-_MAX_TRIED: Final = 1000  # takes two seconds
+_MAX_PROOFS: Final = 1000  # takes two seconds
 
 
 class ProvenBlock(NamedTuple):
@@ -46,7 +47,7 @@ class ProvenBlock(NamedTuple):
     newer: int
 
 
-def newest_proven_block(entry: DatasetEntry) -> ProvenBlock | None:
+def find_newest_proven_block(entry: DatasetEntry) -> ProvenBlock | None:
     """Return the newest block with a valid proof by the dataset's key, or None.
 
     Invalid proofs, and proofs of blocks that are not in the chain, are ignored.
@@ -54,27 +55,25 @@ def newest_proven_block(entry: DatasetEntry) -> ProvenBlock | None:
     Raises:
         OdfError: the chain cannot be read.
     """
-    return next(_right(entry), None)
+    return next(_iter_proven_blocks(entry), None)
 
 
-def proven_blocks(entry: DatasetEntry) -> list[ProvenBlock]:
+def list_proven_blocks(entry: DatasetEntry) -> list[ProvenBlock]:
     """Return the blocks with a valid proof, newest first; at most the newest 1000 proofs are checked.
 
     Raises:
         OdfError: the chain cannot be read.
     """
-    return list(_right(entry))
+    return list(_iter_proven_blocks(entry))
 
 
-def _right(entry: DatasetEntry) -> Iterator[ProvenBlock]:
-    from odf_engine.chain.block_search import block_numbers
-
+def _iter_proven_blocks(entry: DatasetEntry) -> Iterator[ProvenBlock]:
     names = list(list_proof_files(entry.dataset.folder))
     if not names:
         return
     state = entry.dataset.state()
-    held = sorted(block_numbers(entry.dataset, names).items(), key=lambda each: -each[1])
-    for name, number in held[:_MAX_TRIED]:
+    numbers = sorted(block_numbers(entry.dataset, names).items(), key=lambda item: -item[1])
+    for name, number in numbers[:_MAX_PROOFS]:
         block = Multihash.parse(name)
         try:
             proof = read_proof(entry.dataset.folder, block)
@@ -86,7 +85,7 @@ def _right(entry: DatasetEntry) -> Iterator[ProvenBlock]:
         yield ProvenBlock(number, block, state.sequence_number - number)
 
 
-def make_proof(workspace: Workspace, entry: DatasetEntry, block: Multihash | None = None) -> OwnershipProof:
+def prove_block(workspace: Workspace, entry: DatasetEntry, block: Multihash | None = None) -> OwnershipProof:
     """Create and store a proof of a block, by default the head, with the dataset's private key.
 
     Raises:
@@ -128,7 +127,7 @@ KINDS: Final = {
     "other": "has a source of the kind",
 }
 """The kinds of executions, with their descriptions for the user."""
-_MANY: Final = 100_000
+_MAX_PUSH_SOURCE_BLOCKS: Final = 100_000
 
 
 class Execution(msgspec.Struct, frozen=True):
@@ -175,7 +174,7 @@ class Trust:
     def origin(self, entry: DatasetEntry) -> str | None:
         """Return the origin of the definition; None if it is own or unknown."""
         try:
-            return read_small(entry.dataset.folder / ORIGIN_FILE).decode("utf-8")
+            return read_small_file(entry.dataset.folder / ORIGIN_FILE).decode("utf-8")
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError):
@@ -186,7 +185,7 @@ class Trust:
         if self.is_own(entry):
             return True
         grant = self.grant_of(entry)
-        return grant is not None and {str(block) for block, _ in _sources(entry)} <= set(grant.blocks)
+        return grant is not None and {str(block) for block, _ in _find_sources(entry)} <= set(grant.blocks)
 
     def describe_status(self, entry: DatasetEntry) -> Literal["own", "trusted", "not trusted"]:
         """Return the trust status of the dataset."""
@@ -204,8 +203,8 @@ class Trust:
     def list_executions(self, entry: DatasetEntry) -> list[Execution]:
         """Return everything that the active sources run or read, in the order of execution."""
         return [
-            Execution(kind, _plain(text), block)
-            for block, event in _sources(entry)
+            Execution(kind, _escape_controls(text), block)
+            for block, event in _find_sources(entry)
             for kind, text in self._of_source(event)
         ]
 
@@ -233,7 +232,7 @@ class Trust:
                 hint="look at what they run now, and decide",
             )
         grant = Grant(
-            blocks=[str(block) for block, _ in _sources(entry)],
+            blocks=[str(block) for block, _ in _find_sources(entry)],
             runs=[(each.kind, each.text) for each in runs],
             private_network=private_network,
             granted=str(Timestamp.now()),
@@ -253,7 +252,7 @@ class Trust:
     def grant_of(self, entry: DatasetEntry) -> Grant | None:
         """Return the last grant, whether or not it is still valid; None if there is none."""
         try:
-            return msgspec.json.decode(read_small(self._path(entry)), type=Grant)
+            return msgspec.json.decode(read_small_file(self._path(entry)), type=Grant)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
@@ -274,10 +273,10 @@ class Trust:
             origin = self.origin(entry)
             foreign = f"its definition came from {origin}" if origin else "it was not made in this workspace"
             raise NotTrusted(
-                f"{entry.alias} is not trusted ({foreign}): it would run {_listed(runs)}", hint=hint
+                f"{entry.alias} is not trusted ({foreign}): it would run {_join_executions(runs)}", hint=hint
             )
         block = next(each.block for each in runs if str(each.block) not in grant.blocks)
-        changes = _changes(grant.runs, runs)
+        changes = _describe_changes(grant.runs, runs)
         raise NotTrusted(f"block {block} changed the source after it was trusted: {changes}", hint=hint)
 
     def _path(self, entry: DatasetEntry) -> Path:
@@ -285,7 +284,7 @@ class Trust:
 
     def _of_source(self, event: Any) -> Iterator[tuple[str, str]]:
         if isinstance(event, model.SetTransform):
-            yield from _queries(event.transform)
+            yield from _iter_queries(event.transform)
             return
         if isinstance(event, model.AddPushSource):
             yield "push", event.source_name
@@ -294,7 +293,7 @@ class Trust:
             for step in event.prepare or ():
                 if isinstance(step, model.Pipe):
                     yield "pipe", shlex.join(step.command)
-        yield from _queries(event.preprocess)
+        yield from _iter_queries(event.preprocess)
 
     def _of_fetch(self, fetch: Any) -> Iterator[tuple[str, str]]:
         match fetch:
@@ -303,7 +302,7 @@ class Trust:
                 local = urlsplit(fetch.url).scheme.lower() in ("", "file")
                 yield ("file", str(self._workspace.resolve_path(fetch.url))) if local else ("url", fetch.url)
                 yield from (("header", header) for header in headers)
-                yield from _variables([fetch.url, *headers])
+                yield from _iter_variables([fetch.url, *headers])
             case model.FilesGlob():
                 yield "files", str(self._workspace.resolve_path(fetch.path))
             case model.Container():
@@ -312,13 +311,13 @@ class Trust:
                     yield "command", shlex.join(command)
                 env = fetch.env or []
                 yield from (("set", f"{each.name}={each.value}") for each in env if each.value is not None)
-                yield from _variables(each.value for each in env if each.value is not None)
+                yield from _iter_variables(each.value for each in env if each.value is not None)
                 yield from (("variable", each.name) for each in env if each.value is None)
             case _:
                 yield "other", model.kind_of(fetch)
 
 
-def _sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
+def _find_sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
     """Return the active sources, or the transform, with the blocks that define them."""
     dataset, found = entry.dataset, []
     newest = dataset.list_blocks(1, kinds={"SetPollingSource", "DisablePollingSource"})
@@ -326,7 +325,7 @@ def _sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
         if row.kind != "DisablePollingSource":
             found.append((row.hash, dataset.block(row.hash).block.event))
     names: set[str] = set()
-    for row in dataset.list_blocks(_MANY, kinds={"AddPushSource", "DisablePushSource"}):
+    for row in dataset.list_blocks(_MAX_PUSH_SOURCE_BLOCKS, kinds={"AddPushSource", "DisablePushSource"}):
         event: Any = dataset.block(row.hash).block.event
         if event.source_name not in names and row.kind == "AddPushSource":
             found.append((row.hash, event))
@@ -334,21 +333,21 @@ def _sources(entry: DatasetEntry) -> list[tuple[Multihash, Any]]:
     return found
 
 
-def _queries(sql: Any) -> Iterator[tuple[str, str]]:
+def _iter_queries(sql: Any) -> Iterator[tuple[str, str]]:
     if isinstance(sql, model.Sql):
         queries = sql.queries or [model.SqlQueryStep(query=sql.query or "")]
         yield from (("query", step.query) for step in queries)
 
 
-def _variables(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _iter_variables(texts: Iterable[str]) -> Iterator[tuple[str, str]]:
     names: list[str] = []
     for text in texts:
         with contextlib.suppress(InvalidManifest):  # the fetch step reports it
-            names += template_variables(text)
+            names += find_variables(text)
     yield from (("variable", name) for name in dict.fromkeys(names))
 
 
-def _plain(text: str) -> str:
+def _escape_controls(text: str) -> str:
     """Escape control characters, which could hide a part of the text."""
     return "".join(
         char if char.isprintable() or char == "\n" else char.encode("unicode_escape").decode()
@@ -356,18 +355,20 @@ def _plain(text: str) -> str:
     )
 
 
-def _listed(runs: Iterable[Execution]) -> str:
-    return ", ".join(_short(each.kind, each.text) for each in runs)
+def _join_executions(runs: Iterable[Execution]) -> str:
+    return ", ".join(_shorten(each.kind, each.text) for each in runs)
 
 
-def _short(kind: str, text: str) -> str:
+def _shorten(kind: str, text: str) -> str:
     text = " ".join(text.split())
     return f"{kind} `{text if len(text) <= 120 else text[:119] + '…'}`"
 
 
-def _changes(before: Iterable[tuple[str, str]], runs: Iterable[Execution]) -> str:
+def _describe_changes(before: Iterable[tuple[str, str]], runs: Iterable[Execution]) -> str:
     old, new = list(before), [(each.kind, each.text) for each in runs]
-    added = [_short(*each) for each in new if each not in old]
-    gone = [_short(*each) for each in old if each not in new]
-    parts = ([f"new: {', '.join(added)}"] if added else []) + ([f"gone: {', '.join(gone)}"] if gone else [])
+    added = [_shorten(*each) for each in new if each not in old]
+    removed = [_shorten(*each) for each in old if each not in new]
+    parts = ([f"new: {', '.join(added)}"] if added else []) + (
+        [f"gone: {', '.join(removed)}"] if removed else []
+    )
     return "; ".join(parts) or "it runs the same, and reads or merges differently"

@@ -15,13 +15,13 @@ from odf_engine import settings
 from odf_engine.chain.block_index import BlockIndex
 from odf_engine.chain.dataset import Dataset
 from odf_engine.errors import AlreadyExists, Conflict, NotFound, NotSynced, OdfError, Unsupported
-from odf_engine.identity.did import DatasetId, KeyStore, new_key
+from odf_engine.identity.did import DatasetId, KeyStore, generate_key
 from odf_engine.identity.multiformats import Multihash
 from odf_engine.identity.names import DatasetAlias, DatasetPattern, parse_ref
 from odf_engine.metadata.model import DatasetKind, DatasetSnapshot, MetadataEvent, Seed
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.settings import CONFIG_FILE
-from odf_engine.storage.atomic_files import file_lock, read_small, replace_text_file
+from odf_engine.storage.atomic_files import file_lock, read_small_file, replace_text_file
 from odf_engine.workspace.dataset_folders import DatasetFolders, NamedDataset
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary, summarize
 from odf_engine.workspace.discovery import ODF_FOLDER, make_workspace_folder, workspace_folder
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 """Version of the layout on disk. It changes when programs of an older version would damage the workspace."""
-_FILE: Final = "version"
+_VERSION_FILE: Final = "version"
 
 
 def write_version(odf: Path) -> None:
     """Store the version in the ``.odf`` folder of a workspace."""
-    replace_text_file(odf / _FILE, f"{VERSION}\n")
+    replace_text_file(odf / _VERSION_FILE, f"{VERSION}\n")
 
 
 def check_version(odf: Path) -> None:
@@ -48,17 +48,17 @@ def check_version(odf: Path) -> None:
         Unsupported: another version.
         OdfError: the file cannot be read.
     """
-    path = odf / _FILE
+    path = odf / _VERSION_FILE
     try:
-        text = read_small(path)[:80].decode("utf-8", "replace").strip()
+        text = read_small_file(path)[:80].decode("utf-8", "replace").strip()
     except FileNotFoundError:
         return
     except OSError as error:
         raise OdfError(f"the workspace cannot be read: {error.strerror}", where=str(path)) from None
     if text != str(VERSION):
-        said = f"of version {text}" if text.isdecimal() else f"of an unknown version, '{text}'"
+        version = f"of version {text}" if text.isdecimal() else f"of an unknown version, '{text}'"
         raise Unsupported(
-            f"this workspace is {said}; this program knows version {VERSION}",
+            f"this workspace is {version}; this program knows version {VERSION}",
             where=str(path),
             hint="open it with the newer version of odf that made it; nothing was changed",
         )
@@ -163,7 +163,7 @@ class Workspace:
         for each in named:
             if ref in (each.id, each.alias):
                 return self._entry(*each)
-        problem = None if isinstance(ref, DatasetId) else _unreadable(named)
+        problem = None if isinstance(ref, DatasetId) else _find_name_problem(named)
         raise problem or self._not_found(text)
 
     def match(self, texts: Sequence[str]) -> list[DatasetEntry]:
@@ -180,7 +180,7 @@ class Workspace:
             pattern = DatasetPattern.parse(text)
             matches = [entry for entry in everything if pattern.matches(entry.alias, entry.id)]
             if not matches:
-                problem = None if isinstance(pattern.ref, DatasetId) else _unreadable(everything)
+                problem = None if isinstance(pattern.ref, DatasetId) else _find_name_problem(everything)
                 raise problem or self._not_found(text)
             found.update((entry.id, entry) for entry in matches)
         return list(found.values())
@@ -266,7 +266,7 @@ class Workspace:
                     "the datasets changed meanwhile", hint="look at what changes now, and try again"
                 )
             made = {entry.alias: entry for entry in self._make(planned.plans, keys, origins)}
-            foreign = _by_alias(origins)
+            foreign = _origins_by_alias(origins)
             for update in planned.updates:
                 if update.entry is not None and update.events:
                     origin = foreign.get(update.alias)
@@ -386,7 +386,7 @@ class Workspace:
             OdfError: a name cannot be read, and may be the same.
         """
         named = [each for each in self._folders.aliases() if each.id != but]
-        if problem := _unreadable(named):
+        if problem := _find_name_problem(named):
             raise problem
         return named
 
@@ -425,7 +425,7 @@ class Workspace:
             system_time: system time of their blocks; by default the current time.
         """
         now = system_time or Timestamp.now()
-        foreign = _by_alias(origins)
+        foreign = _origins_by_alias(origins)
         version = self.config.block_version
         ids = [plan.id for plan in plans]
         heads: dict[DatasetId, Multihash] = {}
@@ -457,14 +457,14 @@ class _NewKeys(dict["DatasetId", str]):
 
     def new(self) -> DatasetId:
         """Generate a key pair; return the id of the dataset."""
-        dataset_id, self[dataset_id] = new_key()
+        dataset_id, self[dataset_id] = generate_key()
         return dataset_id
 
 
-def _unreadable(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
+def _find_name_problem(named: Iterable[NamedDataset | DatasetEntry]) -> OdfError | None:
     """Return why the name of one of these datasets cannot be read; None if all can."""
     return next((each.problem for each in named if each.problem is not None), None)
 
 
-def _by_alias(origins: Mapping[str, str] | None) -> dict[DatasetAlias, str]:
+def _origins_by_alias(origins: Mapping[str, str] | None) -> dict[DatasetAlias, str]:
     return {DatasetAlias.parse(name): origin for name, origin in (origins or {}).items()}

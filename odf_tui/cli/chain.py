@@ -89,7 +89,7 @@ def _event_names(kinds: tuple[str, ...]) -> set[str] | None:
 
 
 @verb("schema", example="odf schema port-haven.stations --format ddl")
-@click.argument("name")
+@click.argument("name", required=False)
 @click.option(
     "--format",
     "form",
@@ -97,8 +97,23 @@ def _event_names(kinds: tuple[str, ...]) -> set[str] | None:
     default="ddl",
     show_default=True,
 )
-def schema_verb(name: str, form: str) -> None:
+@click.option(
+    "--manifest-json-schema",
+    is_flag=True,
+    help="Print the JSON Schema of manifests instead, for editors.",
+)
+def schema_verb(name: str | None, form: str, manifest_json_schema: bool) -> None:
     """Prints the schema of the data."""
+    if manifest_json_schema:
+        if name is not None:
+            raise click.UsageError("--manifest-json-schema takes no NAME")
+        from odf_engine.metadata.descriptors import build_manifest_schema
+        from odf_engine.metadata.model import DatasetSnapshot
+
+        print_json(build_manifest_schema("DatasetSnapshot", 1, DatasetSnapshot))
+        return
+    if name is None:
+        raise click.MissingParameter(param_type="argument", param_hint="'NAME'")
     dataset = open_workspace().resolve(name).dataset
     schema = _schema(dataset)
     if schema is None:

@@ -13,7 +13,7 @@ from odf_engine.workspace.column_lineage import (
     ColumnGraph,
     ColumnRef,
     DatasetColumns,
-    column_graph,
+    build_column_graph,
     is_source,
 )
 from odf_engine.workspace.dataset_summary import DatasetEntry
@@ -32,7 +32,7 @@ def show_columns(workspace: Workspace, names: Sequence[str], *, dot: bool) -> No
         NotFound: a name that no dataset has.
     """
     entries = workspace.match(names) if names else workspace.datasets()
-    graph = column_graph(workspace, [entry.id for entry in entries] if names else None)
+    graph = build_column_graph(workspace, [entry.id for entry in entries] if names else None)
     if options_of().json:
         print_json({"datasets": [_document(graph, graph.datasets[str(entry.id)]) for entry in entries]})
     elif dot:

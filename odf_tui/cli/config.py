@@ -78,17 +78,21 @@ def _set(key: str, value: str | None, odf: Path | None) -> None:
             f"{_SAFE} is for all workspaces", hint=f"odf config set --user {_SAFE} {shlex.quote(value)}"
         )
     path = (
-        settings.user_file() if odf is None else settings.user_file_of(odf) if is_own else odf / CONFIG_FILE
+        settings.user_file()
+        if odf is None
+        else settings.workspace_user_file(odf)
+        if is_own
+        else odf / CONFIG_FILE
     )
     is_written = value is not None or path.exists()
     if is_written:
-        plain = settings.changed(path, key, value)
+        plain = settings.apply_change(path, key, value)
         if key.startswith(_KEYS) and value is not None:
             _check_key(key.removeprefix(_KEYS), plain["ui"]["keys"])
         settings.write(plain, path, odf)
     if odf is not None and is_own and (odf / CONFIG_FILE).exists():
         # Where it is not read any more, and would be an error.
-        settings.write(settings.changed(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
+        settings.write(settings.apply_change(odf / CONFIG_FILE, key, None), odf / CONFIG_FILE, odf)
     say(f"{key} is not set any more" if value is None else f"{key} is now {value}")
     if is_written and (odf is None or is_own):
         say(f"written to your own configuration: {path}")

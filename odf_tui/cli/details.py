@@ -11,7 +11,7 @@ from odf_engine.metadata.model import DatasetSnapshot, DisablePushSource
 from odf_engine.metadata.yaml import to_builtins
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 from odf_engine.workspace.definition import current_definition
-from odf_engine.workspace.trust import Trust, newest_proven_block
+from odf_engine.workspace.trust import Trust, find_newest_proven_block
 from odf_engine.workspace.workspace import Workspace
 
 _DISABLING: Final = ("DisablePollingSource", "DisablePushSource")
@@ -52,7 +52,7 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
 
 def _proof(entry: DatasetEntry) -> dict[str, Any] | None:
     """Up to which block the owner stands behind it, and how many are newer."""
-    found = newest_proven_block(entry)
+    found = find_newest_proven_block(entry)
     return None if found is None else {"block": found.number, "hash": found.hash, "newer": found.newer}
 
 

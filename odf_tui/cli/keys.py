@@ -186,14 +186,14 @@ def prove(name: str, block: str | None) -> None:
     """
     from odf_engine.chain.block_search import resolve_block_number
     from odf_engine.coordinator.endpoint import notify_datasets_changed
-    from odf_engine.workspace.trust import make_proof
+    from odf_engine.workspace.trust import prove_block
 
     workspace = open_workspace()
     entry = workspace.resolve(name)
     state = entry.dataset.state()
     number = state.sequence_number if block is None else resolve_block_number(entry.dataset, block)
     wanted = state.head if block is None else entry.dataset.block(number).hash
-    made = make_proof(workspace, entry, wanted)
+    made = prove_block(workspace, entry, wanted)
     notify_datasets_changed(workspace.folder)
     file = entry.dataset.folder / proofs.PROOFS_FOLDER / str(made.head)
     if options_of().json:

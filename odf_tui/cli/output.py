@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 import click
 
 from odf_engine.errors import NotFound, UsageError, has_surrogates
-from odf_engine.terminal_text import escape_controls, escape_json, unescaped
+from odf_engine.terminal_text import escape_controls, escape_json, unwrap_stream
 from odf_engine.workspace.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def console(stderr: bool = False) -> Console:
             for text, style, control in super().render(renderable, options):
                 yield Segment(text if control else escape_controls(text), style, control)
 
-    stream = unescaped(sys.stderr if stderr else sys.stdout)
+    stream = unwrap_stream(sys.stderr if stderr else sys.stdout)
     options = options_of()
     width = None if stream.isatty() else 200
     return EscapingConsole(
@@ -235,12 +235,12 @@ def print_table(headers: Sequence[str], rows: Iterable[Sequence[str]], right: Se
 
 def data_stream() -> TextIO:
     """Standard output for data: exact in a pipe or a file, escaped on a terminal."""
-    return sys.stdout if sys.stdout.isatty() else unescaped(sys.stdout)
+    return sys.stdout if sys.stdout.isatty() else unwrap_stream(sys.stdout)
 
 
 def clear_line() -> None:
     """Clears the line of the terminal that standard error is at."""
-    unescaped(sys.stderr).write("\r\x1b[K")
+    unwrap_stream(sys.stderr).write("\r\x1b[K")
 
 
 def say(text: str) -> None:

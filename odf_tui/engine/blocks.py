@@ -43,7 +43,7 @@ class BlockReads(RevisionReads):
     def _proven(self, dataset: str) -> Mapping[str, int]:
         """The blocks that the dataset's owner has signed, with their numbers, newest first; looked at again
         when there are other proofs."""
-        from odf_engine.workspace.trust import proven_blocks
+        from odf_engine.workspace.trust import list_proven_blocks
 
         entry = self.entry(dataset)
         try:
@@ -51,7 +51,7 @@ class BlockReads(RevisionReads):
             about = (changed, str(entry.dataset.head()))
             known = self._proofs.get(dataset)
             if known is None or known[0] != about:
-                known = about, {str(each.hash): each.number for each in proven_blocks(entry)}
+                known = about, {str(each.hash): each.number for each in list_proven_blocks(entry)}
                 self._proofs[dataset] = known
         except (OSError, OdfError):  # there are none, or the chain cannot be read
             return {}
@@ -67,9 +67,9 @@ class BlockReads(RevisionReads):
 
     def prove(self, dataset: str, block: str) -> None:
         """Signs a block with the dataset's key."""
-        from odf_engine.workspace.trust import make_proof
+        from odf_engine.workspace.trust import prove_block
 
-        make_proof(self.workspace, self.entry(dataset), Multihash.parse(block))
+        prove_block(self.workspace, self.entry(dataset), Multihash.parse(block))
         notify_datasets_changed(self.folder)
 
     def _broken(self, dataset: str, want: Want) -> BlockPage:

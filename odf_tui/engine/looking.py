@@ -100,9 +100,9 @@ class LookReads(Entries):
 
     def column_graph(self, dataset: str) -> ColumnGraph:
         """The columns of a dataset, of all that it is made of, and of all that is made of it."""
-        from odf_engine.workspace.column_lineage import column_graph
+        from odf_engine.workspace.column_lineage import build_column_graph
 
-        return column_graph(self.workspace, [self.entry(dataset).id])
+        return build_column_graph(self.workspace, [self.entry(dataset).id])
 
 
 def _required(state: ChainState) -> tuple[str, ...]:

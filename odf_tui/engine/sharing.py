@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from odf_engine.coordinator.endpoint import notify_datasets_changed
 from odf_engine.errors import NotFound, OdfError
 from odf_engine.workspace.dataset_summary import Summary
-from odf_engine.workspace.remotes import DatasetRemotes, Remotes, RemoteStatus, Repo, label_among
+from odf_engine.workspace.remotes import DatasetRemotes, Remotes, RemoteStatus, Repo, find_display_name
 from odf_tui.chain_state import Want
 from odf_tui.engine.blocks import BlockReads
 from odf_tui.remotes import Remote
@@ -72,7 +72,7 @@ class ShareReads(BlockReads):
                 except OdfError:  # as if it had none: pulling and pushing say why it cannot be read
                     continue
                 urls = dict.fromkeys([*known.pull, *known.push])
-                labels = {url: label_among(repositories, url) for url in urls}
+                labels = {url: find_display_name(repositories, url) for url in urls}
                 found[str(summary.id)] = tuple(
                     self._remote(summary, known, url, label) for url, label in labels.items()
                 )

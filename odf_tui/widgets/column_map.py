@@ -8,7 +8,7 @@ from typing import Final
 from rich.cells import cell_len
 
 from odf_engine.sql.lineage_model import TransformationType
-from odf_engine.workspace.column_lineage import ColumnRef, is_source, source_of
+from odf_engine.workspace.column_lineage import ColumnRef, is_source, source_id
 from odf_tui.columnmap import ColumnMap, Line, Side
 from odf_tui.columnwords import SHORT, column_name
 from odf_tui.humane import clip, plain, shorten
@@ -160,7 +160,7 @@ class ColumnMapView(LineScroll):
 def _heading(shown: ColumnMap, place: ColumnRef, width: int) -> str:
     graph, name = shown.graph, shown.graph.datasets[place.dataset].name
     if is_source(place.dataset):
-        own = place.dataset == source_of(shown.dataset)
+        own = place.dataset == source_id(shown.dataset)
         return "⇣ its source" if own else "⇣ " + _ending("source of " + plain(name), width - 2)
     if not graph.is_here(place.dataset):
         return "? " + _ending(plain(name), width - 2)

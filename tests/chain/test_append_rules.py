@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from odf_engine.chain.append_rules import check_append, violations
+from odf_engine.chain.append_rules import check_append, find_violations
 from odf_engine.chain.block_summary import describe_event
 from odf_engine.chain.state import ChainState, apply_block, decode_state, encode_state
 from odf_engine.errors import ChainRuleViolated, NoOpEvent
@@ -490,7 +490,7 @@ def test_events_of_others_are_judged_without_stumbling(chains: Chains, shared: P
         assert len(describe_event(event)) <= 100
         for state in (None, root, derivative):
             block = chains.block(state, event)
-            for violation in violations(state, block):
+            for violation in find_violations(state, block):
                 assert re.fullmatch(r"[a-z]+(-[a-z]+)*", violation.rule)
             if state is not None:
                 after = apply_block(state, block, chains.hash(vector["name"]))
@@ -503,7 +503,7 @@ def test_every_broken_rule_is_told(chains: Chains) -> None:
         state, prev_offset=3, new_data=chains.slice(9, 8), prev_checkpoint=chains.hash("x")
     )
     block = chains.block(state, wrong, sequence_number=7)
-    found = [violation.rule for violation in violations(state, block)]
+    found = [violation.rule for violation in find_violations(state, block)]
     expected = ["sequence-number", "prev-offset", "offset-sequence", "offset-interval", "prev-checkpoint"]
     assert found == expected
     assert refusal(state, block).rule == "sequence-number"

@@ -101,7 +101,7 @@ def test_a_broken_chain_is_read_up_to_where_it_breaks(chains: Chains, dataset: D
     assert broken.rows[-1].summary == "Boats of the harbour"
     assert (broken.number, broken.block) == (18, hashes[18])
     assert "not those that its hash was made of" in str(broken.error)
-    few = read_from_head(again, most=2)
+    few = read_from_head(again, max_blocks=2)
     assert (len(few.rows), few.number, few.error) == (2, 20, None)
     path.unlink()
     assert "is missing" in str(read_from_head(again).error)

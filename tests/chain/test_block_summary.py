@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 
 from odf_engine.chain.block_summary import describe_event
-from odf_engine.chain.state import column_names
+from odf_engine.chain.state import parse_column_names
 from odf_engine.metadata.model import (
     AddData,
     AddPushSource,
@@ -136,9 +136,9 @@ def test_names_of_columns_need_no_arrow(chains: Chains) -> None:
     schema = chains.schema(pa.field("a", pa.int32()), pa.field("ü", pa.struct([("x", pa.int8())]))).schema
     assert schema is not None
     names = [*(field.name for field in chains.system_columns), "a", "ü"]
-    assert column_names(schema, None) == names
-    assert column_names(None, DataSchema([DataField("a", Int32())])) == ["a"]
-    assert column_names(None, None) is None
+    assert parse_column_names(schema, None) == names
+    assert parse_column_names(None, DataSchema([DataField("a", Int32())])) == ["a"]
+    assert parse_column_names(None, None) is None
     for at in range(len(schema)):  # whatever the bytes are, nothing breaks
         for changed in (schema[:at], schema[:at] + b"\xff" + schema[at + 1 :]):
-            column_names(changed, None)
+            parse_column_names(changed, None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from odf_engine.chain.normal_form import check_snapshot, normalise_event, normalise_transform
+from odf_engine.chain.normal_form import check_snapshot, normalize_event, normalize_transform
 from odf_engine.errors import InvalidManifest, InvalidQuery
 from odf_engine.metadata.model import (
     AddData,
@@ -63,14 +63,14 @@ def test_what_does_not(chains: Chains) -> None:
 
 
 def test_a_query_becomes_a_list_of_one() -> None:
-    normal = normalise_transform(Sql("spark", version="4", query="SELECT 1"))
+    normal = normalize_transform(Sql("spark", version="4", query="SELECT 1"))
     assert normal == Sql("spark", version="4", queries=[SqlQueryStep(query="SELECT 1")])
-    assert normalise_transform(normal) == normal
+    assert normalize_transform(normal) == normal
 
 
 def test_the_result_comes_last() -> None:
     result, step = SqlQueryStep(query="SELECT * FROM a"), SqlQueryStep(alias="a", query="SELECT 1")
-    assert normalise_transform(Sql("spark", queries=[result, step])).queries == [step, result]
+    assert normalize_transform(Sql("spark", queries=[result, step])).queries == [step, result]
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def test_the_result_comes_last() -> None:
 )
 def test_queries_without_one_result(wrong: Sql) -> None:
     with pytest.raises(InvalidQuery):
-        normalise_transform(wrong)
+        normalize_transform(wrong)
 
 
 def test_events_with_queries(chains: Chains) -> None:
     raw, normal = Sql("spark", query="SELECT 1"), Sql("spark", queries=[SqlQueryStep(query="SELECT 1")])
-    event = normalise_event(chains.polling(preprocess=raw))
+    event = normalize_event(chains.polling(preprocess=raw))
     assert event == chains.polling(preprocess=normal)
-    assert normalise_event(SetTransform([], raw)) == SetTransform([], normal)
-    assert normalise_event(PUSH) is PUSH
-    assert normalise_event(SetInfo("x")) == SetInfo("x")
+    assert normalize_event(SetTransform([], raw)) == SetTransform([], normal)
+    assert normalize_event(PUSH) is PUSH
+    assert normalize_event(SetInfo("x")) == SetInfo("x")

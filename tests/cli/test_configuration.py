@@ -63,7 +63,7 @@ def test_settings_that_start_programs_are_set_for_one_workspace(fresh: Odf, tmp_
     path = tmp_path / ".odf" / "config.yaml"
     path.write_text("spark: {conf: {spark.plugins: old.Plugin}}\nworker: {maxJobs: 3}\n")
     ran = fresh("config", "set", "spark.conf.spark.plugins", "my.Plugin")
-    own = settings.user_file_of(tmp_path / ".odf")
+    own = settings.workspace_user_file(tmp_path / ".odf")
     assert ran.code == 0 and str(own) in ran.err
     assert fresh("config", "set", "spark.master", "spark://mine:7077").code == 0
     listed = fresh("config", "list", "--json").json

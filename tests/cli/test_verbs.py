@@ -42,6 +42,20 @@ def test_wrong_usage(fresh: Odf) -> None:
     assert fresh("verify", "--range").code == 2
 
 
+def test_schema_prints_the_json_schema_of_manifests(tmp_path: Path) -> None:
+    schema = run_odf("schema", "--manifest-json-schema", cwd=tmp_path).json
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["properties"]["kind"] == {"const": "DatasetSnapshot"}
+    assert schema["properties"]["content"] == {"$ref": "#/$defs/DatasetSnapshot"}
+    assert "MetadataEvent.SetPollingSource" in schema["$defs"]
+    named = run_odf("schema", "stations", "--manifest-json-schema", cwd=tmp_path)
+    assert (named.code, named.out) == (2, "")
+    assert "NAME" in named.err
+    unnamed = run_odf("schema", cwd=tmp_path)
+    assert (unnamed.code, unnamed.out) == (2, "")
+    assert "NAME" in unnamed.err
+
+
 @pytest.mark.parametrize("kind", ["--root", "--derivative"])
 def test_a_new_manifest_can_be_added(fresh: Odf, kind: str) -> None:
     manifest = fresh("new", "com.example.cases", kind).out

@@ -16,7 +16,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
-from odf_engine.identity.did import new_key
+from odf_engine.identity.did import generate_key
 from odf_engine.identity.ownership_proof import dataset_id_of_key, load_private_key
 from odf_engine.workspace.workspace import Workspace
 from tests.cli.conftest import Ran, call_odf
@@ -224,7 +224,7 @@ def keys() -> None:
     """``odf keys import``, killed at each of its calls."""
     folder = Path("made").resolve()
     workspace = Workspace.init(folder)
-    dataset_id, pem = new_key()
+    dataset_id, pem = generate_key()
     (folder / "key.pem").write_text(pem)
 
     def work(at: Path) -> None:

@@ -19,7 +19,6 @@ from odf_engine.identity.names import (
     DatasetUrl,
     is_valid_name,
     matches_pattern,
-    parse_push_target,
     parse_ref,
     parse_ref_any,
     parse_ref_remote,
@@ -153,24 +152,9 @@ def test_the_workspace_decides_what_is_ambiguous() -> None:
     assert parse_ref_any("me/cities", is_repo) == DatasetAlias("me", "cities")
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("http://net.example.com", DatasetUrl("http://net.example.com")),
-        ("net.example.com/foo", DatasetAliasRemote("net.example.com", None, "foo")),
-        ("net.example.com/bar/foo", DatasetAliasRemote("net.example.com", "bar", "foo")),
-        ("net.example.com", "net.example.com"),
-    ],
-)
-def test_push_target(text: str, expected: object) -> None:
-    assert parse_push_target(text) == expected
-
-
 @pytest.mark.parametrize("text", ["net.example.com", "account/net.example.com", KEY_TEXT])
 def test_pattern_of_one_dataset(text: str) -> None:
-    pattern = DatasetPattern.parse(text)
-    assert pattern.is_exact
-    assert pattern.ref == parse_ref(text)
+    assert DatasetPattern.parse(text).ref == parse_ref(text)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +163,7 @@ def test_pattern_of_one_dataset(text: str) -> None:
 )
 def test_pattern_of_many(text: str, account: str | None, name: str) -> None:
     pattern = DatasetPattern.parse(text)
-    assert not pattern.is_exact
+    assert pattern.ref is None
     assert (pattern.account, pattern.name, str(pattern)) == (account, name, text)
 
 
@@ -275,7 +259,7 @@ def test_like_is_sql_like(pattern: str, name: str) -> None:
 
 @given(st.text(max_size=40))
 def test_any_text_is_a_reference_or_a_clear_error(text: str) -> None:
-    for parse in (parse_ref, parse_ref_remote, parse_ref_any, DatasetPattern.parse, parse_push_target):
+    for parse in (parse_ref, parse_ref_remote, parse_ref_any, DatasetPattern.parse):
         try:
             parse(text)
         except InvalidIdentity:

@@ -10,11 +10,10 @@ import pytest
 from odf_engine.errors import BadData, InvalidManifest, OdfError, SourceUnavailable
 from odf_engine.workspace.environment import (
     RedactingReporter,
-    redact,
+    collect_secrets,
+    find_variables,
     redacted_errors,
-    secret_values,
-    substitute,
-    template_variables,
+    substitute_variables,
 )
 from tests.ingest.recorder import Recorder
 
@@ -24,24 +23,26 @@ SECRET = "s3cr3t/ päss\"wörd'&"
 def test_allowed_names_are_filled_in_once() -> None:
     values = {"KEY": "a${{ env.OTHER }}b", "OTHER": "x"}
     text = "https://host/?k=${{ env.KEY }}&again=${{env.KEY}}&o=${{  env.OTHER  }}"
-    assert substitute(text, values, {"KEY", "OTHER"}) == (
+    assert substitute_variables(text, values, {"KEY", "OTHER"}) == (
         "https://host/?k=a${{ env.OTHER }}b&again=a${{ env.OTHER }}b&o=x"
     )
-    assert substitute("no $VARIABLE, {{ env.KEY }}", values, {"KEY"}) == "no $VARIABLE, {{ env.KEY }}"
-    assert template_variables(text) == ["KEY", "OTHER"]
+    assert (
+        substitute_variables("no $VARIABLE, {{ env.KEY }}", values, {"KEY"}) == "no $VARIABLE, {{ env.KEY }}"
+    )
+    assert find_variables(text) == ["KEY", "OTHER"]
 
 
 def test_what_the_request_gives_comes_before_the_own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ODF_TEST_KEY", "own")
     text = "${{ env.ODF_TEST_KEY }}"
-    assert substitute(text, {}, {"ODF_TEST_KEY"}) == "own"
-    assert substitute(text, {"ODF_TEST_KEY": "given"}, {"ODF_TEST_KEY"}) == "given"
-    assert secret_values({"ODF_TEST_KEY": "given"}, {"ODF_TEST_KEY", "ODF_TEST_ABSENT"}) == ["given"]
+    assert substitute_variables(text, {}, {"ODF_TEST_KEY"}) == "own"
+    assert substitute_variables(text, {"ODF_TEST_KEY": "given"}, {"ODF_TEST_KEY"}) == "given"
+    assert collect_secrets({"ODF_TEST_KEY": "given"}, {"ODF_TEST_KEY", "ODF_TEST_ABSENT"}) == ["given"]
 
 
 def test_a_name_that_is_not_allowed_is_not_looked_up() -> None:
     with pytest.raises(SourceUnavailable) as caught:
-        substitute("${{ env.HOME }}", {"HOME": "/secret"}, {"TOKEN", "KEY"}, "com.example")
+        substitute_variables("${{ env.HOME }}", {"HOME": "/secret"}, {"TOKEN", "KEY"}, "com.example")
     assert "HOME, which com.example may not read" in caught.value.message
     assert "odf config set allowedEnv.com.example KEY,TOKEN,HOME" in (caught.value.hint or "")
     assert "/secret" not in f"{caught.value} {caught.value.hint}"
@@ -49,7 +50,7 @@ def test_a_name_that_is_not_allowed_is_not_looked_up() -> None:
 
 def test_a_name_that_is_not_set() -> None:
     with pytest.raises(SourceUnavailable, match="ODF_TEST_ABSENT is not set"):
-        substitute("${{ env.ODF_TEST_ABSENT }}", {}, {"ODF_TEST_ABSENT"})
+        substitute_variables("${{ env.ODF_TEST_ABSENT }}", {}, {"ODF_TEST_ABSENT"})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +58,7 @@ def test_a_name_that_is_not_set() -> None:
 )
 def test_other_templates_are_refused(text: str) -> None:
     with pytest.raises(InvalidManifest, match="cannot be filled in"):
-        substitute(f"http://host/{text}", {"A": "1", "TOKEN": "2"}, {"A", "TOKEN"})
+        substitute_variables(f"http://host/{text}", {"A": "1", "TOKEN": "2"}, {"A", "TOKEN"})
 
 
 def test_secrets_are_hidden_however_they_are_written() -> None:
@@ -81,7 +82,8 @@ def test_secrets_are_hidden_however_they_are_written() -> None:
     assert (reporter.phases, reporter.amounts, reporter.warnings[0]) == (["fetch"], {"bytes": 3}, "GET ***!")
     reporter.cancel()
     assert redacting.cancelled
-    assert redact("abcd abc", ["abc", "abcd"]) == "*** ***"
+    RedactingReporter(reporter, ["abc", "abcd"]).log("abcd abc")
+    assert reporter.lines[-1][1] == "*** ***"
 
 
 def test_errors_and_what_led_to_them_have_no_secret() -> None:

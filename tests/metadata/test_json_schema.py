@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from odf_engine.metadata import model
-from odf_engine.metadata.descriptors import json_schema, manifest_schema
+from odf_engine.metadata.descriptors import build_json_schema, build_manifest_schema
 
 EXAMPLE: dict[str, Any] = {
     "kind": "DatasetSnapshot",
@@ -80,7 +80,7 @@ def valid(schema: dict[str, Any], value: Any, root: dict[str, Any]) -> bool:
 
 
 def test_an_example_is_valid():
-    schema = manifest_schema("DatasetSnapshot", 1, model.DatasetSnapshot)
+    schema = build_manifest_schema("DatasetSnapshot", 1, model.DatasetSnapshot)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
     assert valid(schema, EXAMPLE, schema)
     assert json.loads(json.dumps(schema)) == schema
@@ -104,7 +104,7 @@ def test_an_example_is_valid():
     ],
 )
 def test_mistakes_are_not_valid(path: tuple[str | int, ...], value: Any):
-    schema = manifest_schema("DatasetSnapshot", 1, model.DatasetSnapshot)
+    schema = build_manifest_schema("DatasetSnapshot", 1, model.DatasetSnapshot)
     example: Any = json.loads(json.dumps(EXAMPLE))
     place = example
     for step in path[:-1]:
@@ -114,7 +114,7 @@ def test_mistakes_are_not_valid(path: tuple[str | int, ...], value: Any):
 
 
 def test_every_table_describes_itself():
-    schema = json_schema(model.MetadataBlock)
+    schema = build_json_schema(model.MetadataBlock)
     assert schema["$ref"] == "#/$defs/MetadataBlock"
     tables = {name: part for name, part in schema["$defs"].items() if "properties" in part}
     assert {"MetadataEvent.AddData", "ReadStep.Csv", "DataType.Struct", "Checkpoint"} <= set(tables)

@@ -47,7 +47,7 @@ def test_no_job_leaves_descriptors_or_threads(deriving: Deriving, runtime: Spark
         assert ended.state is JobState.done, ended.error
 
     def counts() -> tuple[int, int, int]:
-        return processes.open_descriptors(), threading.active_count(), java_sockets(runtime)
+        return processes.count_open_descriptors(), threading.active_count(), java_sockets(runtime)
 
     pull, verify = Pull(str(grouping.id)), Verify(str(grouping.id))
     try:

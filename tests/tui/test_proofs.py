@@ -8,7 +8,7 @@ from odf_engine.errors import NotFound
 from odf_engine.metadata.model import SetInfo
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.metadata.yaml import read_manifests
-from odf_engine.workspace.trust import make_proof
+from odf_engine.workspace.trust import prove_block
 from odf_engine.workspace.workspace import Workspace
 from odf_tui import ascii
 from odf_tui.chain_state import BlockText, Want
@@ -86,7 +86,7 @@ def test_proofs_of_a_real_chain(tmp_path: Path) -> None:
 
     # A wrong proof is no mark.
     path = boats.dataset.folder / "proofs" / str(head)
-    other = make_proof(workspace, boats, boats.dataset.block(0).hash)
+    other = prove_block(workspace, boats, boats.dataset.block(0).hash)
     path.unlink()
     path.write_bytes(bytes(other))
     assert source.blocks(dataset, None, 100, Want()).proven == {str(other.head)}

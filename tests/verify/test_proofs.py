@@ -18,7 +18,7 @@ from odf_engine.progress import Reporter
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.report import Report
 from odf_engine.workspace.dataset_summary import DatasetEntry
-from odf_engine.workspace.trust import ProvenBlock, make_proof, newest_proven_block
+from odf_engine.workspace.trust import ProvenBlock, find_newest_proven_block, prove_block
 from odf_engine.workspace.workspace import Workspace
 
 
@@ -47,22 +47,22 @@ def told(report: Report) -> tuple[int, int | None, int]:
 
 
 def test_a_proof_counts_up_to_its_block(workspace: Workspace, entry: DatasetEntry) -> None:
-    assert told(check(entry)) == (0, None, 0) and newest_proven_block(entry) is None
-    make_proof(workspace, entry, hash_of(entry, 1))
+    assert told(check(entry)) == (0, None, 0) and find_newest_proven_block(entry) is None
+    prove_block(workspace, entry, hash_of(entry, 1))
     report = check(entry)
     assert report.valid and told(report) == (1, 1, 2)
-    assert newest_proven_block(entry) == ProvenBlock(1, hash_of(entry, 1), 2)
+    assert find_newest_proven_block(entry) == ProvenBlock(1, hash_of(entry, 1), 2)
     head = entry.dataset.head()
-    assert make_proof(workspace, entry).head == head and head is not None
-    assert told(check(entry)) == (2, 3, 0) and newest_proven_block(entry) == ProvenBlock(3, head, 0)
+    assert prove_block(workspace, entry).head == head and head is not None
+    assert told(check(entry)) == (2, 3, 0) and find_newest_proven_block(entry) == ProvenBlock(3, head, 0)
     later = entry.dataset.commit([SetInfo("later")], system_time=Timestamp.now(), expected_head=head)
-    assert told(check(entry)) == (2, 3, 1) and newest_proven_block(entry) == ProvenBlock(3, head, 1)
+    assert told(check(entry)) == (2, 3, 1) and find_newest_proven_block(entry) == ProvenBlock(3, head, 1)
     assert told(check(entry, 2, 2)) == (2, 3, 1)
     assert entry.dataset.head() == later
 
 
 def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> None:
-    right = make_proof(workspace, entry)
+    right = prove_block(workspace, entry)
     folder, head = entry.dataset.folder, right.head
     other = hash_of(entry, 2)
     stranger = KeyStore(folder.parent / "other")
@@ -77,9 +77,9 @@ def test_a_wrong_proof_is_found(workspace: Workspace, entry: DatasetEntry) -> No
         report = check(entry)
         assert [(each.kind, each.block) for each in report.findings] == [("proof-wrong", str(head))]
         assert not report.valid and told(report) == (0, None, 0)
-        assert newest_proven_block(entry) is None
-    make_proof(workspace, entry, other)
-    assert told(check(entry)) == (1, 2, 1) and newest_proven_block(entry) == ProvenBlock(2, other, 1)
+        assert find_newest_proven_block(entry) is None
+    prove_block(workspace, entry, other)
+    assert told(check(entry)) == (1, 2, 1) and find_newest_proven_block(entry) == ProvenBlock(2, other, 1)
     (folder / "proofs" / str(head)).unlink()
     (folder / "proofs" / "notes.txt").write_text("what is this?")
     assert [each.block for each in check(entry).findings] == ["notes.txt"]
@@ -89,13 +89,13 @@ def test_a_proof_of_another_history_says_nothing(workspace: Workspace, entry: Da
     elsewhere = Multihash.sha3_256(b"elsewhere")
     store_proof(entry.dataset.folder, create_proof(workspace.keys.private_key_pem(entry.id), elsewhere))
     report = check(entry)
-    assert report.valid and told(report) == (0, None, 0) and newest_proven_block(entry) is None
+    assert report.valid and told(report) == (0, None, 0) and find_newest_proven_block(entry) is None
     assert [(each.kind, each.block) for each in report.unchecked] == [("proof-elsewhere", str(elsewhere))]
 
 
 def test_a_proof_counts_where_other_blocks_are_lost(workspace: Workspace, entry: DatasetEntry) -> None:
     """Also where the first block is, which says whose dataset it is: its folder says it too."""
-    make_proof(workspace, entry)
+    prove_block(workspace, entry)
     for number in (2, 0):
         (entry.dataset.folder / "blocks" / str(hash_of(entry, number))).unlink()
         report = check(entry)
@@ -104,14 +104,14 @@ def test_a_proof_counts_where_other_blocks_are_lost(workspace: Workspace, entry:
 
 def test_only_who_has_the_key_can_prove(workspace: Workspace, entry: DatasetEntry) -> None:
     with pytest.raises(NotFound, match="does not hold"):
-        make_proof(workspace, entry, Multihash.sha3_256(b"elsewhere"))
+        prove_block(workspace, entry, Multihash.sha3_256(b"elsewhere"))
     pem = workspace.keys.private_key_pem(entry.id)
     workspace.keys.delete(entry.id)
     with pytest.raises(NotFound, match="key of rain is not in this workspace"):
-        make_proof(workspace, entry)
+        prove_block(workspace, entry)
     other = workspace.keys.generate()
     path = workspace.keys.folder / f"{other.multibase}.pem"
     path.rename(workspace.keys.folder / f"{entry.id.multibase}.pem")
     with pytest.raises(NotFound, match="another key"):
-        make_proof(workspace, entry)
+        prove_block(workspace, entry)
     assert "PRIVATE KEY" in pem and not (entry.dataset.folder / "proofs").exists()

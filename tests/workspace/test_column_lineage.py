@@ -11,10 +11,10 @@ from odf_engine.sql.lineage_model import ColumnLineage
 from odf_engine.workspace.column_lineage import (
     ROWS,
     ColumnRef,
-    all_columns,
-    column_graph,
+    build_column_graph,
     dataset_lineage,
-    source_of,
+    read_columns,
+    source_id,
 )
 from odf_engine.workspace.dataset_summary import DatasetEntry
 from odf_engine.workspace.workspace import Workspace
@@ -111,13 +111,13 @@ def test_all_the_way_down(workspace: Workspace) -> None:
     made(workspace, "b", "SELECT *, x + 1 AS y FROM a WHERE city <> ''", "a")
     last = made(workspace, "c", "SELECT event_time, sum(y) AS s FROM b GROUP BY event_time", "b")
     root(workspace, "aside")
-    graph = column_graph(workspace, [last.id])
+    graph = build_column_graph(workspace, [last.id])
     assert {each.name for each in graph.datasets.values()} == {"a", "b", "c"}
     reached = graph.upstream(ColumnRef(str(last.id), "s"))
     assert {(place.column, reach.how, reach.steps) for place, reach in reached.items()} == {
         ("y", "aggregation", 1), ("x", "aggregation", 2), ("x", "aggregation", 3)
     }  # fmt: skip
-    assert ColumnRef(source_of(str(first.id)), "x") in reached
+    assert ColumnRef(source_id(str(first.id)), "x") in reached
     # City has no part in a value, and yet decides which rows there are.
     down = graph.downstream(ColumnRef(str(first.id), "city"))
     assert {(place.column, reach.how) for place, reach in down.items()} == {
@@ -207,7 +207,7 @@ def test_an_input_that_is_not_here(workspace: Workspace) -> None:
     assert told(dataset_lineage(workspace, last)) == {
         "offset": "", "op": "a.op", "system_time": "", "event_time": "a.event_time", "y": "a.X"
     }  # fmt: skip
-    graph = column_graph(workspace)
+    graph = build_column_graph(workspace)
     assert not graph.is_here(str(source.id)) and graph.is_here(str(last.id))
     assert graph.datasets[str(source.id)].name == "a"
 
@@ -223,6 +223,6 @@ def test_what_cannot_be_followed(workspace: Workspace) -> None:
     # A damaged dataset has no columns, and the others have theirs.
     head = after.dataset.folder / "refs" / "head"
     head.write_text("nothing")
-    found_all = {each.name: each for each in all_columns(Workspace(workspace.folder))}
+    found_all = {each.name: each for each in read_columns(Workspace(workspace.folder))}
     assert found_all["after"].lineage.problem and not found_all["after"].columns
     assert found_all["a"].columns

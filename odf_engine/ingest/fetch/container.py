@@ -21,7 +21,7 @@ from odf_engine.metadata.model import Container, SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.settings import FetchConfig
-from odf_engine.workspace.environment import variable_value
+from odf_engine.workspace.environment import resolve_variable
 
 if TYPE_CHECKING:
     from odf_engine.ingest.fetch.model import FetchContext, Payload
@@ -122,7 +122,7 @@ def _variables(step: Container, context: FetchContext) -> dict[str, str]:
         if not _VARIABLE.fullmatch(each.name):
             raise InvalidManifest(f"'{each.name}' is not the name of a variable", where="fetch.env")
         if each.value is None:
-            value = variable_value(each.name, context.environment, context.allowed, context.name)
+            value = resolve_variable(each.name, context.environment, context.allowed, context.name)
         else:
             value = context.substitute_variables(each.value)
         if any(char in value for char in "\n\r\0"):

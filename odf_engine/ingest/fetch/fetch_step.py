@@ -22,9 +22,9 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.workspace.environment import (
     RedactingReporter,
+    collect_secrets,
+    find_variables,
     redacted_errors,
-    secret_values,
-    template_variables,
 )
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def fetch(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
         Unsupported: a kind of source that this version cannot fetch.
         InvalidManifest: the step contradicts itself.
     """
-    secrets = secret_values(context.environment, context.allowed)
+    secrets = collect_secrets(context.environment, context.allowed)
     if secrets:
         context = replace(context, reporter=RedactingReporter(context.reporter, secrets))
     with redacted_errors(secrets):
@@ -54,7 +54,7 @@ def _payloads(step: FetchStep, context: FetchContext) -> Iterator[Payload]:
     if isinstance(step, FilesGlob):
         from odf_engine.ingest.fetch.files_glob import fetch_files
 
-        if template_variables(step.path):
+        if find_variables(step.path):
             raise InvalidManifest(
                 f"'{step.path}': variables are filled into URLs and headers, not into paths",
                 hint="write the path itself",

@@ -36,7 +36,7 @@ from odf_engine.metadata.model import (
 )
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
-from odf_engine.storage.databases import connect
+from odf_engine.storage.databases import connect_database
 
 DEFAULT_FORMAT: Final = "yyyy-MM-dd"
 _MONTHS: Final = (
@@ -288,7 +288,7 @@ class IngestedFiles:
             self._db.execute("REPLACE INTO hashes VALUES (?, ?, ?, ?)", (name, *stamp, digest))
 
     def _open(self, path: Path) -> None:
-        self._db = connect(path, timeout=30)
+        self._db = connect_database(path, timeout=30)
         self._db.execute("PRAGMA synchronous = OFF")  # a cache: rebuilt when damaged
         self._db.executescript(_TABLES)
         facts = dict(self._db.execute("SELECT name, value FROM facts"))

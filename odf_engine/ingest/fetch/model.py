@@ -14,7 +14,7 @@ from odf_engine.metadata.model import SourceState
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.settings import FetchConfig
-from odf_engine.workspace.environment import substitute
+from odf_engine.workspace.environment import substitute_variables
 
 ETAG: Final = "odf/etag"
 LAST_MODIFIED: Final = "odf/last-modified"
@@ -87,7 +87,7 @@ class FetchContext:
         Raises:
             OdfError: a variable that is not allowed or not set, or a template of another kind.
         """
-        return substitute(text, self.environment, self.allowed, self.name)
+        return substitute_variables(text, self.environment, self.allowed, self.name)
 
 
 def file_stamp(path: Path) -> tuple[int, int]:
