@@ -187,7 +187,7 @@ def _of_side(shown: ColumnMap, here: ColumnRef, place: ColumnRef) -> list[list[S
             (far, "muted"),
         ],
     ]
-    if not graph.is_here(here.dataset) and not is_source(here.dataset):
+    if not graph.is_in_workspace(here.dataset) and not is_source(here.dataset):
         lines.append([(" ", ""), ("this dataset is not here: pull it to see further", "warn")])
     return lines
 

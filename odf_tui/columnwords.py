@@ -41,7 +41,7 @@ def title_of(graph: ColumnGraph, dataset: str) -> str:
 
 def source_name(graph: ColumnGraph, dataset: str) -> str:
     """The same, and that an input is not here."""
-    missing = not is_source(dataset) and not graph.is_here(dataset)
+    missing = not is_source(dataset) and not graph.is_in_workspace(dataset)
     return plain(title_of(graph, dataset)) + (" (not here)" if missing else "")
 
 

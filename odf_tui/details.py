@@ -54,9 +54,9 @@ def _trust(workspace: Workspace, entry: DatasetEntry) -> Iterator[Section]:
     standing = trust.describe_status(entry)
     if standing == "own":
         return
-    origin = trust.origin(entry)
+    origin = trust.read_origin(entry)
     facts = [("came from", origin) if origin else ("written by", "somebody else")]
-    grant = trust.grant_of(entry)
+    grant = trust.find_grant(entry)
     if standing == "trusted" and grant is not None:
         facts.append(("trusted", f"since {moment(grant.granted)}, until a block changes its source"))
     else:

@@ -134,7 +134,7 @@ class BlockIndex:
         row = self._one("SELECT hash FROM blocks WHERE chain = ? AND sequence = ?", chain, sequence)
         return None if row is None else Multihash.from_bytes(row[0])
 
-    def page(
+    def list_blocks(
         self, at: BlockPosition, limit: int, before: int | None = None, kinds: Collection[str] | None = None
     ) -> list[BlockSummary]:
         """Return at most ``limit`` blocks up to ``at`` and before number ``before``, newest first."""
@@ -158,7 +158,7 @@ class BlockIndex:
         """Return the slices up to ``at`` that overlap the offsets ``first`` to ``last`` (inclusive), oldest
         first.
         """
-        rows = self.rows(
+        rows = self.query_rows(
             f"SELECT {_SLICE_COLUMNS} FROM slices"
             " WHERE chain = ? AND last >= ? AND first <= ? AND sequence <= ? ORDER BY sequence",
             at.chain,
@@ -168,20 +168,20 @@ class BlockIndex:
         )
         return [_parse_slice_row(row) for row in rows]
 
-    def hashes(self, at: BlockPosition) -> list[Multihash]:
+    def list_hashes(self, at: BlockPosition) -> list[Multihash]:
         """Return the hashes of all blocks up to ``at``, oldest first."""
-        rows = self.rows(
+        rows = self.query_rows(
             "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ? ORDER BY sequence",
             at.chain,
             at.sequence,
         )
         return [Multihash.from_bytes(row[0]) for row in rows]
 
-    def matching(self, at: BlockPosition, text: str, limit: int) -> list[Multihash]:
+    def find_hashes(self, at: BlockPosition, text: str, limit: int) -> list[Multihash]:
         """Return hashes up to ``at`` whose base16 text starts with ``text`` or has it as its last 8
         characters.
         """
-        rows = self.rows(
+        rows = self.query_rows(
             "SELECT hash FROM blocks WHERE chain = ? AND sequence <= ?"
             " AND (substr('f' || lower(hex(hash)), 1, ?) = ? OR lower(substr(hex(hash), -8)) = ?) LIMIT ?",
             at.chain,
@@ -243,7 +243,7 @@ class BlockIndex:
 
         return self._run(change)
 
-    def forget(self, head: Multihash) -> None:
+    def remove_chain(self, head: Multihash) -> None:
         """Remove the chain with this head from the index, if it is indexed, in one transaction."""
 
         def change(db: sqlite3.Connection) -> None:
@@ -276,7 +276,7 @@ class BlockIndex:
     def _one(self, sql: str, *values: Any) -> Any:
         return self._run(lambda db: db.execute(sql, values).fetchone())
 
-    def rows(self, sql: str, *values: Any) -> list[Any]:
+    def query_rows(self, sql: str, *values: Any) -> list[Any]:
         """Return the rows of a query over the tables of the index."""
         return self._run(lambda db: db.execute(sql, values).fetchall())
 

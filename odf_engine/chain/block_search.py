@@ -73,7 +73,7 @@ def find_blocks(
     def query_page(index: BlockIndex, at: BlockPosition) -> BlockPage:
         where, values = _condition(at, kinds, text.strip().lower())
         if kinds or text:
-            total = index.rows(f"SELECT COUNT(*) FROM blocks WHERE {where}", *values)[0][0]
+            total = index.query_rows(f"SELECT COUNT(*) FROM blocks WHERE {where}", *values)[0][0]
         else:
             total = at.sequence + 1
         start = max(total - limit, 0) if first is None else max(first, 0)
@@ -83,7 +83,9 @@ def find_blocks(
         else:  # positions are sequence numbers
             where, values = f"{where} AND sequence >= ?", [*values, start]
         query = f"SELECT {BLOCK_COLUMNS} FROM blocks WHERE {where} ORDER BY sequence LIMIT ?"
-        return BlockPage(total, start, [parse_block_row(row) for row in index.rows(query, *values, limit)])
+        return BlockPage(
+            total, start, [parse_block_row(row) for row in index.query_rows(query, *values, limit)]
+        )
 
     return dataset.query_index(query_page)
 
@@ -126,7 +128,7 @@ def count_kinds(dataset: Dataset) -> dict[str, int]:
         "SELECT kind, COUNT(*) FROM blocks WHERE chain = ? AND sequence <= ?"
         " GROUP BY kind ORDER BY COUNT(*) DESC, kind"
     )
-    return dataset.query_index(lambda index, at: dict(index.rows(query, at.chain, at.sequence)))
+    return dataset.query_index(lambda index, at: dict(index.query_rows(query, at.chain, at.sequence)))
 
 
 def block_numbers(dataset: Dataset, hashes: Iterable[str]) -> dict[str, int]:
@@ -195,7 +197,9 @@ def _find_by_time(dataset: Dataset, text: str) -> int:
     query = (
         "SELECT MIN(sequence) FROM blocks WHERE chain = ? AND sequence <= ? AND rtrim(system_time, 'Z') >= ?"
     )
-    number = dataset.query_index(lambda index, at: index.rows(query, at.chain, at.sequence, bound))[0][0]
+    number = dataset.query_index(lambda index, at: index.query_rows(query, at.chain, at.sequence, bound))[0][
+        0
+    ]
     if number is None:
         newest = str(dataset.state().system_time)[:19].replace("T", " ")
         raise NotFound(f"there is no block since {text}: the newest is of {newest}")
@@ -225,7 +229,7 @@ def _find_by_hash(dataset: Dataset, text: str, newest: int) -> int:
 def _find_numbers(text: str, index: BlockIndex, at: BlockPosition) -> list[int]:
     where, values = _hash_condition(text)
     query = f"SELECT sequence FROM blocks WHERE chain = ? AND sequence <= ? AND {where} LIMIT 4"
-    return [row[0] for row in index.rows(query, at.chain, at.sequence, *values)]
+    return [row[0] for row in index.query_rows(query, at.chain, at.sequence, *values)]
 
 
 def _group_digits(number: int) -> str:

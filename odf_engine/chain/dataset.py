@@ -149,7 +149,7 @@ class Dataset:
         """
         if self.head() is None:
             return []
-        return self.query_index(lambda index, at: index.page(at, limit, before, kinds))
+        return self.query_index(lambda index, at: index.list_blocks(at, limit, before, kinds))
 
     def blocks(self, newest_first: bool = True) -> Iterator[StoredBlock]:
         """Yield every block of the chain at its current head.
@@ -161,7 +161,7 @@ class Dataset:
         if head is None:
             return
         if not newest_first:
-            yield from map(self.block, self.query_index(lambda index, at: index.hashes(at)))
+            yield from map(self.block, self.query_index(lambda index, at: index.list_hashes(at)))
             return
         at: Multihash | None = head
         while at is not None:
@@ -406,7 +406,9 @@ class Dataset:
         return block_hash
 
     def _find_abbreviated(self, text: str) -> Multihash:
-        matches = self.query_index(lambda index, at: index.matching(at, text, limit=4)) if self.head() else []
+        matches = (
+            self.query_index(lambda index, at: index.find_hashes(at, text, limit=4)) if self.head() else []
+        )
         if not matches:
             raise NotFound(f"there is no block '{text}' in this dataset")
         if len(matches) > 1:

@@ -67,7 +67,7 @@ def pull(
     if set_watermark is not None:
         _set_watermark(workspace, entry, before, set_watermark, reporter)
     else:
-        Trust(workspace).check(entry)
+        Trust(workspace).require_trust(entry)
         if _has_news(dataset, before, reporter, fetch_uncacheable=fetch_uncacheable, force=force):
             _poll(workspace, entry, runtime, reporter, environment, force=force, strict=strict)
     return ChainUpdate.from_states(before, dataset.state())

@@ -338,7 +338,7 @@ def push(
     """
     before = entry.dataset.state()
     event = select_push_source(entry, source)
-    Trust(workspace).check(entry)
+    Trust(workspace).require_trust(entry)
     if format is not None:
         format_named(format)
     for path in files:

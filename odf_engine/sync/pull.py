@@ -127,7 +127,7 @@ def clone_dataset(
         HereAlready: the dataset is here under another name.
         OdfError: as :func:`pull_dataset`.
     """
-    workspace.check_arrival(alias)
+    workspace.check_importable(alias)
     reporter.phase("compare")
     theirs = _head_of(remote)
     with incoming_folder(workspace.odf, remote.url) as folder:
@@ -141,7 +141,7 @@ def clone_dataset(
 
 def _take_in(workspace: Workspace, folder: Path, alias: DatasetAlias, remote: RemoteDataset) -> DatasetEntry:
     try:
-        return workspace.take_in(folder, alias, remote.url)
+        return workspace.import_dataset(folder, alias, remote.url)
     except AlreadyExists:  # somebody else may have brought it meanwhile, from another address
         _check_absent(workspace, Dataset(folder, workspace.index).state().dataset_id)
         raise

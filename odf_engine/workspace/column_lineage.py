@@ -421,7 +421,7 @@ class ColumnGraph:
             known.columns.append(part.column)
         return ColumnRef(dataset, spelled[part.column.casefold()])
 
-    def is_here(self, dataset: str) -> bool:
+    def is_in_workspace(self, dataset: str) -> bool:
         """Return whether this is a dataset of the workspace, not a source or a missing input."""
         known = self.datasets.get(dataset)
         return known is not None and not dataset.startswith(_SOURCE_PREFIX) and bool(known.lineage.outputs)

@@ -262,14 +262,14 @@ class DatasetFolders:
         forget(dataset_id)
         shutil.rmtree(trash, ignore_errors=True)
 
-    def unfinished(self) -> list[Path]:
+    def find_unfinished(self) -> list[Path]:
         """Return the folders of interrupted creations and deletions."""
         return [path for pattern in (".new-*", ".gone-*") for path in self.home.glob(pattern)]
 
-    def unfinished_ids(self) -> list[DatasetId]:
+    def find_unfinished_ids(self) -> list[DatasetId]:
         """Return the datasets whose creation or deletion was interrupted."""
         ids: list[DatasetId] = []
-        for path in self.unfinished():
+        for path in self.find_unfinished():
             with suppress(InvalidIdentity):
                 dataset_id = DatasetId.parse(DID_PREFIX + path.name.partition("-")[2])
                 if not self.path(dataset_id).exists():
@@ -278,7 +278,7 @@ class DatasetFolders:
 
     def sweep(self) -> None:
         """Remove the folders of interrupted creations and deletions."""
-        for path in self.unfinished():
+        for path in self.find_unfinished():
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path, ignore_errors=True)
             else:

@@ -58,7 +58,7 @@ class SourceChange(NamedTuple):
     before: Source | None
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Whether the chain has another definition of the source."""
         return self.before != self.source
 
@@ -102,7 +102,7 @@ def plan_schema(
     new_schema = declared if explicit is None else _explicit_schema(explicit, declared, vocab)
     if declared is not None and new_schema is not None:
         for change in sources:
-            if change.changed or explicit is not None:
+            if change.is_changed or explicit is not None:
                 new_schema = _with_source_columns(change, new_schema, declared, vocab)
     if new_schema is None:
         return None  # the first rows determine the schema
@@ -127,7 +127,7 @@ def _with_source_columns(
         return schema
     old_columns = None if change.before is None else declared_columns(change.before, vocab)
     removed: list[str] = []
-    if change.changed:
+    if change.is_changed:
         # An additional push source may have fewer columns than the dataset.
         candidates = declared.names if isinstance(change.source, SetPollingSource) else []
         current_names = {name.casefold() for name in (*columns.names, *msgspec.structs.astuple(vocab))}
@@ -298,7 +298,7 @@ def _plan_steps(
     schema = plan_schema(state, events_by_type.get(model.SetDataSchema), sources, each.vocabulary)
     if schema is not None:
         yield _Step(schema, None if state.schema is None else model.SetDataSchema(state.schema))
-    yield from (_Step(each.source, each.before) for each in sources if each.changed)
+    yield from (_Step(each.source, each.before) for each in sources if each.is_changed)
     if (new_transform := events_by_type.get(model.SetTransform)) is not None:
         transform = _changed_transform(resolve_inputs(new_transform, known), state.transform)
         if transform is not None:

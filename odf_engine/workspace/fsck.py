@@ -120,7 +120,7 @@ class FsckReport(msgspec.Struct):
         """Add a remark."""
         self.remarks.append(FsckFinding(kind=kind, where=where, message=message, count=count))
 
-    def files(
+    def add_files(
         self,
         kind: str,
         where: str,
@@ -333,7 +333,7 @@ class _DatasetCheck:
                 except InvalidIdentity:
                     unknown += 1
             message = f"no block or reference needs {'them' if len(orphans) > 1 else 'it'}"
-            self._report.files(f"orphan-{word}", self._name, message, orphans, left=self._left)
+            self._report.add_files(f"orphan-{word}", self._name, message, orphans, left=self._left)
             if unknown:
                 message = f"not named as an object of a repository is, in {kind}/"
                 self._report.add_note("unknown-file", self._name, message, unknown)
@@ -343,10 +343,10 @@ class _DatasetCheck:
         paths = [
             path for name in folders for half in _TEMPORARY_FILES for path in (self._folder / name).glob(half)
         ]
-        self._report.files("half-written", self._name, "interrupted work left it", paths, left=self._left)
+        self._report.add_files("half-written", self._name, "interrupted work left it", paths, left=self._left)
         arriving = [path] if any(_find_files(path := self._folder / QUARANTINE_FOLDER)) else []
         message = "an interrupted pull left it; the next one would go on from there"
-        self._report.files("arriving", self._name, message, arriving, left=self._left)
+        self._report.add_files("arriving", self._name, message, arriving, left=self._left)
 
 
 def _find_files(folder: Path) -> Iterator[Path]:
@@ -456,19 +456,21 @@ class _WorkspaceCheck:
         folders = DatasetFolders(self._odf / "datasets")
         with self._locked():
             if self._report.repair:
-                for dataset_id in folders.unfinished_ids():
+                for dataset_id in folders.find_unfinished_ids():
                     self._workspace.keys.delete(dataset_id)
             message = "a dataset that was being made or deleted"
-            self._report.files("unfinished-dataset", "datasets", message, folders.unfinished(), unused=True)
+            self._report.add_files(
+                "unfinished-dataset", "datasets", message, folders.find_unfinished(), unused=True
+            )
         for path in sorted((self._odf / "incoming").glob("*")):
             if path.is_dir():
                 self._incoming(path)
         dead = [path for path in self._cache.glob("*-*-*") if _is_of_dead_process(path)]
-        self._report.files("left-over", "cache", "a process that is no more left it", dead, unused=True)
+        self._report.add_files("left-over", "cache", "a process that is no more left it", dead, unused=True)
         halves = [
             path for name in (".", "trust", "remotes", "keys") for path in (self._odf / name).glob(".new-*")
         ]
-        self._report.files("half-written", ".", "interrupted work left it", halves)
+        self._report.add_files("half-written", ".", "interrupted work left it", halves)
 
     def _incoming(self, folder: Path) -> None:
         """Check the files of an interrupted pull of a new dataset."""
@@ -478,14 +480,14 @@ class _WorkspaceCheck:
         if self._report.repair:
             os.close(open_no_follow(lock, os.O_RDONLY | os.O_CREAT, 0o600))
         elif not lock.exists():
-            self._report.files("arriving", where, message, [folder])
+            self._report.add_files("arriving", where, message, [folder])
             return
         with open_file(lock, "rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return  # the pull is running
-            self._report.files("arriving", where, message, [folder])
+            self._report.add_files("arriving", where, message, [folder])
             if self._report.repair and not folder.exists():
                 lock.unlink(missing_ok=True)
 
@@ -499,9 +501,9 @@ class _WorkspaceCheck:
             *self._unreadable(_ROW_CACHES, _is_parquet),
         ]
         message = "a file of the cache cannot be read; it is made again when it is needed"
-        self._report.files("cache-broken", "cache", message, broken, left=left)
+        self._report.add_files("cache-broken", "cache", message, broken, left=left)
         parts = [path for pattern in _TEMPORARY_CACHES for path in self._cache.glob(pattern)]
-        self._report.files("half-written", "cache", "interrupted work left it", parts, left=left)
+        self._report.add_files("half-written", "cache", "interrupted work left it", parts, left=left)
 
     def _unreadable(self, patterns: Collection[str], is_right: Callable[[Path], bool]) -> Iterator[Path]:
         for pattern in patterns:
@@ -539,7 +541,7 @@ class _WorkspaceCheck:
                     path for path in files if (owner := _owner_of_file(path)) and owner not in known_ids
                 ]
                 message = f"{description} a dataset that is not here"
-                self._report.files(f"{folder}-alone", folder, message, orphans, unused=True)
+                self._report.add_files(f"{folder}-alone", folder, message, orphans, unused=True)
         try:
             Remotes(self._odf).repositories()
         except OdfError as error:

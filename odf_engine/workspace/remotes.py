@@ -62,7 +62,7 @@ class DatasetRemotes(msgspec.Struct, frozen=True):
     push: list[str] = []
     seen: list[RemoteStatus] = []
 
-    def seen_at(self, url: str) -> RemoteStatus | None:
+    def find_status(self, url: str) -> RemoteStatus | None:
         """Return the last known status relative to this URL, or None."""
         return next((each for each in self.seen if each.url == url), None)
 
@@ -145,7 +145,7 @@ class Remotes:
 
     # --- Datasets ---
 
-    def of(self, dataset: DatasetId) -> DatasetRemotes:
+    def get(self, dataset: DatasetId) -> DatasetRemotes:
         """Return the remotes of a dataset; empty if there are none or the file is damaged.
 
         Raises:
@@ -162,7 +162,7 @@ class Remotes:
     def record_status(self, dataset: DatasetId, status: RemoteStatus, kind: Kind | None = None) -> None:
         """Store the status of a dataset relative to a remote; with ``kind``, add the address as well."""
         with file_lock(self._lock):
-            remotes = self.of(dataset)
+            remotes = self.get(dataset)
             if kind is not None:
                 remotes = _with_address(remotes, status.url, kind)
             rest = [each for each in remotes.seen if each.url != status.url]
@@ -171,12 +171,12 @@ class Remotes:
     def attach(self, dataset: DatasetId, url: str, kind: Kind) -> None:
         """Add an address of a dataset."""
         with file_lock(self._lock):
-            self.set(dataset, _with_address(self.of(dataset), url, kind))
+            self.set(dataset, _with_address(self.get(dataset), url, kind))
 
     def detach(self, dataset: DatasetId, url: str, kinds: tuple[Kind, ...] = KINDS) -> list[Kind]:
         """Remove an address of a dataset; return the kinds that it had."""
         with file_lock(self._lock):
-            remotes = self.of(dataset)
+            remotes = self.get(dataset)
             removed: list[Kind] = [kind for kind in kinds if url in getattr(remotes, kind)]
             for kind in removed:
                 rest = [each for each in getattr(remotes, kind) if each != url]
@@ -195,7 +195,7 @@ class Remotes:
 
     def find_by_url(self, url: str) -> DatasetId | None:
         """Return the dataset that is pulled from an address, otherwise one that is pushed to it, or None."""
-        known = [(dataset, self.of(dataset)) for dataset in self._known()]
+        known = [(dataset, self.get(dataset)) for dataset in self._known()]
         for kind in KINDS:
             for dataset, remotes in known:
                 if url in getattr(remotes, kind):

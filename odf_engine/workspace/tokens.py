@@ -49,7 +49,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether the token has expired."""
         return self.expires is not None and self.expires <= _now()
 
-    def covers(self, alias: DatasetAlias, dataset_id: DatasetId | None) -> bool:
+    def permits(self, alias: DatasetAlias, dataset_id: DatasetId | None) -> bool:
         """Return whether the token permits pushing this dataset; without an id, only by its name."""
         for text in self.datasets:
             pattern = DatasetPattern.parse(text)
@@ -61,7 +61,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return False
 
     @property
-    def names_ids(self) -> bool:
+    def has_id_patterns(self) -> bool:
         """Whether a pattern is an id, so that a name alone is not sufficient."""
         return any(isinstance(DatasetPattern.parse(text).ref, DatasetId) for text in self.datasets)
 
@@ -84,7 +84,7 @@ class Tokens:
         self._read_at: tuple[int, int, int] | None = None
         self._read: list[Token] = []
 
-    def all(self) -> list[Token]:
+    def list_tokens(self) -> list[Token]:
         """Return all tokens, including expired ones, sorted by name.
 
         Raises:
@@ -131,7 +131,7 @@ class Tokens:
         if expires is not None and expires <= now:
             raise UsageError("a token that has expired already is of no use", hint="give it days: --days 30")
         token = Token(name=name, hash=_hash(text), datasets=tuple(datasets), created=now, expires=expires)
-        with self._changing() as tokens:
+        with self._edit() as tokens:
             if any(each.name.lower() == name.lower() for each in tokens):
                 raise AlreadyExists(
                     f"there is a token '{name}' already",
@@ -142,12 +142,12 @@ class Tokens:
 
     def revoke(self, name: str) -> Token:
         """Remove a token and return it. Raise NotFound if there is none."""
-        with self._changing() as tokens:
+        with self._edit() as tokens:
             for token in tokens:
                 if token.name.lower() == name.lower():
                     tokens.remove(token)
                     return token
-        names = ", ".join(token.name for token in self.all())
+        names = ", ".join(token.name for token in self.list_tokens())
         raise NotFound(
             f"there is no token '{name}'", hint=f"there are: {names}" if names else "odf keys token new NAME"
         )
@@ -157,23 +157,23 @@ class Tokens:
         if len(text) > _MAX_CHARACTERS:
             return None
         text_hash, match = _hash(text), None
-        for token in self.all():  # always compare all, so that the time does not reveal a match
+        for token in self.list_tokens():  # always compare all, so that the time does not reveal a match
             if hmac.compare_digest(text_hash, token.hash):
                 match = token
         return None if match is None or match.has_expired else match
 
-    def note_use(self, token: Token) -> None:
+    def record_use(self, token: Token) -> None:
         """Record the use of a token; never raises."""
         now = _now()
         if token.last_used is not None and now - token.last_used < _USE_PRECISION:
             return
-        with suppress(OdfError), self._changing() as tokens:
+        with suppress(OdfError), self._edit() as tokens:
             for at, each in enumerate(tokens):
                 if each.hash == token.hash:
                     tokens[at] = msgspec.structs.replace(each, last_used=now)
 
     @contextmanager
-    def _changing(self) -> Iterator[list[Token]]:
+    def _edit(self) -> Iterator[list[Token]]:
         """Yield the tokens for a change under a lock, and store them afterwards."""
         folder = self._path.parent
         try:
@@ -183,7 +183,7 @@ class Tokens:
             raise write_error(self._path, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            tokens = self.all()
+            tokens = self.list_tokens()
             before = list(tokens)
             yield tokens
             if tokens != before:

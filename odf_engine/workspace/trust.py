@@ -169,9 +169,9 @@ class Trust:
 
     def is_own(self, entry: DatasetEntry) -> bool:
         """Return whether the dataset was created in this workspace from an own definition."""
-        return self._workspace.keys.has_key(entry.id) and self.origin(entry) is None
+        return self._workspace.keys.has_key(entry.id) and self.read_origin(entry) is None
 
-    def origin(self, entry: DatasetEntry) -> str | None:
+    def read_origin(self, entry: DatasetEntry) -> str | None:
         """Return the origin of the definition; None if it is own or unknown."""
         try:
             return read_small_file(entry.dataset.folder / ORIGIN_FILE).decode("utf-8")
@@ -184,7 +184,7 @@ class Trust:
         """Return whether the current sources may run: the dataset is own, or all sources are granted."""
         if self.is_own(entry):
             return True
-        grant = self.grant_of(entry)
+        grant = self.find_grant(entry)
         return grant is not None and {str(block) for block, _ in _find_sources(entry)} <= set(grant.blocks)
 
     def describe_status(self, entry: DatasetEntry) -> Literal["own", "trusted", "not trusted"]:
@@ -197,7 +197,7 @@ class Trust:
         """Return whether the sources may access addresses of this machine and of private networks."""
         if self.is_own(entry):
             return True
-        grant = self.grant_of(entry)
+        grant = self.find_grant(entry)
         return grant is not None and grant.private_network and self.is_trusted(entry)
 
     def list_executions(self, entry: DatasetEntry) -> list[Execution]:
@@ -249,14 +249,14 @@ class Trust:
             return False
         return True
 
-    def grant_of(self, entry: DatasetEntry) -> Grant | None:
+    def find_grant(self, entry: DatasetEntry) -> Grant | None:
         """Return the last grant, whether or not it is still valid; None if there is none."""
         try:
             return msgspec.json.decode(read_small_file(self._path(entry)), type=Grant)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return None
 
-    def check(self, entry: DatasetEntry) -> None:
+    def require_trust(self, entry: DatasetEntry) -> None:
         """Check that the sources of a dataset may run. Every run must call this first.
 
         Raises:
@@ -268,9 +268,9 @@ class Trust:
         if entry.dataset.state().kind is model.DatasetKind.Derivative:
             return  # an untrusted query runs in a sandbox
         hint = f"look at what it runs, and allow it if you want that: odf trust {entry.alias}"
-        grant = self.grant_of(entry)
+        grant = self.find_grant(entry)
         if grant is None:
-            origin = self.origin(entry)
+            origin = self.read_origin(entry)
             foreign = f"its definition came from {origin}" if origin else "it was not made in this workspace"
             raise NotTrusted(
                 f"{entry.alias} is not trusted ({foreign}): it would run {_join_executions(runs)}", hint=hint

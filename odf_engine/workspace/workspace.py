@@ -276,7 +276,7 @@ class Workspace:
             for update in planned.updates
         ]
 
-    def dataset_new(
+    def create_dataset(
         self,
         alias: DatasetAlias,
         kind: DatasetKind,
@@ -298,7 +298,7 @@ class Workspace:
             plan = NewDataset(dataset_id, alias, [Seed(dataset_id, kind), *events])
             return self._make([plan], keys, system_time=system_time)[0]
 
-    def check_arrival(self, alias: DatasetAlias, dataset_id: DatasetId | None = None) -> None:
+    def check_importable(self, alias: DatasetAlias, dataset_id: DatasetId | None = None) -> None:
         """Check that a received dataset may have this name.
 
         Raises:
@@ -310,7 +310,7 @@ class Workspace:
                 hint = f"bring that one up to date: odf pull {each.alias}"
                 raise AlreadyExists(f"the dataset is here already, as {each.alias}", hint=hint)
 
-    def take_in(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
+    def import_dataset(self, folder: Path, alias: DatasetAlias, origin: str) -> DatasetEntry:
         """Add a complete received dataset to the workspace by moving its ``folder``.
 
         Raises:
@@ -318,7 +318,7 @@ class Workspace:
         """
         with self._lock():
             dataset_id = Dataset(folder, self.index).state().dataset_id
-            self.check_arrival(alias, dataset_id)
+            self.check_importable(alias, dataset_id)
             self._folders.import_dataset(folder, dataset_id, alias, origin)
             self._opened.pop(dataset_id, None)
             return self._entry(dataset_id, alias)
@@ -352,7 +352,7 @@ class Workspace:
                 )
             with suppress(OdfError):
                 if head := entry.dataset.head():
-                    self.index.forget(head)
+                    self.index.remove_chain(head)
             try:
                 self._folders.remove(entry.id, self.keys.delete)
             except FileNotFoundError:
@@ -447,7 +447,7 @@ class Workspace:
         return [self._entry(plan.id, plan.alias) for plan in plans]
 
     def _sweep(self) -> None:
-        for dataset_id in self._folders.unfinished_ids():
+        for dataset_id in self._folders.find_unfinished_ids():
             self.keys.delete(dataset_id)  # before the folders, so that an interrupted sweep can be repeated
         self._folders.sweep()
 

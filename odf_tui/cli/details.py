@@ -36,7 +36,7 @@ def details(workspace: Workspace, entry: DatasetEntry, summaries: Sequence[Summa
     return {
         "path": str(entry.dataset.folder),
         "trust": trust.describe_status(entry),
-        "origin": trust.origin(entry),
+        "origin": trust.read_origin(entry),
         "proof": _proof(entry),
         "inputs": [names.get(each, str(each)) for each in state.inputs()],
         "outputs": [other.name for other in summaries if entry.id in other.inputs],

@@ -84,7 +84,7 @@ class _Asking:
         self.remotes = Remotes(workspace.odf)
         self.entries = {entry.id: entry for entry in workspace.datasets()}
         self.graph = DatasetGraph(workspace.summaries())
-        self.known = {dataset: self.remotes.of(dataset).pull for dataset in self.entries}
+        self.known = {dataset: self.remotes.get(dataset).pull for dataset in self.entries}
         self.urls: dict[DatasetId, str] = {}
         self.new: dict[str, ResolvedUrl] = {}
 

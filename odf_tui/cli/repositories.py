@@ -161,7 +161,7 @@ def list_aliases(names: tuple[str, ...]) -> None:
     workspace = open_workspace()
     remotes = Remotes(workspace.odf)
     entries = workspace.match(names) if names else workspace.datasets()
-    known = [(str(entry.alias), remotes.of(entry.id)) for entry in entries]
+    known = [(str(entry.alias), remotes.get(entry.id)) for entry in entries]
     if options_of().json:
         print_json([{"name": name, "pull": each.pull, "push": each.push} for name, each in known])
         return
@@ -209,7 +209,7 @@ def remove_alias(name: str, place: str | None, kind: Kind | None) -> None:
     """
     workspace = open_workspace()
     entry, remotes = workspace.resolve(name), Remotes(workspace.odf)
-    known = remotes.of(entry.id)
+    known = remotes.get(entry.id)
     kinds: tuple[Kind, ...] = KINDS if kind is None else (kind,)
     if place is None:
         urls = list(dict.fromkeys(url for each in kinds for url in getattr(known, each)))

@@ -66,7 +66,7 @@ def _target(workspace: Workspace, entry: DatasetEntry, place: str | None, severa
     remotes = Remotes(workspace.odf)
     if place is not None:
         return address_in(remotes, place, entry, several)
-    known = remotes.of(entry.id).push
+    known = remotes.get(entry.id).push
     if len(known) == 1:
         return known[0]
     if known:

@@ -42,7 +42,7 @@ def new_token(name: str, patterns: tuple[str, ...], days: float | None) -> None:
 @verb("list", example="odf keys token list", json=True)
 def list_tokens() -> None:
     """Lists the tokens: what each may push, since when, until when, and when it was used last."""
-    found = _tokens().all()
+    found = _tokens().list_tokens()
     if options_of().json:
         print_json([_facts(token) for token in found])
         return

@@ -76,7 +76,7 @@ def _show(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> None:
         say(f"{entry.alias} has no source: nothing of it runs")
         return
     out = console()
-    origin = trust.origin(entry)
+    origin = trust.read_origin(entry)
     out.print(f"{entry.alias} was written by somebody else" + (f" ({origin})" if origin else "") + ".")
     block = None
     for each in runs:
@@ -102,7 +102,7 @@ def _document(trust: Trust, entry: DatasetEntry, runs: Sequence[Execution]) -> d
         "id": entry.id,
         "name": str(entry.alias),
         "trust": trust.describe_status(entry),
-        "origin": trust.origin(entry),
+        "origin": trust.read_origin(entry),
         "private_network": trust.allows_private_network(entry),
         "runs": [{"kind": each.kind, "text": each.text, "block": each.block} for each in runs],
     }

@@ -76,9 +76,9 @@ class Changes(Entries):
         """What a dataset that somebody else wrote would run."""
         entry = self.entry(dataset)
         return Standing(
-            self.trusts.origin(entry) or "",
+            self.trusts.read_origin(entry) or "",
             _shown(self.trusts.list_executions(entry)),
-            self.trusts.grant_of(entry) is not None,
+            self.trusts.find_grant(entry) is not None,
         )
 
     def trust(self, dataset: str, shown: Standing) -> None:

@@ -68,7 +68,7 @@ class ShareReads(BlockReads):
         for summary in summaries:
             if f"{summary.id.multibase}.json" in there:
                 try:
-                    known = remotes.of(summary.id)
+                    known = remotes.get(summary.id)
                 except OdfError:  # as if it had none: pulling and pushing say why it cannot be read
                     continue
                 urls = dict.fromkeys([*known.pull, *known.push])
@@ -80,7 +80,7 @@ class ShareReads(BlockReads):
 
     def _remote(self, summary: Summary, known: DatasetRemotes, url: str, label: str) -> Remote:
         remote = Remote(url=url, label=label, pull=url in known.pull, push=url in known.push)
-        seen = known.seen_at(url)
+        seen = known.find_status(url)
         return remote if seen is None else self._as_of_now(remote, seen, summary)
 
     def _as_of_now(self, remote: Remote, seen: RemoteStatus, summary: Summary) -> Remote:

@@ -137,7 +137,7 @@ class ColumnScreen(Dialog[str]):
         here = shown.here
         if here is None or shown.place is None:
             return
-        if shown.graph.is_here(here.dataset):
+        if shown.graph.is_in_workspace(here.dataset):
             self._open(here.dataset, here.column, [*self._before, shown.place])
         else:
             why = "nothing lies before what is read" if is_source(here.dataset) else "the dataset is not here"
@@ -159,7 +159,7 @@ class ColumnScreen(Dialog[str]):
         shown = self.view.shown
         here = shown.here if shown is not None else None
         if shown is not None and here is not None:
-            self.dismiss(here.dataset if shown.graph.is_here(here.dataset) else shown.dataset)
+            self.dismiss(here.dataset if shown.graph.is_in_workspace(here.dataset) else shown.dataset)
 
     def action_copy(self) -> None:
         """Copies what is said."""

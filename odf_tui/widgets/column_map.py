@@ -162,7 +162,7 @@ def _heading(shown: ColumnMap, place: ColumnRef, width: int) -> str:
     if is_source(place.dataset):
         own = place.dataset == source_id(shown.dataset)
         return "⇣ its source" if own else "⇣ " + _ending("source of " + plain(name), width - 2)
-    if not graph.is_here(place.dataset):
+    if not graph.is_in_workspace(place.dataset):
         return "? " + _ending(plain(name), width - 2)
     kind = "◆" if graph.datasets[place.dataset].feeders else "◇"
     return f"{kind} {_ending(plain(name), width - 2)}"

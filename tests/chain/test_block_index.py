@@ -140,8 +140,8 @@ def test_two_writers_of_one_file(chains: Chains, dataset: Dataset, path: Path) -
 def test_forgetting(chains: Chains, dataset: Dataset, path: Path) -> None:
     index = BlockIndex(path)
     head = dataset.state().head
-    index.forget(head)
-    index.forget(head)
+    index.remove_chain(head)
+    index.remove_chain(head)
     assert index.state(head) is None
     assert index.position(head) is None
     works(chains, dataset, index)

@@ -95,7 +95,7 @@ def assert_harmless(text: str, command: object) -> None:
 
 def rows_of(workspace: Workspace, name: str) -> DatasetEntry:
     """A root dataset whose every text is hostile, with two commits of rows."""
-    entry = workspace.dataset_new(DatasetAlias.parse(name), DatasetKind.Root)
+    entry = workspace.create_dataset(DatasetAlias.parse(name), DatasetKind.Root)
     vocab = entry.dataset.state().vocabulary
     schema = slice_schema(
         pa.schema([("event_time", pa.timestamp("ms", "UTC")), (HOSTILE, pa.string()), ("n", pa.int64())]),
@@ -173,7 +173,7 @@ def folder(demo: tuple[Path, Ran]) -> Iterator[Path]:
     hostile = rows_of(workspace, "hostile")
     foreign = rows_of(workspace, "hostile-foreign")
     (foreign.dataset.folder / ORIGIN_FILE).write_text(f"https://x/{HOSTILE}", newline="")
-    derived = workspace.dataset_new(DatasetAlias.parse("hostile-derived"), DatasetKind.Derivative)
+    derived = workspace.create_dataset(DatasetAlias.parse("hostile-derived"), DatasetKind.Derivative)
     commit(
         derived,
         [

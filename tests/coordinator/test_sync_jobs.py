@@ -103,12 +103,12 @@ def test_a_dataset_comes_from_elsewhere_and_goes_on_to(do, here, there, log) -> 
     assert log.lines[0] == f"from {url}"
     entry, remotes = here.resolve("lab/mine"), Remotes(here.odf)
     assert entry.id == theirs.id
-    assert remotes.of(entry.id).pull == [url]
+    assert remotes.get(entry.id).pull == [url]
     add_blocks(theirs, 2)
     found = do(Pull(dataset=str(entry.id)))
     assert (found["status"], found["old_head"], found["blocks"]) == ("updated", head, 2)
     assert do(Pull(dataset=str(entry.id)))["status"] == "up-to-date"
-    seen = remotes.of(entry.id).seen_at(url)
+    seen = remotes.get(entry.id).find_status(url)
     assert seen is not None
     assert (seen.relation, seen.our_head, seen.their_head) == ("equal", *[str(theirs.dataset.head())] * 2)
 
@@ -117,7 +117,7 @@ def test_what_came_is_not_ones_own_and_runs_nothing(do, here, there) -> None:
     (theirs,) = there.add(read_manifests(MANIFEST, "ports.yaml"))
     do(pull_new(url_of(theirs), "ports"))
     entry, trust = here.resolve("ports"), Trust(here)
-    assert trust.origin(entry) == url_of(theirs)
+    assert trust.read_origin(entry) == url_of(theirs)
     assert trust.describe_status(entry) == "not trusted"
     Remotes(here.odf).detach(entry.id, url_of(theirs))
     with pytest.raises(NotTrusted, match="came from file:"):
@@ -142,9 +142,9 @@ def test_the_same_dataset_elsewhere_makes_no_second_one(do, here, there, log, tm
     found = do(pull_new(copy, "copy"))
     assert (found["name"], found["blocks"], found["url"]) == ("numbers", 3, copy)
     assert "it is here already: numbers" in log.lines
-    known = Remotes(here.odf).of(theirs.id)
+    known = Remotes(here.odf).get(theirs.id)
     assert known.pull == [url_of(theirs)]  # a look elsewhere is no move
-    assert known.seen_at(copy) is not None
+    assert known.find_status(copy) is not None
 
 
 def test_one_that_was_let_go_comes_from_where_it_is_pulled_from(do, here, there, tmp_path) -> None:
@@ -154,7 +154,7 @@ def test_one_that_was_let_go_comes_from_where_it_is_pulled_from(do, here, there,
     remotes.detach(theirs.id, url_of(theirs))
     copy = as_repository(theirs.dataset.folder, tmp_path / "copy")
     do(Pull(dataset=str(theirs.id), url=copy))
-    assert remotes.of(theirs.id).pull == [copy]
+    assert remotes.get(theirs.id).pull == [copy]
 
 
 def test_ones_own_dataset_does_not_come_from_its_backup(do, here, tmp_path) -> None:
@@ -163,9 +163,9 @@ def test_ones_own_dataset_does_not_come_from_its_backup(do, here, tmp_path) -> N
     add_blocks(mine, 3)
     found = do(Pull(dataset=str(mine.id), url=copy))
     assert (found["status"], found["ahead"]) == ("up-to-date", 3)
-    assert Remotes(here.odf).of(mine.id).pull == []
+    assert Remotes(here.odf).get(mine.id).pull == []
     assert Trust(here).is_own(mine)
-    seen = Remotes(here.odf).of(mine.id).seen_at(copy)
+    seen = Remotes(here.odf).get(mine.id).find_status(copy)
     assert seen is not None and (seen.relation, seen.ours) == ("ahead", 3)
 
 
@@ -196,12 +196,12 @@ def test_two_histories(do, here, there) -> None:
     assert "2 blocks" in caught.value.message and "1" in caught.value.message
     assert "--force" in str(caught.value.hint)
     assert entry.dataset.head() == before
-    seen = Remotes(here.odf).of(entry.id).seen_at(url)
+    seen = Remotes(here.odf).get(entry.id).find_status(url)
     assert seen is not None
     assert (seen.relation, seen.ours, seen.theirs) == ("diverged", 2, 1)
     with pytest.raises(Conflict):
         do(Push(str(entry.id), url))
-    assert Remotes(here.odf).of(entry.id).push == []
+    assert Remotes(here.odf).get(entry.id).push == []
     found = do(Pull(dataset=str(entry.id), force=True))
     assert found["new_head"] == str(theirs.dataset.head())
     assert [path.name for path in (entry.dataset.folder / "refs").iterdir() if "before" in path.name]
@@ -218,7 +218,7 @@ def test_pushing_is_remembered(do, here, log, tmp_path) -> None:
     }  # fmt: skip
     assert log.lines[0] == f"to {url}"
     assert do(Push(str(mine.id), url))["status"] == "up-to-date"
-    assert Remotes(here.odf).of(mine.id).push == [url]
+    assert Remotes(here.odf).get(mine.id).push == [url]
 
 
 def test_comparing_goes_on_where_a_place_cannot_be_asked(do, here, tmp_path) -> None:
@@ -234,7 +234,7 @@ def test_comparing_goes_on_where_a_place_cannot_be_asked(do, here, tmp_path) -> 
     assert [(each["relation"], each["ours"]) for each in found["seen"]] == [("ahead", 1), ("new", 5)]
     ((problem),) = found["problems"]
     assert problem["url"].endswith("/odd/")
-    assert remotes.of(mine.id).push == [f"file://{tmp_path}/odd/", copy, f"file://{tmp_path}/none/"]
+    assert remotes.get(mine.id).push == [f"file://{tmp_path}/odd/", copy, f"file://{tmp_path}/none/"]
 
 
 def test_searching_goes_on_where_a_repository_cannot_be_asked(do, here, there, tmp_path) -> None:

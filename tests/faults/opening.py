@@ -162,7 +162,7 @@ def run_verb(home: Path, *arguments: str) -> tuple[int, str]:
 def make_workspace(home: Path) -> None:
     """A workspace that was open once, so that its caches are there."""
     workspace = Workspace.init(home)
-    add_rows(workspace.dataset_new(DatasetAlias.parse("boats"), DatasetKind.Root), 2, 20)
+    add_rows(workspace.create_dataset(DatasetAlias.parse("boats"), DatasetKind.Root), 2, 20)
     workspace.index.close()
     journal = JobLog(workspace.odf / "jobs.sqlite")
     job = journal.create(Pull("boats"), "boats")

@@ -98,7 +98,7 @@ def test_the_last_rows_of_a_small_slice_need_little_memory(
 ) -> None:
     rows, data = make()
     workspace = Workspace.init(tmp_path / "ws")
-    dataset = workspace.dataset_new(DatasetAlias.parse("bomb"), DatasetKind.Root).dataset
+    dataset = workspace.create_dataset(DatasetAlias.parse("bomb"), DatasetKind.Root).dataset
     staged = dataset.staging_path("data")
     staged.write_bytes(data)
     kind = pa.list_(pa.int64()) if make is _list else pa.string() if rows == _TEXTS else pa.int64()

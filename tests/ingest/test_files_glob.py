@@ -43,7 +43,9 @@ class Glob:
         self.folder = workspace.folder / "in"
         self.folder.mkdir()
         source = SetPollingSource(fetch=STEP, read=Csv(), merge=Append())
-        self.dataset = workspace.dataset_new(DatasetAlias(None, "files"), DatasetKind.Root, [source]).dataset
+        self.dataset = workspace.create_dataset(
+            DatasetAlias(None, "files"), DatasetKind.Root, [source]
+        ).dataset
 
     def write(self, **files: str) -> None:
         for name, text in files.items():

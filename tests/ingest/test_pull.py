@@ -217,7 +217,7 @@ def test_watermark_by_hand(pulled: Pulled) -> None:
 
 
 def test_no_source(pulled: Pulled) -> None:
-    pulled.entry = pulled.workspace.dataset_new(DatasetAlias(None, "data"), DatasetKind.Root)
+    pulled.entry = pulled.workspace.create_dataset(DatasetAlias(None, "data"), DatasetKind.Root)
     assert pulled.pull().status == "up-to-date"
     assert "no polling source" in pulled.reporter.lines[0][1]
 

@@ -52,7 +52,7 @@ def make_root(
     """A root dataset: Seed, schema, then so many slices of real rows, then so many blocks without any."""
     events = [SetDataSchema(encode_schema(SCHEMA))]
     with _no_waiting():
-        entry = workspace.dataset_new(DatasetAlias.parse(name), DatasetKind.Root, events, START)
+        entry = workspace.create_dataset(DatasetAlias.parse(name), DatasetKind.Root, events, START)
     add_slices(entry, slices, rows)
     add_blocks(entry, blocks)
     return entry
@@ -137,7 +137,7 @@ def make_derivative(workspace: Workspace, source: DatasetEntry, name: str = "der
     )
     events = [transform, SetDataSchema(encode_schema(SCHEMA))]
     with _no_waiting():
-        entry = workspace.dataset_new(DatasetAlias.parse(name), DatasetKind.Derivative, events, START)
+        entry = workspace.create_dataset(DatasetAlias.parse(name), DatasetKind.Derivative, events, START)
     content, remembered = f"rows of {name}".encode(), f"state of {name}".encode()
     physical = put(entry.dataset, "data", content)
     data = DataSlice(

@@ -138,7 +138,7 @@ class TestUploads:
         assert put(server, token) == 403  # that push is over
         made = {name for name in objects(there.odf / "datasets") if NAME.abbreviated in name}
         assert not made and before.items() <= objects(there.odf / "datasets").items()
-        assert len(tokens.all()) == 4
+        assert len(tokens.list_tokens()) == 4
 
     def test_wrong_bytes_leave_nothing(self, server: Running, numbers: DatasetEntry, token: str) -> None:
         before = objects(numbers.dataset.folder)

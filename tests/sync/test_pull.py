@@ -72,7 +72,7 @@ def test_a_new_dataset_is_the_same_byte_by_byte(here: Workspace, there: Workspac
     assert pulled.relation == Relation("equal", 0, 0, head)
     assert entry.dataset.state() == source.dataset.state()
     assert [str(each.alias) for each in here.datasets()] == ["pulled"]
-    assert Trust(here).origin(entry) == url_of(source)
+    assert Trust(here).read_origin(entry) == url_of(source)
     assert Trust(here).describe_status(entry) == "not trusted"
     assert not here.keys.has_key(entry.id)
     assert not list((here.odf / "incoming").iterdir())
@@ -93,7 +93,7 @@ def test_up_to_date_behind_and_ahead(here: Workspace, there: Workspace) -> None:
     first = source.dataset.head()
     pulled = into(entry, url_of(source))
     assert (pulled.status, pulled.relation) == ("up-to-date", Relation("equal", 0, 0, first))
-    assert Trust(here).origin(entry) is None
+    assert Trust(here).read_origin(entry) is None
 
     builders.add_slices(source, 2)
     builders.add_blocks(source, 3)
@@ -102,7 +102,7 @@ def test_up_to_date_behind_and_ahead(here: Workspace, there: Workspace) -> None:
     assert (pulled.old_head, pulled.new_head) == (first, source.dataset.head())
     assert entry.dataset.state() == source.dataset.state()
     assert len(entry.dataset.list_blocks(100)) == 8
-    assert Trust(here).origin(entry) == url_of(source)
+    assert Trust(here).read_origin(entry) == url_of(source)
 
     builders.add_blocks(entry, 2)
     head = entry.dataset.head()
@@ -159,7 +159,7 @@ def test_divergence_is_a_conflict_with_numbers(here: Workspace, there: Workspace
     assert found.value.exit_code == 4
     assert found.value.relation == Relation("diverged", 2, 3, common)
     assert builders.objects(entry.dataset.folder) == before
-    assert Trust(here).origin(entry) is None
+    assert Trust(here).read_origin(entry) is None
     assert not (entry.dataset.folder / "info" / "arriving").exists()
 
 
@@ -398,7 +398,7 @@ def test_a_commit_meanwhile_is_a_conflict(here: Workspace, there: Workspace) -> 
     with pytest.raises(Conflict, match="somebody else committed"):
         pull_dataset(entry, Beside(url_of(source)), Reporter(), force=False, parallel=1)
     assert entry.dataset.state().blocks == 4
-    assert Trust(here).origin(entry) is None
+    assert Trust(here).read_origin(entry) is None
     with pytest.raises(HistoriesDiverged):
         into(entry, url_of(source))
 

@@ -287,7 +287,7 @@ def test_who_is_shut_in(deriving: Deriving, runtime: SparkRuntime) -> None:
     assert [(each.kind, each.text) for each in trust.list_executions(made)] == [
         ("query", "SELECT event_time, x FROM input\n")
     ]
-    trust.check(made)  # it runs all the same
+    trust.require_trust(made)  # it runs all the same
     trust.grant(made)
     assert isinstance(engine(), SparkEngine)
     transform = made.dataset.state().transform

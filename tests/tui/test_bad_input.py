@@ -42,7 +42,7 @@ def workspace(tmp_path: Path) -> Workspace:
     """Two datasets of three slices each; ``wrecks`` is the one to be damaged."""
     made = Workspace.init(tmp_path / "harbour")
     for name in ("boats", "wrecks"):
-        add_rows(made.dataset_new(DatasetAlias.parse(name), DatasetKind.Root), 3, 300)
+        add_rows(made.create_dataset(DatasetAlias.parse(name), DatasetKind.Root), 3, 300)
     return made
 
 

@@ -101,7 +101,7 @@ def typed(start: int, count: int) -> pa.Table:
 def harbour(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A workspace with twelve slices of 25 rows, to be copied."""
     workspace = Workspace.init(tmp_path_factory.mktemp("stored") / "harbour")
-    made = workspace.dataset_new(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
+    made = workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
     for start in range(0, 300, 25):
         append(made, typed(start, 25))
     return workspace.folder

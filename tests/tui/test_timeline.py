@@ -27,7 +27,7 @@ __all__ = ["dataset", "harbour"]
 
 def test_what_files_say_of_a_history(tmp_path: Path) -> None:
     source = WorkspaceSource(Workspace.init(tmp_path / "w"))
-    entry = source.workspace.dataset_new(DatasetAlias.parse("rows"), DatasetKind.Root)
+    entry = source.workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root)
     with pytest.raises(NotFound):
         source.timeline(str(entry.id))
     append(entry.dataset, typed(0, 30))

@@ -31,7 +31,7 @@ def workspace(tmp_path: Path) -> Workspace:
 def entry(workspace: Workspace) -> DatasetEntry:
     """A dataset of four blocks."""
     events = [SetInfo(f"version {number}") for number in range(3)]
-    return workspace.dataset_new(DatasetAlias.parse("rain"), DatasetKind.Root, events)
+    return workspace.create_dataset(DatasetAlias.parse("rain"), DatasetKind.Root, events)
 
 
 def check(entry: DatasetEntry, *span: Any) -> Report:

@@ -92,7 +92,7 @@ def test_none_of_the_rows(entry: DatasetEntry) -> None:
 
 
 def test_datasets_without_rows_and_without_blocks(workspace: Workspace, entry: DatasetEntry) -> None:
-    empty = workspace.dataset_new(DatasetAlias.parse("empty"), DatasetKind.Root, [], START)
+    empty = workspace.create_dataset(DatasetAlias.parse("empty"), DatasetKind.Root, [], START)
     assert seen(resolve_as_at(empty)) == (0, None, True)
     for name in ("refs/head", "refs/canonical"):
         (empty.dataset.folder / name).unlink(missing_ok=True)

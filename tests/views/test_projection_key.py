@@ -57,6 +57,6 @@ def test_the_key_of_datasets(workspace: Workspace) -> None:
     assert dataset_key(root.dataset) == []
     events = [transform(f"SELECT city, {COUNT} FROM t GROUP BY city")]
     events[0] = SetTransform([TransformInput(str(root.id), "t")], events[0].transform)
-    made = workspace.dataset_new(DatasetAlias.parse("counts"), DatasetKind.Derivative, events, START)
+    made = workspace.create_dataset(DatasetAlias.parse("counts"), DatasetKind.Derivative, events, START)
     assert dataset_key(made.dataset) == ["city"]
     assert group_by_columns(None) == []

@@ -160,7 +160,7 @@ def test_sides_that_are_none(workspace: Workspace, stations: DatasetEntry, appen
 def test_two_datasets_with_columns_of_other_names_and_types(
     workspace: Workspace, stations: DatasetEntry, append: Append
 ) -> None:
-    other = workspace.dataset_new(
+    other = workspace.create_dataset(
         DatasetAlias.parse("others"), DatasetKind.Root, [SetVocab(event_time_column="day")], START
     )
     put(append, stations, rows([(A, "a", 1, None), (A, "b", 2, None), (A, "c", 3, None)]))
@@ -179,10 +179,10 @@ def test_two_datasets_with_columns_of_other_names_and_types(
     whole = differs(workspace, "stations", "others")  # only one of them has a key
     assert (whole.key, whole.added, whole.removed, whole.unchanged) == ([], 2, 2, 1)
     with pytest.raises(InvalidSchema, match="cannot tell rows apart: it is string and double"):
-        text = workspace.dataset_new(DatasetAlias.parse("texts"), DatasetKind.Root, [], START)
+        text = workspace.create_dataset(DatasetAlias.parse("texts"), DatasetKind.Root, [], START)
         put(append, text, pa.table({"station": pa.array([1.5])}))
         differs(workspace, "stations", "texts", key=["station"])
-    empty = workspace.dataset_new(DatasetAlias.parse("empty"), DatasetKind.Root, [], START)
+    empty = workspace.create_dataset(DatasetAlias.parse("empty"), DatasetKind.Root, [], START)
     assert differs(workspace, "stations", str(empty.id)).removed == 3
     assert differs(workspace, "empty", "stations").added == 3
 
@@ -226,7 +226,7 @@ def edited(state: State, edits: Sequence[Any]) -> list[Change]:
 def made(folder: str, slices: Sequence[Any], append: Append) -> tuple[Workspace, list[tuple[str, State]]]:
     """A workspace with a changelog, and its state after each of its slices."""
     workspace = Workspace.init(Path(folder) / "ws")
-    entry = workspace.dataset_new(DatasetAlias.parse("stations"), DatasetKind.Root, [], START)
+    entry = workspace.create_dataset(DatasetAlias.parse("stations"), DatasetKind.Root, [], START)
     state: State = {}
     states = [(str(entry.dataset.head()), dict(state))]
     for edits in slices:
@@ -280,7 +280,7 @@ def test_whole_rows(slices: Sequence[Any], others: Sequence[Any], at: Sequence[i
             return
         wanted, after = sides(workspace, states, at), states[at[1]][1]
         if two:
-            entry = workspace.dataset_new(DatasetAlias.parse("others"), DatasetKind.Root, [], START)
+            entry = workspace.create_dataset(DatasetAlias.parse("others"), DatasetKind.Root, [], START)
             state: State = {}
             if changes := [change for edits in others for change in edited(state, edits)]:
                 put(_append(), entry, rows(changes))
@@ -307,7 +307,7 @@ def _append() -> Append:
 
 
 def test_rows_that_are_there_many_times(workspace: Workspace, append: Append) -> None:
-    entry = workspace.dataset_new(DatasetAlias.parse("stations"), DatasetKind.Root, [], START)
+    entry = workspace.create_dataset(DatasetAlias.parse("stations"), DatasetKind.Root, [], START)
     put(append, entry, rows([(A, "a", 1, None)] * 5 + [(A, "b", 1, None)]))
     put(append, entry, rows([(R, "a", 1, None)] * 3 + [(A, "b", 1, None)] * 20_000))
     found = differs(workspace)

@@ -28,7 +28,7 @@ HOUR = 3_600_000
 @pytest.fixture
 def dataset(workspace: Workspace, append: Any) -> Dataset:
     """Three slices of ten hours each; the second one goes back in time."""
-    made = workspace.dataset_new(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
+    made = workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
     for start, hours in ((0, range(10)), (10, range(9, -1, -1)), (20, range(20, 30))):
         times = pa.array([hour * HOUR for hour in hours], pa.timestamp("ms", "UTC"))
         append(made, pa.table({"event_time": times, "n": pa.array(range(start, start + 10))}))

@@ -21,7 +21,7 @@ from odf_engine.workspace.workspace import Workspace
 
 @pytest.fixture
 def dataset(workspace: Workspace) -> Dataset:
-    return workspace.dataset_new(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
+    return workspace.create_dataset(DatasetAlias.parse("rows"), DatasetKind.Root).dataset
 
 
 def numbers(start: int, count: int) -> pa.Table:

@@ -208,7 +208,7 @@ def test_an_input_that_is_not_here(workspace: Workspace) -> None:
         "offset": "", "op": "a.op", "system_time": "", "event_time": "a.event_time", "y": "a.X"
     }  # fmt: skip
     graph = build_column_graph(workspace)
-    assert not graph.is_here(str(source.id)) and graph.is_here(str(last.id))
+    assert not graph.is_in_workspace(str(source.id)) and graph.is_in_workspace(str(last.id))
     assert graph.datasets[str(source.id)].name == "a"
 
 

@@ -406,7 +406,7 @@ def test_what_somebody_else_changes_is_not_ones_own(workspace: Workspace, data: 
     workspace.update([manifest(POLLED)], origins)
     assert Trust(workspace).is_own(data)
     workspace.update([manifest(POLLED.replace("a.csv", "b.csv"))], origins)
-    assert Trust(workspace).origin(data) == origins["data"]
+    assert Trust(workspace).read_origin(data) == origins["data"]
     assert not Trust(workspace).is_trusted(data)
 
 

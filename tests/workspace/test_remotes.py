@@ -215,24 +215,24 @@ def test_names_and_addresses(remotes: Remotes) -> None:
 
 
 def test_what_is_known_of_a_dataset(remotes: Remotes) -> None:
-    assert remotes.of(ID) == DatasetRemotes()
+    assert remotes.get(ID) == DatasetRemotes()
     remotes.record_status(ID, seen(), "pull")
     remotes.record_status(ID, seen(theirs=4))
     remotes.record_status(ID, seen("file:///b/", relation="equal"), "push")
-    assert remotes.of(ID).pull == [URL]
-    assert remotes.of(ID).push == ["file:///b/"]
-    found = remotes.of(ID).seen_at(URL)
+    assert remotes.get(ID).pull == [URL]
+    assert remotes.get(ID).push == ["file:///b/"]
+    found = remotes.get(ID).find_status(URL)
     assert found is not None and found.theirs == 4
     assert remotes.find_by_url(URL) == ID
     assert remotes.find_by_url("file:///b/") == ID
     assert remotes.find_by_url("file:///c/") is None
     assert remotes.detach(ID, URL, ("push",)) == []
     assert remotes.detach(ID, URL) == ["pull"]
-    assert remotes.of(ID).seen_at(URL) is None
-    assert remotes.of(ID).push == ["file:///b/"]
+    assert remotes.get(ID).find_status(URL) is None
+    assert remotes.get(ID).push == ["file:///b/"]
     remotes.forget(ID)
     remotes.forget(ID)
-    assert remotes.of(ID) == DatasetRemotes()
+    assert remotes.get(ID) == DatasetRemotes()
 
 
 def test_who_comes_from_an_address_goes_before_who_goes_there(remotes: Remotes) -> None:
@@ -246,7 +246,7 @@ def test_what_is_damaged_is_not_known(remotes: Remotes, tmp_path: Path) -> None:
     remotes.attach(ID, URL, "pull")
     (tmp_path / "remotes" / f"{ID.multibase}.json").write_bytes(b"\xff{")
     (tmp_path / "remotes" / "notes.json").write_text("{}")
-    assert remotes.of(ID) == DatasetRemotes()
+    assert remotes.get(ID) == DatasetRemotes()
     assert remotes.find_by_url(URL) is None
 
 
@@ -260,7 +260,7 @@ def test_two_that_note_at_once_lose_nothing(tmp_path: Path) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    known = Remotes(tmp_path).of(ID)
+    known = Remotes(tmp_path).get(ID)
     assert len(known.push) == len(known.seen) == 40
 
 
@@ -269,9 +269,9 @@ def test_remotes_go_with_their_dataset(tmp_path: Path) -> None:
     entry, remotes = make_root(workspace), Remotes(workspace.odf)
     remotes.attach(entry.id, URL, "pull")
     entry = workspace.rename(entry, DatasetAlias.parse("other"))
-    assert remotes.of(entry.id).pull == [URL]
+    assert remotes.get(entry.id).pull == [URL]
     workspace.delete(entry)
-    assert remotes.of(entry.id) == DatasetRemotes()
+    assert remotes.get(entry.id) == DatasetRemotes()
     assert remotes.find_by_url(URL) is None
 
 
@@ -288,14 +288,14 @@ def test_files_that_nest_too_deeply_or_cannot_be_read(remotes: Remotes, tmp_path
         path.write_bytes(b"[" * 100_000)
     with pytest.raises(BadData, match="repositories cannot be read"):
         remotes.repositories()
-    assert remotes.of(ID) == DatasetRemotes()
+    assert remotes.get(ID) == DatasetRemotes()
     for path in files:
         path.unlink()
         path.symlink_to(path.name)
     with pytest.raises(BadData, match="repositories cannot be read"):
         remotes.repositories()
     with pytest.raises(BadData, match="what is known of its remotes cannot be read"):
-        remotes.of(ID)
+        remotes.get(ID)
 
 
 @pytest.mark.parametrize("text", ["https://h.org/caf\udce9", "/mnt/\udcff/x", "file:///\ud800"])

@@ -33,7 +33,7 @@ def covers(tokens: Tokens, text: str, alias: str, dataset_id: DatasetId | None =
     """Whether a dataset may be pushed with the token of this text."""
     found = tokens.find(text)
     assert found is not None
-    return found.covers(DatasetAlias.parse(alias), dataset_id)
+    return found.permits(DatasetAlias.parse(alias), dataset_id)
 
 
 class TestTokens:
@@ -54,7 +54,7 @@ class TestTokens:
         for wrong in ("", text[:-1], text + "x", text.upper(), token.hash, "\ud800", "x" * 10_000):
             assert beside.find(wrong) is None
         assert tokens.revoke("NIGHTLY").name == "nightly"
-        assert beside.find(text) is None and beside.all() == []
+        assert beside.find(text) is None and beside.list_tokens() == []
         with pytest.raises(NotFound):
             tokens.revoke("nightly")
 
@@ -62,7 +62,7 @@ class TestTokens:
         _, soon = tokens.create("soon", days=1e-9)
         _, later = tokens.create("later", days=1)
         assert tokens.find(soon) is None and tokens.find(later) is not None
-        assert [token.has_expired for token in tokens.all()] == [False, True]
+        assert [token.has_expired for token in tokens.list_tokens()] == [False, True]
 
     def test_is_good_for_what_it_was_made_for(self, tokens: Tokens) -> None:
         everything = tokens.create("everything")[1]
@@ -77,12 +77,12 @@ class TestTokens:
 
     def test_use_is_noted(self, tokens: Tokens) -> None:
         token, text = tokens.create("nightly")
-        tokens.note_use(token)
-        (used,) = tokens.all()
+        tokens.record_use(token)
+        (used,) = tokens.list_tokens()
         assert used.last_used is not None and tokens.find(text) == used
         tokens.revoke("nightly")
-        tokens.note_use(token)  # which does not bring it back
-        assert tokens.all() == []
+        tokens.record_use(token)  # which does not bring it back
+        assert tokens.list_tokens() == []
 
     def test_what_cannot_be_is_refused(self, tokens: Tokens) -> None:
         tokens.create("nightly")
@@ -101,7 +101,7 @@ class TestTokens:
                 tokens.create(name, days=days)
         with pytest.raises(InvalidIdentity):
             tokens.create("x", ["../%"])
-        assert len(tokens.all()) == 1
+        assert len(tokens.list_tokens()) == 1
 
     def test_a_damaged_file_is_told_of(self, tokens: Tokens, tmp_path: Path) -> None:
         _, text = tokens.create("nightly")
@@ -114,7 +114,7 @@ class TestTokens:
         with ThreadPoolExecutor(8) as threads:
             made = list(threads.map(lambda at: Tokens(tmp_path).create(f"t{at}")[1], range(16)))
         tokens = Tokens(tmp_path)
-        assert all(tokens.find(text) for text in made) and len(tokens.all()) == 16
+        assert all(tokens.find(text) for text in made) and len(tokens.list_tokens()) == 16
 
     @given(st.text())
     def test_no_other_text_is_one(self, text: str) -> None:
@@ -148,8 +148,8 @@ def test_a_file_that_nests_too_deeply_or_cannot_be_read(tokens: Tokens, tmp_path
     path.parent.mkdir()
     path.write_bytes(b"[" * 100_000)
     with pytest.raises(BadData, match="the tokens cannot be read"):
-        tokens.all()
+        tokens.list_tokens()
     path.unlink()
     path.symlink_to(path.name)
     with pytest.raises(BadData, match="the tokens cannot be read"):
-        tokens.all()
+        tokens.list_tokens()

@@ -119,15 +119,15 @@ def test_what_was_made_here_is_ones_own(workspace: Workspace) -> None:
     (entry,) = workspace.add(read_manifests(MANIFEST, "test.yaml"))
     trust = Trust(workspace)
     assert trust.is_own(entry) and trust.is_trusted(entry) and trust.allows_private_network(entry)
-    trust.check(entry)
+    trust.require_trust(entry)
 
 
 def test_a_definition_from_elsewhere_is_not(workspace: Workspace) -> None:
     (entry,) = workspace.add(read_manifests(MANIFEST, "test.yaml"), {"Foreign": "https://host/x.yaml"})
     trust = Trust(workspace)
-    assert not trust.is_own(entry) and trust.origin(entry) == "https://host/x.yaml"
+    assert not trust.is_own(entry) and trust.read_origin(entry) == "https://host/x.yaml"
     with pytest.raises(NotTrusted):
-        trust.check(entry)
+        trust.require_trust(entry)
 
 
 def test_everything_that_runs_is_listed(workspace: Workspace) -> None:
@@ -149,7 +149,7 @@ def test_everything_that_runs_is_listed(workspace: Workspace) -> None:
     ]
     commit(entry, DisablePollingSource())
     assert trust.list_executions(entry) == []
-    trust.check(entry)  # nothing would run
+    trust.require_trust(entry)  # nothing would run
 
 
 def test_containers_are_listed(workspace: Workspace) -> None:
@@ -171,26 +171,26 @@ def test_push_sources_are_listed_while_they_are_active(workspace: Workspace) -> 
         ("query", "SELECT 2"),
     ]
     with pytest.raises(NotTrusted, match="push `devices`"):
-        trust.check(entry)
+        trust.require_trust(entry)
 
 
 def test_a_grant_allows_and_a_later_source_takes_it_back(workspace: Workspace) -> None:
     trust, entry = Trust(workspace), copied(workspace)
     with pytest.raises(NotTrusted) as caught:
-        trust.check(entry)
+        trust.require_trust(entry)
     assert caught.value.exit_code == 1
     assert "curl evil" in caught.value.message and "odf trust foreign" in (caught.value.hint or "")
 
     trust.grant(entry)
-    trust.check(entry)
+    trust.require_trust(entry)
     assert trust.is_trusted(entry) and not trust.is_own(entry) and not trust.allows_private_network(entry)
     commit(entry, SetInfo("harmless"))
-    Trust(Workspace(workspace.folder)).check(entry)
+    Trust(Workspace(workspace.folder)).require_trust(entry)
 
     commit(entry, local("/etc/passwd"))
     newest = entry.dataset.head()
     with pytest.raises(NotTrusted) as caught:
-        trust.check(entry)
+        trust.require_trust(entry)
     assert str(newest) in caught.value.message
     assert "new: file `/etc/passwd`; gone: url `https://host/" in caught.value.message
 
@@ -199,12 +199,12 @@ def test_a_grant_allows_and_a_later_source_takes_it_back(workspace: Workspace) -
     commit(entry, local("/etc/passwd", ["wc"]))
     assert not trust.allows_private_network(entry)
     with pytest.raises(NotTrusted, match=r"new: pipe `wc`$"):
-        trust.check(entry)
+        trust.require_trust(entry)
 
     trust.grant(entry)
     assert trust.revoke(entry) and not trust.revoke(entry)
     with pytest.raises(NotTrusted, match="was not made in this workspace"):
-        trust.check(entry)
+        trust.require_trust(entry)
 
 
 def test_only_what_was_shown_is_allowed(workspace: Workspace) -> None:
@@ -213,7 +213,7 @@ def test_only_what_was_shown_is_allowed(workspace: Workspace) -> None:
     commit(entry, local("/etc/passwd"))
     with pytest.raises(Conflict, match="changed meanwhile"):
         trust.grant(entry, shown=shown)
-    assert trust.grant_of(entry) is None
+    assert trust.find_grant(entry) is None
 
 
 def test_nothing_in_a_datasets_folder_makes_it_trusted(workspace: Workspace) -> None:

@@ -256,7 +256,7 @@ from pathlib import Path
 from odf_engine.metadata import model
 from odf_engine.workspace.workspace import Workspace
 Path.rename = lambda self, target: os._exit(9) if self.name.startswith(".new-f") else os.rename(self, target)
-Workspace(Path({str(workspace.folder)!r})).dataset_new(
+Workspace(Path({str(workspace.folder)!r})).create_dataset(
     __import__("odf_engine.identity.names").identity.names.DatasetAlias(None, "dead"), model.DatasetKind.Root
 )
 """
@@ -290,13 +290,13 @@ def test_of_two_processes_that_add_one_name_one_wins(workspace: Workspace) -> No
 
 def test_a_dataset_can_be_made_from_events_that_are_ready(workspace: Workspace) -> None:
     alias = DatasetAlias.parse("plain")
-    entry = workspace.dataset_new(alias, DatasetKind.Root, [model.SetInfo("text", ["a"])])
+    entry = workspace.create_dataset(alias, DatasetKind.Root, [model.SetInfo("text", ["a"])])
     assert entry.dataset.state().info == model.SetInfo("text", ["a"])
     with pytest.raises(AlreadyExists):
-        workspace.dataset_new(alias, DatasetKind.Root)
+        workspace.create_dataset(alias, DatasetKind.Root)
     transform = model.SetTransform([], model.Sql("spark"))
     with pytest.raises(ChainRuleViolated):
-        workspace.dataset_new(DatasetAlias.parse("bad"), DatasetKind.Root, [transform])
+        workspace.create_dataset(DatasetAlias.parse("bad"), DatasetKind.Root, [transform])
     assert_no_trace(workspace, 1)
 
 

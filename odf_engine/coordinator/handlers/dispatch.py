@@ -95,7 +95,7 @@ def _pull(request: Pull, context: JobContext, reporter: Reporter) -> dict[str, A
     if (url := sync_jobs.pull_url(workspace, entry, request.url)) is not None:
         return sync_jobs.pull(workspace, entry, url, request, reporter)
     if request.set_watermark is None:
-        Trust(workspace).check(entry)  # pulling does it too: here it spares the wait for Spark
+        Trust(workspace).require_trust(entry)  # pulling does it too: here it spares the wait for Spark
     runtime = context.host.spark(reporter)
     if entry.dataset.state().kind is DatasetKind.Derivative:
         from odf_engine.transform.engines.engine_router import engines_for
@@ -143,7 +143,7 @@ def _ingest(request: Ingest, context: JobContext, reporter: Reporter) -> dict[st
     workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     select_push_source(entry, request.source)  # as above
-    Trust(workspace).check(entry)
+    Trust(workspace).require_trust(entry)
     sync_jobs.warn_about_upstream(workspace, entry, reporter)
     files = [Path(file) for file in request.files]
     try:

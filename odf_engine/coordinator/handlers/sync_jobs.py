@@ -42,7 +42,7 @@ def pull_url(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str 
     """
     if url is not None:
         return url
-    known = Remotes(workspace.odf).of(entry.id).pull
+    known = Remotes(workspace.odf).get(entry.id).pull
     if len(known) > 1:
         where = ", ".join(known)
         raise UsageError(f"{entry.alias} comes from {where}", hint="say from which one: --from URL")
@@ -51,7 +51,7 @@ def pull_url(workspace: Workspace, entry: DatasetEntry, url: str | None) -> str 
 
 def warn_about_upstream(workspace: Workspace, entry: DatasetEntry, reporter: Reporter) -> None:
     """Says that what is appended here is not there: the two histories part, unless it is pushed there."""
-    known = Remotes(workspace.odf).of(entry.id)
+    known = Remotes(workspace.odf).get(entry.id)
     for url in known.pull:
         if url not in known.push:
             hint = f"odf repo alias remove {entry.alias} lets go of that place"
@@ -81,7 +81,7 @@ def pull(
             pulled = _pull_into(workspace, entry, remote, request, reporter)
         # One's own dataset is made here all the same, and one that comes from somewhere does not move by
         # itself: only what had no other beginning comes from there from now on.
-        mine = entry.id in here and (workspace.keys.has_key(entry.id) or remotes.of(entry.id).pull)
+        mine = entry.id in here and (workspace.keys.has_key(entry.id) or remotes.get(entry.id).pull)
         kind: Kind | None = None if mine else "pull"
         _note(workspace, entry, url, pulled.relation, pulled.their_head, kind)
     if pulled.status == "updated":
@@ -174,7 +174,7 @@ def compare(request: Compare, context: JobContext, reporter: Reporter) -> dict[s
     workspace = context.workspace
     entry = workspace.resolve(request.dataset)
     remotes = Remotes(workspace.odf)
-    known = remotes.of(entry.id)
+    known = remotes.get(entry.id)
     seen: list[RemoteStatus] = []
     problems: list[dict[str, str]] = []
     for url in request.urls or dict.fromkeys([*known.pull, *known.push]):

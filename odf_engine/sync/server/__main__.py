@@ -240,7 +240,7 @@ def _prepared(given: argparse.Namespace) -> tuple[DatasetService, ssl.SSLContext
         patterns=given.dataset,
         tls=tls is not None,
     )
-    serving.tokens.all()  # damaged ones are told of now, not to a client
+    serving.tokens.list_tokens()  # damaged ones are told of now, not to a client
     if given.dataset and not given.allow_push and not serving.datasets():
         raise NotFound("no dataset is of those names", hint="see what is here with: odf list")
     return serving, tls

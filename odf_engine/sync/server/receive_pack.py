@@ -161,7 +161,7 @@ class ReceivePack:
             assert self._folder is not None
             workspace = self._target.serving.workspace
             try:
-                workspace.take_in(self._folder, self._target.alias, self._origin)
+                workspace.import_dataset(self._folder, self._target.alias, self._origin)
             except AlreadyExists as error:
                 shutil.rmtree(self._folder, ignore_errors=True)
                 raise SessionRefused(

@@ -299,7 +299,7 @@ class DatasetService:
         token = self.tokens.find(text.strip())
         if token is None:
             raise Unauthorized("the token is not known, was revoked, or has expired")
-        self.tokens.note_use(token)
+        self.tokens.record_use(token)
         return token
 
     def check_push(self, token: Token, alias: DatasetAlias, dataset_id: DatasetId | None) -> None:
@@ -310,7 +310,7 @@ class DatasetService:
         """
         if not self.allow_push:
             raise Forbidden("this server is read-only")
-        if not token.covers(alias, dataset_id) and (dataset_id is not None or not token.names_ids):
+        if not token.permits(alias, dataset_id) and (dataset_id is not None or not token.has_id_patterns):
             raise Forbidden(f"the token '{token.name}' is not for {alias}")
         if dataset_id is not None and self.workspace.keys.has_key(dataset_id):
             raise Forbidden(f"{alias} is made here: its key is here, and only here it is changed")

@@ -228,7 +228,7 @@ class _Pull:
             between = _between(index, at, interval.after, interval.stop)
             if between is None:
                 raise NotFound("the dataset was replaced meanwhile")
-            rows = index.rows(f"SELECT hash FROM blocks WHERE {_WITHIN} ORDER BY sequence", *between)
+            rows = index.query_rows(f"SELECT hash FROM blocks WHERE {_WITHIN} ORDER BY sequence", *between)
             return [Multihash.from_bytes(row[0]) for row in rows]
 
         hashes = self._dataset.query_index(ask)
@@ -279,10 +279,10 @@ def _found(
     between = _between(index, at, after, stop)
     if between is None:
         return None
-    ((blocks, raw),) = index.rows(
+    ((blocks, raw),) = index.query_rows(
         f"SELECT COUNT(*), COALESCE(SUM(size), 0) FROM blocks WHERE {_WITHIN}", *between
     )
-    ((slices, size, records),) = index.rows(
+    ((slices, size, records),) = index.query_rows(
         "SELECT COUNT(*), COALESCE(SUM(size), 0), COALESCE(SUM(last - first + 1), 0) FROM slices"
         f" WHERE {_WITHIN}",
         *between,
