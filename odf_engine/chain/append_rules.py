@@ -1,7 +1,7 @@
 """Append rules: which block may follow a chain, one function for each rule.
 
 A rule receives the state before the block, the block and its event, and raises ChainRuleViolated.
-Specification: "Metadata Chain", and the validity rules of each event.
+Specification: "Metadata Chain", "Common Metadata Operations".
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Schema evolution: changes that are compatible with existing readers, and merging of declared columns."""
+"""Schema evolution: changes that are compatible with existing readers, and merging of declared columns.
+
+Specification: "Dataset Evolution".
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dataset ids (``did:odf``) and the key store that holds their private keys."""
+"""Dataset ids (``did:odf``) and the store of their private keys. Specification: "Unique Identifiers"."""
 
 from __future__ import annotations
 

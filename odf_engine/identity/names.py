@@ -1,4 +1,4 @@
-"""Dataset names, aliases, references and name patterns."""
+"""Dataset names, aliases, references and name patterns. Specification: "Aliases and References"."""
 
 from __future__ import annotations
 

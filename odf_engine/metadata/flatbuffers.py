@@ -1,4 +1,7 @@
-"""FlatBuffers codec of blocks and engine messages, with a bounds-checked decoder."""
+"""FlatBuffers codec of blocks and engine messages, with a bounds-checked decoder.
+
+Specification: "Metadata Format".
+"""
 
 from __future__ import annotations
 
@@ -523,7 +526,7 @@ class DecodedBlock(msgspec.Struct, frozen=True):
 
 
 def encode_block(block: MetadataBlock, version: int = BLOCK_VERSION) -> bytes:
-    """Encode a block as the bytes that its hash is computed from. Specification: "Metadata Chain".
+    """Encode a block as the bytes that its hash is computed from. Specification: "Metadata Block Hashing".
 
     Raises:
         ValueError: ``version`` is neither 2 nor 3.

@@ -1,4 +1,4 @@
-"""Content-addressed object store: protocol and local folder."""
+"""Content-addressed object store: protocol and local folder. Specification: "Dataset Layout"."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class DatasetColumns(msgspec.Struct, frozen=True):
         id: the id of the dataset.
         name: its name in the workspace.
         columns: all columns, in order; empty if they are unknown.
-        feeders: its inputs; empty for a root dataset.
+        inputs: its inputs; empty for a root dataset.
         lineage: the lineage of the columns. Each :class:`InputColumn` refers to an input by its alias; for a
             root dataset the input is :data:`SOURCE`.
     """
@@ -69,7 +69,7 @@ class DatasetColumns(msgspec.Struct, frozen=True):
     id: str
     name: str
     columns: list[str]
-    feeders: list[LineageInput]
+    inputs: list[LineageInput]
     lineage: ColumnLineage
 
 
@@ -125,14 +125,14 @@ class _Reader:
     def _read(self, entry: DatasetEntry) -> DatasetColumns:
         state = entry.dataset.state()
         if state.transform is None:
-            lineage, feeders = _root_lineage(state), []
+            lineage, inputs = _root_lineage(state), []
         else:
-            feeders = [self._feeder(item.alias, item.dataset_ref) for item in state.transform.inputs]
+            inputs = [self._lineage_input(item.alias, item.dataset_ref) for item in state.transform.inputs]
             lineage = self._of_derivative(state, state.transform)
         names = _declared_columns(state) or ([] if ANY_COLUMN in lineage.outputs else list(lineage.outputs))
-        return DatasetColumns(str(entry.id), str(entry.alias), names, feeders, lineage)
+        return DatasetColumns(str(entry.id), str(entry.alias), names, inputs, lineage)
 
-    def _feeder(self, alias: str | None, ref: str) -> LineageInput:
+    def _lineage_input(self, alias: str | None, ref: str) -> LineageInput:
         entry = self._entry(ref)
         name = str(entry.alias) if entry is not None else alias or ref
         return LineageInput(alias or ref, ref, name, entry is None)
@@ -366,12 +366,12 @@ class ReachableColumn(NamedTuple):
     """A column that is connected with another one.
 
     Attributes:
-        place: the column.
+        column: the column.
         how: the strongest transformation on the path.
         steps: the number of datasets on the path; 1 for a neighbour.
     """
 
-    place: ColumnRef
+    column: ColumnRef
     how: TransformationType
     steps: int
 
@@ -382,37 +382,37 @@ class ColumnGraph:
     Attributes:
         datasets: the columns of each dataset by its id. A missing input has the columns that queries refer
             to. A root dataset has a source with the columns that it reads.
-        links: all edges.
+        edges: all edges.
     """
 
     def __init__(self, datasets: Sequence[DatasetColumns]) -> None:
         self.datasets: dict[str, DatasetColumns] = {each.id: each for each in datasets}
-        self.links: list[ColumnEdge] = []
-        self._into: dict[ColumnRef, list[ColumnEdge]] = {}
-        self._out_of: dict[ColumnRef, list[ColumnEdge]] = {}
+        self.edges: list[ColumnEdge] = []
+        self._edges_to: dict[ColumnRef, list[ColumnEdge]] = {}
+        self._edges_from: dict[ColumnRef, list[ColumnEdge]] = {}
         self._spelled = {each.id: {name.casefold(): name for name in each.columns} for each in datasets}
         for each in datasets:
             self._add(each)
 
     def _add(self, each: DatasetColumns) -> None:
-        sources = {feeder.alias: feeder.dataset for feeder in each.feeders}
+        sources = {item.alias: item.dataset for item in each.inputs}
         for target, value in [*each.lineage.outputs.items(), (ROWS, each.lineage.rows)]:
             for part in value:
-                source = sources.get(part.input) if each.feeders else source_id(each.id)
+                source = sources.get(part.input) if each.inputs else source_id(each.id)
                 if source is not None:
-                    self._link(
-                        ColumnEdge(self._place(source, part, each), ColumnRef(each.id, target), part.how)
+                    self._add_edge(
+                        ColumnEdge(self._column_ref(source, part, each), ColumnRef(each.id, target), part.how)
                     )
 
-    def _link(self, link: ColumnEdge) -> None:
-        self.links.append(link)
-        self._into.setdefault(link.target, []).append(link)
-        self._out_of.setdefault(link.source, []).append(link)
+    def _add_edge(self, edge: ColumnEdge) -> None:
+        self.edges.append(edge)
+        self._edges_to.setdefault(edge.target, []).append(edge)
+        self._edges_from.setdefault(edge.source, []).append(edge)
 
-    def _place(self, dataset: str, part: InputColumn, reader: DatasetColumns) -> ColumnRef:
+    def _column_ref(self, dataset: str, part: InputColumn, reader: DatasetColumns) -> ColumnRef:
         known = self.datasets.get(dataset)
         if known is None:
-            name = next((each.name for each in reader.feeders if each.dataset == dataset), reader.name)
+            name = next((each.name for each in reader.inputs if each.dataset == dataset), reader.name)
             known = DatasetColumns(dataset, name, [], [], ColumnLineage({}, []))
             self.datasets[dataset] = known
         spelled = self._spelled.setdefault(dataset, {})
@@ -428,31 +428,31 @@ class ColumnGraph:
 
     def inputs_of(self, column: ColumnRef) -> list[ColumnEdge]:
         """Return the edges to a column, or to the rows of a dataset."""
-        return self._into.get(column, [])
+        return self._edges_to.get(column, [])
 
     def outputs_of(self, column: ColumnRef) -> list[ColumnEdge]:
         """Return the edges from a column."""
-        return self._out_of.get(column, [])
+        return self._edges_from.get(column, [])
 
     def upstream(self, *columns: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
         """Return all columns that contribute to these columns, nearest first."""
-        return self._reach(columns, self._into, up=True)
+        return self._reach(columns, self._edges_to, up=True)
 
     def downstream(self, *columns: ColumnRef) -> dict[ColumnRef, ReachableColumn]:
         """Return all columns and sets of rows that these columns contribute to, nearest first."""
-        return self._reach(columns, self._out_of, up=False)
+        return self._reach(columns, self._edges_from, up=False)
 
     def _reach(
-        self, columns: Sequence[ColumnRef], links: Mapping[ColumnRef, list[ColumnEdge]], *, up: bool
+        self, columns: Sequence[ColumnRef], edges: Mapping[ColumnRef, list[ColumnEdge]], *, up: bool
     ) -> dict[ColumnRef, ReachableColumn]:
         found: dict[ColumnRef, ReachableColumn] = {}
         todo = [ReachableColumn(column, "identity", 0) for column in columns]
         while todo:
             current, todo = todo, []
             for reach in current:
-                for link in links.get(reach.place, ()):
-                    column = link.source if up else link.target
-                    how = _stronger(reach.how, link.how)
+                for edge in edges.get(reach.column, ()):
+                    column = edge.source if up else edge.target
+                    how = _stronger(reach.how, edge.how)
                     old = found.get(column)
                     if old is None:
                         found[column] = ReachableColumn(column, how, reach.steps + 1)

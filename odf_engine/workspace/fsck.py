@@ -228,22 +228,22 @@ class _DatasetCheck:
     def run(self, has_index: bool) -> None:
         """Run all checks of the dataset."""
         self._report.datasets += 1
-        is_whole = self._follow(report=True)
+        is_whole = self._follow(add_findings=True)
         if is_whole and has_index:
             self._index()
         with ExitStack() as stack:
             if self._report.repair and not self._left:
                 self._lock(stack)
-            if is_whole and (not self._report.repair or self._left or self._follow(report=False)):
+            if is_whole and (not self._report.repair or self._left or self._follow(add_findings=False)):
                 self._orphans()
             self._half_written()
 
     def _lock(self, stack: ExitStack) -> None:
         """Lock the dataset for the repair; if that fails, record why it is not repaired."""
         try:
-            adoption = stack.enter_context(Quarantine(self._entry.dataset))
-            if not any(_find_files(adoption.arriving)):
-                stack.callback(adoption.discard)  # remove the folders that entering has created
+            quarantine = stack.enter_context(Quarantine(self._entry.dataset))
+            if not any(_find_files(quarantine.arriving)):
+                stack.callback(quarantine.discard)  # remove the folders that entering has created
             stack.enter_context(self._refs.locked())
         except (Conflict, OSError, OdfError) as error:
             reason = error.message if isinstance(error, OdfError) else str(error.strerror)
@@ -251,10 +251,10 @@ class _DatasetCheck:
 
     # --- References ---
 
-    def _follow(self, *, report: bool) -> bool:
+    def _follow(self, *, add_findings: bool) -> bool:
         """Collect the objects that all references need; return whether all chains could be read."""
         is_whole = self._refs.read(HEAD) is not None or not any(self._folder.glob("blocks/*"))
-        if not is_whole and report:
+        if not is_whole and add_findings:
             message = "refs/head is missing, which names the newest block: bring it back from a copy"
             self._report.add_finding("chain-damaged", self._name, message)
         for name in self._references():
@@ -265,7 +265,7 @@ class _DatasetCheck:
                     at = self._need(at)
             except OdfError as error:
                 is_whole = False
-                if report:
+                if add_findings:
                     self._report_broken(name, error)
         return is_whole
 
@@ -341,7 +341,10 @@ class _DatasetCheck:
     def _half_written(self) -> None:
         folders = (*_KINDS, "refs", PROOFS_FOLDER, "info")
         paths = [
-            path for name in folders for half in _TEMPORARY_FILES for path in (self._folder / name).glob(half)
+            path
+            for name in folders
+            for pattern in _TEMPORARY_FILES
+            for path in (self._folder / name).glob(pattern)
         ]
         self._report.add_files("half-written", self._name, "interrupted work left it", paths, left=self._left)
         arriving = [path] if any(_find_files(path := self._folder / QUARANTINE_FOLDER)) else []

@@ -104,7 +104,7 @@ def _part(graph: ColumnGraph, link: ColumnEdge) -> dict[str, Any]:
 def _dot(graph: ColumnGraph, entries: Sequence[DatasetEntry]) -> str:
     """Each dataset a table whose lines are columns, with links between them."""
     shown = {str(entry.id) for entry in entries}
-    links = [link for link in graph.links if link.target.dataset in shown]
+    links = [link for link in graph.edges if link.target.dataset in shown]
     nodes = [*shown, *(link.source.dataset for link in links)]
     lines = ["digraph {", "  rankdir=LR;", "  node [shape=plain];"]
     lines += [_node(graph, dataset) for dataset in sorted(set(nodes), key=lambda each: title_of(graph, each))]

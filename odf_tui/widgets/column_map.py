@@ -164,7 +164,7 @@ def _heading(shown: ColumnMap, place: ColumnRef, width: int) -> str:
         return "⇣ its source" if own else "⇣ " + _ending("source of " + plain(name), width - 2)
     if not graph.is_in_workspace(place.dataset):
         return "? " + _ending(plain(name), width - 2)
-    kind = "◆" if graph.datasets[place.dataset].feeders else "◇"
+    kind = "◆" if graph.datasets[place.dataset].inputs else "◇"
     return f"{kind} {_ending(plain(name), width - 2)}"
 
 

@@ -134,7 +134,7 @@ async def test_any_size(source: FakeSource) -> None:
 def test_what_is_further_away_adds_up() -> None:
     found: ColumnGraph = graph()
     place = next(
-        link.source for link in found.links if link.source == ("did:odf:port-haven.air-readings", "pm25")
+        link.source for link in found.edges if link.source == ("did:odf:port-haven.air-readings", "pm25")
     )
     reach = {each.dataset: (how.how, how.steps) for each, how in found.downstream(place).items()}
     assert reach["did:odf:smoke-and-breath"] == ("aggregation", 2)
