@@ -358,21 +358,16 @@ def check_vocabulary_fixed(state: ChainState, block: MetadataBlock, event: SetVo
     if vocabulary == state.vocabulary:
         return
     if state.slices:
-        raise rule_violation(
-            block,
-            "vocabulary-fixed",
-            "the system columns cannot be called otherwise: the dataset has records that name them",
-            hint="make a new dataset for other names",
+        problem = "the system columns cannot be called otherwise: the dataset has records that name them"
+    else:
+        columns = (
+            _ignore_invalid_schema(lambda: read_schema(state.schema or b"").names) if state.schema else None
         )
-    columns = _compare_schemas(lambda: read_schema(state.schema or b"").names) if state.schema else None
-    missing = [name for name in astuple(vocabulary) if columns is not None and name not in columns]
-    if missing:
-        raise rule_violation(
-            block,
-            "vocabulary-fixed",
-            f"the schema of the dataset has no column '{missing[0]}'",
-            hint="make a new dataset for other names",
-        )
+        missing = [name for name in astuple(vocabulary) if columns is not None and name not in columns]
+        if not missing:
+            return
+        problem = f"the schema of the dataset has no column '{missing[0]}'"
+    raise rule_violation(block, "vocabulary-fixed", problem, hint="make a new dataset for other names")
 
 
 # --- SetDataSchema -----------------------------------------------------------------------------
@@ -394,7 +389,7 @@ def check_schema_differs(state: ChainState, block: MetadataBlock, event: SetData
     """A new schema differs from the previous one."""
     same = event.schema == state.schema and event.odf_schema == state.odf_schema
     if not same and _both_arrow(state, event) and event.odf_schema == state.odf_schema:
-        same = _compare_schemas(lambda: same_schema(state.schema or b"", event.schema or b""))
+        same = _ignore_invalid_schema(lambda: same_schema(state.schema or b"", event.schema or b""))
     if same and state.has_schema:
         raise no_op_event(block, "schema-new", "the dataset has this schema already")
 
@@ -403,7 +398,7 @@ def check_schema_evolution(state: ChainState, block: MetadataBlock, event: SetDa
     """The new schema is compatible with readers of the old one."""
     if not _both_arrow(state, event):
         return
-    breaking = _compare_schemas(lambda: find_breaking_change(state.schema or b"", event.schema or b""))
+    breaking = _ignore_invalid_schema(lambda: find_breaking_change(state.schema or b"", event.schema or b""))
     if breaking:
         raise rule_violation(
             block,
@@ -417,10 +412,10 @@ def _both_arrow(state: ChainState, event: SetDataSchema) -> bool:
     return state.schema is not None and event.schema is not None
 
 
-def _compare_schemas(compare: Callable[[], Any]) -> Any:
+def _ignore_invalid_schema(read: Callable[[], Any]) -> Any:
     # Another rule reports an unreadable schema; it is not compared.
     try:
-        return compare()
+        return read()
     except InvalidSchema:
         return None
 

@@ -268,8 +268,8 @@ class Dataset:
                 fork,
                 [item.folded for item in new],
                 expected_head=expected_head,
-                keep=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
-                first=lambda: self._store(new, None, None),
+                backup_ref=f"{_RESET_REF_PREFIX}{expected_head.abbreviated}",
+                before_move=lambda: self._store(new, None, None),
             )
         return new[-1].folded.state.head
 
@@ -280,8 +280,8 @@ class Dataset:
         folded: Sequence[BlockWithStates] | None,
         *,
         expected_head: Multihash | None,
-        keep: str | None,
-        first: Callable[[], None],
+        backup_ref: str | None,
+        before_move: Callable[[], None],
     ) -> None:
         """Move the head to blocks that are already stored (see :mod:`odf_engine.chain.quarantine`).
 
@@ -289,13 +289,13 @@ class Dataset:
             state: the state at the new head.
             fork: the state at the block that the new ones follow.
             folded: the new blocks, for the index; None if they are too many.
-            expected_head, keep, first: as for :meth:`Quarantine.commit`.
+            expected_head, backup_ref, before_move: as for :meth:`Quarantine.commit`.
         """
         with translate_commit_errors(self.folder), self._refs.locked():
             before = self._check_head(expected_head)
-            first()
-            if keep is not None and expected_head is not None:
-                self._store_ref(keep, expected_head)
+            before_move()
+            if backup_ref is not None and expected_head is not None:
+                self._store_ref(backup_ref, expected_head)
             self._refs.compare_and_set(HEAD, expected_head, state.head)
         self._newest = state
         if folded is not None:

@@ -39,7 +39,7 @@ class Quarantine:
 
     Attributes:
         dataset: the target, whose folder must exist.
-        arriving: the folder of received files, with a folder for each kind of object.
+        folder: the folder of received files, with a folder for each kind of object.
         state: the state of the chain after the blocks appended so far; None before the first.
         blocks: the number of appended blocks.
         records: the number of records in them.
@@ -47,16 +47,16 @@ class Quarantine:
 
     def __init__(self, dataset: Dataset) -> None:
         self.dataset = dataset
-        self.arriving = dataset.folder / QUARANTINE_FOLDER
+        self.folder = dataset.folder / QUARANTINE_FOLDER
         self.state: ChainState | None = None
         self.blocks = 0
         self.records = 0
         self._fork: ChainState | None = None
         self._digests = bytearray()
         self._folded: list[BlockWithStates] | None = []
-        self._weight = 0
+        self._folded_bytes = 0
         self._lock: int | None = None
-        self._waiting, self._final = str(self.arriving / "blocks"), str(dataset.folder / "blocks")
+        self._received, self._final = str(self.folder / "blocks"), str(dataset.folder / "blocks")
 
     def __enter__(self) -> Self:
         """Acquire the lock.
@@ -66,7 +66,7 @@ class Quarantine:
             NotFound: the dataset does not exist any more.
         """
         with translate_commit_errors(self.dataset.folder):
-            self.arriving.parent.mkdir(exist_ok=True)
+            self.folder.parent.mkdir(exist_ok=True)
             lock = open_no_follow(self.dataset.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -80,7 +80,7 @@ class Quarantine:
             self._lock = lock
             self._sweep()
             for kind in _OBJECT_KINDS:
-                (self.arriving / kind).mkdir(parents=True, exist_ok=True)
+                (self.folder / kind).mkdir(parents=True, exist_ok=True)
         return self
 
     def __exit__(
@@ -98,7 +98,7 @@ class Quarantine:
         missing.
         """
         name = str(block_hash)
-        for folder in (self._waiting, self._final):
+        for folder in (self._received, self._final):
             try:
                 with open(f"{folder}/{name}", "rb", buffering=0) as file:  # noqa: PTH123 (for each block)
                     return file.read()
@@ -114,7 +114,7 @@ class Quarantine:
         """
         with (
             translate_commit_errors(self.dataset.folder),
-            open(f"{self._waiting}/{block_hash}", "wb", 0, opener=open_no_follow) as file,
+            open(f"{self._received}/{block_hash}", "wb", 0, opener=open_no_follow) as file,
         ):
             write_all(file.fileno(), data)
 
@@ -146,25 +146,25 @@ class Quarantine:
         self.blocks += 1
         self.records += record_count(getattr(event, "new_data", None))
         self._digests += stored.hash.digest
-        self._weight += stored.size
+        self._folded_bytes += stored.size
         if self._folded is not None:
             self._folded.append(BlockWithStates(stored, self.state, before))
-            if len(self._folded) > _MAX_FOLDED or self._weight > _MAX_FOLDED_BYTES:
+            if len(self._folded) > _MAX_FOLDED or self._folded_bytes > _MAX_FOLDED_BYTES:
                 self._folded = None
 
     def commit(
         self,
         expected_head: Multihash | None,
         *,
-        keep: str | None = None,
-        first: Callable[[], None] = lambda: None,
+        backup_ref: str | None = None,
+        before_move: Callable[[], None] = lambda: None,
     ) -> ChainState:
         """Move the head to the last of the blocks. The objects that they refer to must exist.
 
         Args:
             expected_head: the current head.
-            keep: the name of a reference that stores the old head, unless the reference exists.
-            first: called under the lock of the dataset, just before the head moves.
+            backup_ref: the name of a reference that stores the old head, unless the reference exists.
+            before_move: called under the lock of the dataset, just before the head moves.
 
         Returns:
             The state at the new head.
@@ -175,10 +175,15 @@ class Quarantine:
         """
         assert self.state is not None, "nothing to follow"
         with translate_commit_errors(self.dataset.folder):
-            self._settle()
+            self._move_blocks()
         try:
             self.dataset.move_head(
-                self.state, self._fork, self._folded, expected_head=expected_head, keep=keep, first=first
+                self.state,
+                self._fork,
+                self._folded,
+                expected_head=expected_head,
+                backup_ref=backup_ref,
+                before_move=before_move,
             )
         except NotSynced:
             self.discard()
@@ -200,11 +205,11 @@ class Quarantine:
         """
         self._digests = bytearray().join(block.digest for block in blocks)
         with translate_commit_errors(self.dataset.folder):
-            return self._settle()
+            return self._move_blocks()
 
     def discard(self) -> None:
         """Remove received files that were not committed."""
-        shutil.rmtree(self.arriving, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- Private ---
 
@@ -220,7 +225,7 @@ class Quarantine:
             raise NotFound(f"there is no block {block} in this dataset")
         return state
 
-    def _settle(self) -> int:
+    def _move_blocks(self) -> int:
         """Move the blocks to their final names, durably. They are invisible until the head moves.
 
         Returns:
@@ -238,9 +243,9 @@ class Quarantine:
                 for at in range(0, len(digests), _DIGEST_BYTES)
             ]
             names = {str(block_hash): block_hash for block_hash in hashes}
-            waiting = [name for name in names if os.path.exists(f"{self._waiting}/{name}")]  # noqa: PTH110
-            if waiting:
-                fsync_files([f"{self._waiting}/{name}" for name in waiting])
+            received = [name for name in names if os.path.exists(f"{self._received}/{name}")]  # noqa: PTH110
+            if received:
+                fsync_files([f"{self._received}/{name}" for name in received])
             # Read the blocks again: a hash of the received bytes does not verify the disk. Blocks are small.
             for name, block_hash in names.items():
                 data = self.read_block(block_hash)
@@ -250,18 +255,18 @@ class Quarantine:
                         where=str(self.dataset.folder),
                         hint="nothing was committed; check the disk and its free space, then try again",
                     )
-            for name in waiting:
-                os.rename(f"{self._waiting}/{name}", f"{self._final}/{name}")  # noqa: PTH104
-            moved += len(waiting)
+            for name in received:
+                os.rename(f"{self._received}/{name}", f"{self._final}/{name}")  # noqa: PTH104
+            moved += len(received)
         fsync_folder(Path(self._final))
         return moved
 
     def _sweep(self) -> None:
         try:
-            old = time.time() - self.arriving.stat().st_mtime > _EXPIRY_SECONDS
+            old = time.time() - self.folder.stat().st_mtime > _EXPIRY_SECONDS
         except FileNotFoundError:
             return
         if old:
-            shutil.rmtree(self.arriving, ignore_errors=True)
+            shutil.rmtree(self.folder, ignore_errors=True)
         else:
-            os.utime(self.arriving)
+            os.utime(self.folder)

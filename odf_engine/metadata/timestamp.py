@@ -134,13 +134,13 @@ def parse_user_time(text: str) -> Timestamp:
     try:
         return Timestamp.parse(text.replace(" ", "T", 1))
     except ValueError:
-        found = _USER_TIME.fullmatch(text)
-    if found is None:
+        match = _USER_TIME.fullmatch(text)
+    if match is None:
         raise UsageError(f"'{text}' is not a time", hint=_HINT)
-    year, month, day, hour, minute, second = (int(part) if part else 0 for part in found.groups()[:6])
+    year, month, day, hour, minute, second = (int(part) if part else 0 for part in match.groups()[:6])
     try:
-        start = datetime(year, month, day if found[3] else 1, hour % 24, minute, second, tzinfo=UTC)
+        start = datetime(year, month, day if match[3] else 1, hour % 24, minute, second, tzinfo=UTC)
         moment = Timestamp.from_datetime(start + timedelta(days=hour // 24))
-        return Timestamp(moment.ns + int((found[7] or "").ljust(9, "0")))
+        return Timestamp(moment.ns + int((match[7] or "").ljust(9, "0")))
     except (ValueError, OverflowError) as error:
         raise UsageError(f"'{text}' is no day or time: {error}", hint=_HINT) from None

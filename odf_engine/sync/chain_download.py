@@ -352,7 +352,7 @@ class BlockStack:
 def _again(adoption: Quarantine, block_hash: Multihash, where: str) -> RemoteBlock:
     data = adoption.read_block(block_hash)
     if data is None:
-        raise NotFound(f"block {block_hash} had arrived, and is gone again", where=str(adoption.arriving))
+        raise NotFound(f"block {block_hash} had arrived, and is gone again", where=str(adoption.folder))
     return verify_block(block_hash, data, where)
 
 
@@ -424,7 +424,7 @@ def download_chain(
         keep = f"before-pull-{taking.ours.abbreviated}" if taking.ours is not None and taking.leaves else None
         reporter.phase("commit")
         reporter.raise_if_cancelled()
-        adoption.commit(taking.ours, keep=keep, first=first)
+        adoption.commit(taking.ours, backup_ref=keep, before_move=first)
         return DownloadTotals(adoption.blocks, adoption.records, taking.bytes)
 
 
@@ -458,7 +458,7 @@ def restore(
     reporter.phase("fetch")
     with Quarantine(dataset) as adoption:
         blocks: list[Multihash] = []
-        with ObjectDownloads(dataset.folder, adoption.arriving, remote, reporter, parallel) as intake:
+        with ObjectDownloads(dataset.folder, adoption.folder, remote, reporter, parallel) as intake:
             intake.start()
             for walked in walk_back(
                 CachedBlockSource(remote, adoption), theirs, lambda block: False, reporter
@@ -593,7 +593,7 @@ class _Taking:
     # --- Steps ---
 
     def _intake(self, parallel: int) -> ObjectDownloads:
-        folder, arriving = self.dataset.folder, self.adoption.arriving
+        folder, arriving = self.dataset.folder, self.adoption.folder
         return ObjectDownloads(folder, arriving, self.remote, self._reporter, parallel)
 
     def _walk(

@@ -82,18 +82,18 @@ def dataset_lineage(workspace: Workspace, entry: DatasetEntry) -> ColumnLineage:
     Raises:
         OdfError: the chain of the dataset cannot be read.
     """
-    return _Reader(workspace).read(entry).lineage
+    return _LineageReader(workspace).read(entry).lineage
 
 
 def read_columns(workspace: Workspace, entries: Iterable[DatasetEntry] | None = None) -> list[DatasetColumns]:
     """Return the columns of all datasets, or of ``entries``. An unreadable dataset has no columns, but a
     problem.
     """
-    reader = _Reader(workspace)
+    reader = _LineageReader(workspace)
     return [reader.read_safely(entry) for entry in (workspace.datasets() if entries is None else entries)]
 
 
-class _Reader:
+class _LineageReader:
     def __init__(self, workspace: Workspace) -> None:
         self._entries = {entry.id: entry for entry in workspace.datasets()}
         self._known: dict[DatasetId, DatasetColumns] = {}

@@ -35,16 +35,16 @@ TEMPLATE: Final = re.compile(r"\$\{\{(.*?)(\}\}|\Z)", re.DOTALL)
 _NAME: Final = re.compile(r"\s*env\.([A-Za-z_][A-Za-z0-9_]*)\s*")
 
 
-def parse_variable_name(found: re.Match[str]) -> str:
+def parse_variable_name(match: re.Match[str]) -> str:
     """Return the name of the variable in a template, which is a match of :data:`TEMPLATE`.
 
     Raises:
         InvalidManifest: another kind of template, or an unterminated one.
     """
-    name = _NAME.fullmatch(found[1])
-    if name is None or not found[2]:
+    name = _NAME.fullmatch(match[1])
+    if name is None or not match[2]:
         raise InvalidManifest(
-            f"'{found[0]}' cannot be filled in", hint="what can be: ${{ env.NAME }}, a variable by its name"
+            f"'{match[0]}' cannot be filled in", hint="what can be: ${{ env.NAME }}, a variable by its name"
         )
     return name[1]
 
@@ -79,7 +79,7 @@ def substitute_variables(
         SourceUnavailable: a name that is not allowed, or not set.
     """
     return TEMPLATE.sub(
-        lambda found: resolve_variable(parse_variable_name(found), environment, allowed, dataset), text
+        lambda match: resolve_variable(parse_variable_name(match), environment, allowed, dataset), text
     )
 
 
@@ -103,8 +103,8 @@ def resolve_variable(
 
 def collect_secrets(environment: Mapping[str, str], allowed: Iterable[str]) -> list[str]:
     """Return the values to redact: those of all names that a dataset may read."""
-    found = (environment.get(name, os.environ.get(name)) for name in allowed)
-    return [value for value in found if value]
+    values = (environment.get(name, os.environ.get(name)) for name in allowed)
+    return [value for value in values if value]
 
 
 # --- Hiding ------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ def _make_redactor(secrets: Iterable[str]) -> Callable[[str], str]:
 def _encodings(secret: str) -> set[str]:
     """Return the encodings of a secret: plain, in a URL, in JSON, as a Python literal."""
     urls = {quote(secret), quote(secret, safe=""), quote_plus(secret)}
-    lower = {re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), url) for url in urls}
+    lower = {re.sub("%[0-9A-F]{2}", lambda match: match[0].lower(), url) for url in urls}
     literals = {repr(secret)[1:-1], repr(secret.encode(errors="replace"))[2:-1]}
     forms = {secret, secret.strip(), *urls, *lower, json.dumps(secret)[1:-1], *literals}
     return {form for form in forms if form}

@@ -242,7 +242,7 @@ class _DatasetCheck:
         """Lock the dataset for the repair; if that fails, record why it is not repaired."""
         try:
             quarantine = stack.enter_context(Quarantine(self._entry.dataset))
-            if not any(_find_files(quarantine.arriving)):
+            if not any(_find_files(quarantine.folder)):
                 stack.callback(quarantine.discard)  # remove the folders that entering has created
             stack.enter_context(self._refs.locked())
         except (Conflict, OSError, OdfError) as error:

@@ -129,7 +129,7 @@ class ReceivePack:
                 raise BadData(f"no block speaks of {file.kind}/{file.hash} with {file.size:,} bytes")
             self._asked.add(file)
             found.append(None if self._is_whole(file) else file)
-        self._session.folder = self._adopting.arriving
+        self._session.folder = self._adopting.folder
         self._session.announce(file for file in found if file is not None)
         return found
 
@@ -152,7 +152,7 @@ class ReceivePack:
         before = self._before
         keep = f"{_KEEP}{before.abbreviated}" if before is not None and self._leaves else None
         try:
-            adoption.commit(before, keep=keep, first=self._note_origin)
+            adoption.commit(before, backup_ref=keep, before_move=self._note_origin)
         except NotSynced as error:
             if self._entry is None:  # nobody sees the dataset yet
                 raise error.as_failure() from error
@@ -258,7 +258,7 @@ class ReceivePack:
             fsync_folder(dataset.folder / kind)
 
     def _arriving_path(self, file: ObjectFile) -> Path:
-        return self._adopting.arriving / file.kind / str(file.hash)
+        return self._adopting.folder / file.kind / str(file.hash)
 
     # --- Inside ---
 
