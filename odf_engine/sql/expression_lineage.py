@@ -26,7 +26,7 @@ from odf_engine.sql.query_text import one_line_summary
 
 
 class LineageUnresolved(Exception):
-    """The query cannot be followed; the text says why, for people."""
+    """The lineage of the query cannot be resolved; the message gives the reason."""
 
 
 _MARKED: Final = 40
@@ -38,9 +38,9 @@ _PHRASES: Final = (
 
 
 class _Parser(Spark.Parser):
-    """Spark's grammar, with all functions by the names that the query has for them.
+    """Spark's grammar that keeps every function name as written, instead of sqlglot's own classes.
 
-    An array keeps its own class: square brackets behind another one would make a new array.
+    Only ARRAY keeps its class: a subscript after another expression would be parsed as a new array.
     """
 
     FUNCTIONS = {name: Spark.Parser.FUNCTIONS[name] for name in ("ARRAY",)}  # noqa: RUF012 (as sqlglot has it)
@@ -48,14 +48,14 @@ class _Parser(Spark.Parser):
 
 
 def parse_query(query: str, columns: Iterable[str]) -> exp.Query:
-    """The tree of a query.
+    """Parse one query.
 
     Args:
-        query: its text.
-        columns: names of columns that it may have.
+        query: SQL text.
+        columns: names of columns that the query may use.
 
     Raises:
-        NotFollowed: it is no single query, or has words that the tree would lose.
+        LineageUnresolved: it is not a single query, or contains syntax that the tree loses.
     """
     spark = Spark()
     try:
@@ -82,10 +82,10 @@ _MAX_OPEN_JOINS: Final = 12
 
 
 def check_joins(words: Sequence[Token]) -> None:
-    """Check that the parser ends: its time doubles with each join whose condition is yet to come.
+    """Check that parsing ends in reasonable time: it doubles with each join whose condition follows later.
 
     Raises:
-        NotFollowed: there are too many joins without a condition, one after the other.
+        LineageUnresolved: too many consecutive joins have no condition.
     """
     count = 0
     for at, word in enumerate(words):
@@ -98,7 +98,7 @@ def check_joins(words: Sequence[Token]) -> None:
 
 
 _WORDS: Final = frozenset({"ALL", "ANY", "AS", "DISTINCT", "FETCH", "INTERVAL", "NOT", "SELECT"})
-"""Words that Spark may take for columns where the parser does not."""
+"""Keywords that Spark accepts as column names, and the parser does not."""
 
 
 def _said(error: SqlglotError, query: str) -> str:
@@ -111,7 +111,7 @@ def _said(error: SqlglotError, query: str) -> str:
 
 
 def _with_windows(words: Sequence[Token]) -> list[Token]:
-    """`window` as a name like any other, but for the clause `WINDOW name AS (…)`."""
+    """Return the tokens with ``window`` as an identifier, except in the clause ``WINDOW name AS (…)``."""
     made = list(words)
     for at, word in enumerate(words):
         if word.token_type != TokenType.WINDOW:
@@ -125,10 +125,10 @@ def _with_windows(words: Sequence[Token]) -> list[Token]:
 
 
 def _check_whole(words: Sequence[Token], tree: exp.Expr) -> None:
-    """Every name of the text has to be in the tree at least as often.
+    """Check that the tree contains every identifier of the text at least as often as the text.
 
     Raises:
-        NotFollowed: one is not.
+        LineageUnresolved: an identifier is lost.
     """
     held: Counter[str] = Counter()
     for node in tree.walk():
@@ -146,7 +146,7 @@ def _check_whole(words: Sequence[Token], tree: exp.Expr) -> None:
 
 
 def _grammar(words: Sequence[Token]) -> set[int]:
-    """The numbers of words that are part of a clause, or name a function."""
+    """Return the indexes of the tokens that belong to a clause or name a function."""
     found: set[int] = set()
     texts = [word.text.upper() for word in words]
     for at in range(len(texts)):
@@ -171,11 +171,11 @@ AGGREGATES: Final = frozenset({
     "some", "std", "stddev", "stddev_pop", "stddev_samp", "string_agg", "sum", "theta_sketch_agg",
     "theta_union_agg", "try_avg", "try_sum", "var_pop", "var_samp", "variance",
 })  # fmt: skip
-"""Spark's functions that put the values of many rows together."""
+"""Spark's aggregate functions."""
 WINDOWS: Final = ("window", "session_window")
 GENERATORS: Final = ("explode", "explode_outer", "posexplode", "posexplode_outer", "inline", "inline_outer",
                      "stack", "json_tuple", "variant_explode", "variant_explode_outer")  # fmt: skip
-"""Functions that make rows, and columns with names of their own."""
+"""Generator functions: they produce rows and name their own columns."""
 _WITH_UNITS: Final = (
     "timestampdiff", "timestampadd", "datediff", "dateadd", "date_add", "date_diff", "timediff",
 )  # fmt: skip
@@ -187,18 +187,18 @@ _UNITS: Final = frozenset({
 
 @dataclass
 class Scope:
-    """What an expression can name.
+    """The names that an expression can refer to.
 
     Attributes:
-        tables: what FROM can name: relations by their names in small letters.
-        sources: the relations of this SELECT, by the names that its columns can be qualified with.
-        joined: columns of joins with USING: what several sources have together.
-        aliases: columns of this SELECT by their names in small letters, as far as they are known.
-        named: the clauses of WINDOW by their names in small letters.
+        tables: relations that FROM can refer to, by lower-case name.
+        follow: resolves a subquery.
+        sources: relations in FROM of this SELECT, with their qualifiers.
+        joined: columns of USING, which several sources share.
+        aliases: columns of this SELECT by lower-case name, in the order of the SELECT list.
+        named: clauses of WINDOW by lower-case name.
         outer: the scope around a subquery.
-        bound: the names of the parameters of lambdas around, in small letters.
-        rows: what was found to decide about rows.
-        follow: follows a subquery.
+        bound: lower-case names of enclosing lambda parameters.
+        rows: row dependencies found so far.
     """
 
     tables: dict[str, Relation]
@@ -212,19 +212,19 @@ class Scope:
     rows: RowDependencies = field(default_factory=dict)
 
     def inner(self) -> Scope:
-        """The scope of a subquery."""
+        """Return the scope of a subquery."""
         return Scope(dict(self.tables), self.follow, outer=self)
 
     def source(self, name: str) -> Relation | None:
-        """The relation of this name here."""
+        """Return the relation with this qualifier, if exactly one has it."""
         found = [relation for known, relation in self.sources if known == name.casefold()]
         return found[0] if len(found) == 1 else None
 
     def resolve(self, parts: Sequence[str]) -> OutputColumn:
-        """What a name stands for.
+        """Resolve a qualified name.
 
         Raises:
-            NotFollowed: nothing has it.
+            LineageUnresolved: no relation has such a column.
         """
         found = self._resolve(parts)
         if found is None:
@@ -260,7 +260,7 @@ class Scope:
         found = [
             out for _, relation in self.sources if (out := relation.unresolved_column(parts[0])) is not None
         ]
-        if len(found) > 1:  # one of them has it
+        if len(found) > 1:  # exactly one of them has the column
             found = [replace(out, value=with_transformation(out.value, "unknown")) for out in found]
         return [_field(out, parts[1:]) for out in found]
 
@@ -278,7 +278,7 @@ def _together(outs: Sequence[OutputColumn]) -> OutputColumn | None:
 
 
 def default_column_name(node: exp.Expr) -> str | None:
-    """What Spark calls the column of an expression, where that is certain."""
+    """Return the name that Spark gives the column of an expression; None if that is uncertain."""
     if isinstance(node, exp.Alias):
         return node.alias
     if isinstance(node, exp.Column | exp.Dot):
@@ -290,15 +290,15 @@ def default_column_name(node: exp.Expr) -> str | None:
 
 
 def function_name(node: exp.Expr) -> str:
-    """The name of the function that is called, in small letters; empty when it is something else."""
+    """Return the lower-case name of a called function; empty for any other expression."""
     return node.name.casefold() if isinstance(node, exp.Anonymous) else ""
 
 
 def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
-    """What an expression comes from.
+    """Return the sources of an expression.
 
     Raises:
-        NotFollowed: it has something that is not understood.
+        LineageUnresolved: a part of it is not supported.
     """
     match node:
         case exp.Alias() | exp.Paren():
@@ -315,7 +315,8 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
             return expression_sources(node.this, scope).field(node.expression.name)
         case exp.Lambda():
             names = {each.name.casefold() for each in node.expressions}
-            inner = replace(scope, bound=scope.bound | names)  # shares what it finds
+            # the copy shares the lists and dictionaries of the scope
+            inner = replace(scope, bound=scope.bound | names)
             return OutputColumn(
                 None, with_transformation(expression_sources(node.this, inner).value, "transformation")
             )
@@ -342,7 +343,7 @@ _AGGREGATES: Final = (exp.AggFunc, exp.Filter, exp.WithinGroup, exp.IgnoreNulls,
 
 
 def _parts(node: exp.Expr) -> Iterator[exp.Expr]:
-    """The expressions that an expression is made of, but for types."""
+    """Yield the operands of an expression, without types and literals."""
     for each in node.iter_expressions():
         if isinstance(each, exp.Where | exp.Order | exp.Ordered | exp.Distinct | exp.Tuple | exp.Having):
             yield from _parts(each)
@@ -384,7 +385,7 @@ def _named_struct(node: exp.Anonymous, scope: Scope) -> dict[str, OutputColumn] 
 
 
 def _over(node: exp.Window, scope: Scope) -> ValueSources:
-    """A function over a window of rows: what orders a ranking is what the rank comes from."""
+    """Return the sources of a window function. A ranking has the sources of its ORDER BY."""
     clauses: list[exp.Expr] = [node]
     alias = node.args.get("alias")
     while alias is not None:
@@ -421,10 +422,10 @@ def _subquery(node: exp.Query, scope: Scope) -> ValueSources:
 
 
 def expand_star(node: exp.Expr, scope: Scope) -> Relation:
-    """The columns that `*`, `t.*` or `structure.*` stand for.
+    """Return the columns of ``*``, ``t.*`` or ``structure.*``.
 
     Raises:
-        NotFollowed: nothing has this name.
+        LineageUnresolved: the qualifier is unknown.
     """
     qualifiers = [part.name for part in node.parts[:-1]] if isinstance(node, exp.Column) else []
     mark = node.this if isinstance(node, exp.Column) else node
@@ -449,7 +450,7 @@ def _starred(qualifiers: Sequence[str], scope: Scope) -> Relation:
 
 
 def all_columns(scope: Scope) -> Relation:
-    """Everything that the sources have, as `*` shows it: columns of USING once and first."""
+    """Return the columns of ``*``: the shared columns of USING once and first."""
     from odf_engine.sql.lineage_model import UnresolvedColumns
 
     shown = [relation.without(scope.joined) for name, relation in scope.sources if name]

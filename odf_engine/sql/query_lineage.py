@@ -42,14 +42,14 @@ def trace_columns(
     outputs: Sequence[str] | None = None,
     times: Mapping[str, str] | None = None,
 ) -> ColumnLineage:
-    """What feeds the columns of a query's result.
+    """Return the input columns that each column of a query's result depends on.
 
     Args:
-        queries: the steps; each sees the inputs, and the steps before it by their aliases.
-        inputs: the columns of each input by the name that the query uses; None where they are not known.
-        outputs: what the columns of the result are called, where that is known: it tells what `SELECT *`
-            and columns without a name amount to.
-        times: the event time of inputs that are joined FOR SYSTEM_TIME AS OF.
+        queries: the steps; each can read the inputs, and the earlier steps by their aliases.
+        inputs: column names of each input by its name in the query; None if they are unknown.
+        outputs: column names of the result, if they are known. They resolve ``SELECT *`` and columns without
+            a name.
+        times: event time column of each input that is joined FOR SYSTEM_TIME AS OF.
     """
     from odf_engine.sql.expression_lineage import LineageUnresolved
     from odf_engine.sql.lineage_model import input_relations
@@ -83,15 +83,15 @@ _JOIN: Final = frozenset({"this", "on", "using", "side", "kind", "method", "hint
 def resolve_query(
     queries: Sequence[SqlQueryStep], tables: Mapping[str, Relation], times: Mapping[str, str]
 ) -> Relation:
-    """The result of a query.
+    """Resolve the relation that a query returns.
 
     Args:
         queries: the steps.
-        tables: the inputs by their names in small letters.
-        times: the event time of inputs that are joined as of a time.
+        tables: the inputs by lower-case name.
+        times: event time column of each input that is joined FOR SYSTEM_TIME AS OF.
 
     Raises:
-        NotFollowed: something in it is not understood.
+        LineageUnresolved: a part of the query is not supported.
     """
     known = dict(tables)
     follower = _LineageResolver({name.casefold(): column for name, column in times.items()})
@@ -113,13 +113,13 @@ def _check(node: exp.Expr, known: frozenset[str]) -> None:
 
 
 class _LineageResolver:
-    """Follows queries; ``times`` as for :func:`resolve_query`, names in small letters."""
+    """Resolves the relations of queries; ``times`` as in :func:`resolve_query`, with lower-case names."""
 
     def __init__(self, times: Mapping[str, str]) -> None:
         self._times = times
 
     def query(self, node: exp.Expr, scope: Scope) -> Relation:
-        """The relation that a query is."""
+        """Return the relation of a query."""
         self._with(node, scope)
         match node:
             case exp.Select():
@@ -139,7 +139,9 @@ class _LineageResolver:
         raise LineageUnresolved(f"{node.key.upper()} cannot be followed")
 
     def _beside(self, scope: Scope) -> Scope:
-        """A scope that sees what another one sees around it, and nothing of what that has in its FROM."""
+        """Return a scope with the tables and the outer scope of another one, without the sources of its
+        FROM.
+        """
         return Scope(dict(scope.tables), self.query, outer=scope.outer)
 
     def _with(self, node: exp.Expr, scope: Scope) -> None:
@@ -177,7 +179,7 @@ class _LineageResolver:
         return self._ordered(node, replace(relation, rows=rows), self._beside(scope))
 
     def _blurred(self, left: Relation, right: Relation, rows: RowDependencies, takes_right: bool) -> Relation:
-        """A union of columns whose number is not known on both sides."""
+        """Return a union of relations whose number of columns is unknown."""
         if not left.outs and not right.outs and left.open and right.open:
             inputs = dict.fromkeys([*left.open.inputs, *right.open.inputs])
             if len(inputs) == 1 and not left.open.value and not right.open.value:
@@ -186,7 +188,7 @@ class _LineageResolver:
         return Relation([], rows, UnresolvedColumns(value=with_transformation(value, "unknown")))
 
     def _ordered(self, node: exp.Expr, relation: Relation, scope: Scope) -> Relation:
-        """With what ORDER BY and its kin decide."""
+        """Add the dependencies of ORDER BY, SORT BY, DISTRIBUTE BY and CLUSTER BY."""
         scope.sources = [("", relation), *scope.sources]
         for key in ("order", "sort", "distribute", "cluster"):
             clause = node.args.get(key)
@@ -211,7 +213,7 @@ class _LineageResolver:
         self._joins(node, scope)
         scope.named = {each.name.casefold(): each for each in node.args.get("windows") or ()}
         group = node.args.get("group")
-        self._decide(node.args.get("where"), scope)  # before there are aliases, which it does not see
+        self._decide(node.args.get("where"), scope)  # WHERE cannot refer to aliases, so it comes before them
         self._windows(group, scope)
         relation = self._projected(node, scope)
         self._grouped(group, relation, scope)
@@ -226,7 +228,7 @@ class _LineageResolver:
             scope.rows.update(as_row_dependencies(expression_sources(clause.this, scope).value, "filter"))
 
     def _windows(self, group: exp.Expr | None, scope: Scope) -> None:
-        """The columns `window` and `session_window`, which stand for what is grouped by."""
+        """Add the columns ``window`` and ``session_window``, which refer to a window in GROUP BY."""
         calls = [
             each
             for each in (group.find_all(exp.Anonymous) if group else ())
@@ -236,7 +238,7 @@ class _LineageResolver:
             scope.sources.append(("", Relation([expression_sources(call, scope)])))
 
     def _projected(self, node: exp.Select, scope: Scope) -> Relation:
-        """The columns of a SELECT; later ones may name earlier ones."""
+        """Return the columns of a SELECT list. Later columns can refer to earlier ones."""
         outs: list[OutputColumn] = []
         opens: list[UnresolvedColumns] = []
         for each in node.expressions:
@@ -325,7 +327,7 @@ class _LineageResolver:
     def _use(
         self, name: str, before: list[tuple[str, Relation]], after: list[tuple[str, Relation]], scope: Scope
     ) -> None:
-        """A column that both sides of a join have."""
+        """Merge a column of USING or of a NATURAL JOIN from both sides."""
         sides = [Scope(scope.tables, self.query, sources=each) for each in (before, after)]
         sides[0].joined = scope.joined
         found = [side.resolve([name]) for side in sides]
@@ -334,7 +336,7 @@ class _LineageResolver:
         scope.joined = {**scope.joined, name.casefold(): OutputColumn(name, value)}
 
     def _source(self, node: exp.Expr, scope: Scope) -> None:
-        """Adds what stands behind FROM or JOIN."""
+        """Add the relation in FROM or JOIN to the sources of the scope."""
         if isinstance(node, exp.Lateral):
             scope.sources.append(self._lateral(node, scope))
             return
@@ -376,7 +378,7 @@ class _LineageResolver:
         return relation
 
     def _pivoted(self, node: exp.Expr, relation: Relation) -> Relation:
-        """After PIVOT or UNPIVOT anything may come from anything."""
+        """Return the relation after PIVOT or UNPIVOT: any column may depend on any other."""
         if not node.args.get("pivots"):
             return relation
         value = with_transformation(relation.all_sources(), "aggregation")
@@ -413,7 +415,7 @@ def _renamed(relation: Relation, alias: exp.Expr | None) -> Relation:
 
 
 def _by_number(node: exp.Expr, relation: Relation) -> OutputColumn:
-    """The column of a SELECT by its place, from 1."""
+    """Return the column at a position of the SELECT list, from 1."""
     if relation.open is not None or not node.name.isdecimal() or not 0 < int(node.name) <= len(relation.outs):
         return OutputColumn(None, relation.all_sources())
     return relation.outs[int(node.name) - 1]

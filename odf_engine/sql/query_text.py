@@ -17,12 +17,14 @@ _PLACE: Final = re.compile(
     r"query(?: step (?P<step>\d+) of \d+)?, line (?P<line>\d+), column (?P<column>\d+)"
 )
 _FRAGMENT: Final = re.compile(r", in `(.+?)…?`$")
-_SHOWN: Final = 60  # characters of the line: it fits into a terminal of 80
+_SHOWN: Final = 60  # characters of the line: the excerpt fits into a terminal with 80 columns
 
 
 @contextmanager
 def attach_query_excerpt(steps: Sequence[SqlQueryStep]) -> Iterator[None]:
-    """Gives errors whose ``where`` is a place in a query its line as their ``excerpt``."""
+    """Add the line of the query as ``excerpt`` to each `OdfError` whose ``where`` is a position in a
+    query.
+    """
     try:
         yield
     except OdfError as error:
@@ -31,9 +33,9 @@ def attach_query_excerpt(steps: Sequence[SqlQueryStep]) -> Iterator[None]:
 
 
 def query_excerpt(error: OdfError, steps: Sequence[SqlQueryStep]) -> tuple[str, ...]:
-    """The line of the query that the error names, with its number before it, and a caret under the column.
+    """Return the line of the query that the error refers to, with its number, and a caret under the column.
 
-    Nothing when it names none, or one that could be in several steps.
+    Empty if the error has no position in a query, or one that several steps could have.
     """
     found = _PLACE.match(error.where or "")
     if found is None:
@@ -47,7 +49,7 @@ def query_excerpt(error: OdfError, steps: Sequence[SqlQueryStep]) -> tuple[str, 
     if len(fitting) != 1:
         return ()
     start = max(column - _SHOWN * 2 // 3, 0)
-    # A terminal must not obey what stands in a query; a tab is one column to Spark.
+    # Control characters of a query must not reach the terminal. Spark counts a tab as one column.
     text = "".join(char if char.isprintable() else " " for char in fitting[0][start : start + _SHOWN])
     number = str(at + 1)
     return f"{number} | {text.rstrip()}", f"{' ' * len(number)} | {' ' * (column - start)}^"
@@ -77,16 +79,19 @@ _NO_NAMES: Final = frozenset({
     "LATERAL", "SELECT", "VALUES", "LEFT", "RIGHT", "INNER", "OUTER", "FULL", "CROSS", "SEMI", "ANTI",
     "NATURAL",
 })  # fmt: skip
-"""Words behind FROM, JOIN or a comma that are no names."""
+"""Words after FROM, JOIN or a comma that are not table names."""
 TABLE_TERMINATORS: Final = _CLAUSES | _NO_NAMES | {"FOR", "TABLESAMPLE"}
-"""Words behind a table that are no alias of it."""
+"""Words after a table that are not its alias."""
 TABLE_FUNCTIONS: Final = ("as_at", "as_of", "current", "changelog")
-"""What stands around the name of a dataset to see it as it was: see :mod:`odf_engine.sql.table_functions`."""
+"""Functions around a dataset name that select an earlier or another state of it: see
+
+:mod:`odf_engine.sql.table_functions`.
+"""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A word, a sign, or something between quotes, with its place in the text."""
+    """A word, a sign, or a quoted text, with its character offsets in the query."""
 
     kind: Kind
     text: str
@@ -95,13 +100,15 @@ class Token:
 
     @property
     def name(self) -> str:
-        """What it names, without backquotes."""
+        """The identifier without backquotes."""
         return self.text.strip("`").replace("``", "`") if self.kind == "quoted" else self.text
 
 
 @dataclass(frozen=True)
 class TableName:
-    """A name where a query reads a table; ``call`` is where the table function around it begins and ends."""
+    """A name in a table position of a query; ``call`` is the character range of the table function around
+    it.
+    """
 
     name: str
     start: int
@@ -111,17 +118,17 @@ class TableName:
 
     @property
     def stop(self) -> int:
-        """Where an alias of it may begin."""
+        """The character offset after which an alias may follow."""
         return self.end if self.call is None else self.call[1]
 
     @property
     def needs_quotes(self) -> bool:
-        """Whether it has signs that Spark would not take as part of one name."""
+        """Whether Spark requires backquotes to read it as one identifier."""
         return not self.quoted and not re.fullmatch(r"[^\W\d]\w*", self.name)
 
 
 def tokenize(sql: str, *, comments: bool = False) -> list[Token]:
-    """The words and signs of a query; text that is broken off ends where it ends."""
+    """Return the tokens of a query. An unterminated string or comment extends to the end of the text."""
     return [token for token in _tokens(sql) if comments or token.kind != "comment"]
 
 
@@ -134,7 +141,7 @@ def _tokens(sql: str) -> tuple[Token, ...]:
 
 
 def one_line_summary(sql: str, longest: int = 60) -> str:
-    """A query as one short line without comments, to name it by."""
+    """Return the query as one line without comments, of at most ``max_length`` characters."""
     parts, at = [], 0
     for token in tokenize(sql, comments=True):
         if token.kind == "comment":
@@ -145,7 +152,7 @@ def one_line_summary(sql: str, longest: int = 60) -> str:
 
 
 def table_names(sql: str) -> list[TableName]:
-    """The names behind FROM and JOIN, and behind commas there, in their order."""
+    """Return the names after FROM and JOIN, and after commas in these clauses, in text order."""
     return list(_tables(tokenize(sql)))
 
 
@@ -180,9 +187,10 @@ def _named(words: Sequence[Token], at: int) -> tuple[TableName | None, int]:
 
 
 def _called(words: Sequence[Token], at: int) -> tuple[TableName, int]:
-    """The dataset within table functions, and where these end; they may be broken off.
+    """Return the dataset name within nested table functions, and the index after them.
 
-    Where there is none, its name is empty."""
+    The functions may be incomplete. The name is empty if there is none.
+    """
     begin, depth = at, 0
     end = at + 1
     while end < len(words):
@@ -199,7 +207,7 @@ def _called(words: Sequence[Token], at: int) -> tuple[TableName, int]:
 
 
 def is_table_function(words: Sequence[Token], at: int) -> bool:
-    """Whether a table function of datasets begins at this word."""
+    """Return whether a table function starts at this token."""
     return (
         at + 1 < len(words)
         and words[at].kind == "word"
@@ -209,7 +217,9 @@ def is_table_function(words: Sequence[Token], at: int) -> bool:
 
 
 def qualified_name_end(words: Sequence[Token], at: int) -> int:
-    """Where a name ends whose parts are joined by dots, or by dashes and slashes without spaces."""
+    """Return the index after a qualified name: parts joined by dots, or by ``-``, ``/``, ``:`` without
+    spaces.
+    """
     end = at + 1
     while end + 1 < len(words) and words[end + 1].kind in ("word", "quoted"):
         before, sign, after = words[end - 1 : end + 2]
@@ -221,14 +231,14 @@ def qualified_name_end(words: Sequence[Token], at: int) -> int:
 
 
 def qualified_name(words: Sequence[Token], at: int, end: int) -> TableName:
-    """The name that these words make."""
+    """Return the table name that these tokens spell."""
     parts = words[at:end]
     quoted = len(parts) == 1 and parts[0].kind == "quoted"
     return TableName("".join(part.name for part in parts), parts[0].start, parts[-1].end, quoted)
 
 
 def line_and_column(sql: str, at: int) -> tuple[int, int]:
-    """Line and column, both from 1, of the character with this number, from 0."""
+    """Return the line and column, both from 1, of the character at this offset from 0."""
     at = max(0, min(at, len(sql)))
     starts = [0, *(match.end() for match in re.finditer("\n", sql))]
     line = bisect_right(starts, at)

@@ -1,4 +1,4 @@
-"""Table functions ``as_at``, ``as_of``, ``current``, ``changelog``, and rewriting of dataset names for
+"""Table functions ``as_at``, ``as_of``, ``current``, ``changelog``, and quoting of dataset names for
 Spark.
 """
 
@@ -24,7 +24,7 @@ from odf_engine.sql.query_text import (
 )
 
 TableState = Literal["changelog", "current", "as of"]
-"""What of a changelog a table shows."""
+"""The state of a changelog that a table shows."""
 _TYPES: Final = ("TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "DATE")
 _EXAMPLES: Final[dict[str, str]] = {
     "as_at": "as_at(name, timestamp '2024-03-05 10:00:00'), or a block in place of the time",
@@ -36,15 +36,15 @@ _EXAMPLES: Final[dict[str, str]] = {
 
 @dataclass(frozen=True)
 class TableFunctionCall:
-    """What a query wants to see of a dataset.
+    """A dataset inside table functions.
 
     Attributes:
-        text: the functions, in one way of writing them; what the table is called for Spark.
+        text: the functions in normalized form; the table's name for Spark.
         dataset: its name or id.
-        as_at: a system time (RFC 3339) or a block; None when nothing was said.
-        state: None when nothing was said.
-        as_of: an event time (RFC 3339), with the state ``as of``.
-        key: the columns that tell rows apart; empty for those of the dataset.
+        as_at: system time (RFC 3339) or block; None if not specified.
+        state: None if not specified.
+        as_of: event time (RFC 3339), for the state ``as of``.
+        key: columns of the primary key; empty for the key of the dataset.
     """
 
     text: str
@@ -56,7 +56,7 @@ class TableFunctionCall:
 
 
 def parse_sql_timestamp(text: str) -> Timestamp | None:
-    """A time as people and SQL write it, in UTC where it has no zone; None when it is none."""
+    """Parse a time as users and SQL write it, in UTC if it has no zone. None if it is invalid."""
     try:
         return parse_user_time(text)
     except UsageError:
@@ -64,10 +64,10 @@ def parse_sql_timestamp(text: str) -> Timestamp | None:
 
 
 def parse_table_function(sql: str, start: int) -> TableFunctionCall:
-    """Reads the table functions that begin at a character of a query.
+    """Parse the table functions that start at a character offset of a query.
 
     Raises:
-        InvalidQuery: they are not written as they have to be; with line and column.
+        InvalidQuery: the syntax is invalid; with line and column.
     """
     words = tokenize(sql)
     at = next(number for number, each in enumerate(words) if each.start == start)
@@ -75,7 +75,7 @@ def parse_table_function(sql: str, start: int) -> TableFunctionCall:
 
 
 class _Reader:
-    """Reads words from ``at`` on."""
+    """Reads tokens from an index on."""
 
     def __init__(self, sql: str, words: Sequence[Token], at: int) -> None:
         self._sql = sql
@@ -105,7 +105,7 @@ class _Reader:
         return TableFunctionCall(name, name)
 
     def _arguments(self, function: str) -> list[list[Token]]:
-        """What stands between commas, up to the bracket that closes."""
+        """Return the tokens between commas, up to the closing bracket."""
         found: list[list[Token]] = []
         depth = 0
         while self._at < len(self._words):
@@ -176,19 +176,19 @@ class _Reader:
 
 
 class RewrittenQuery:
-    """A query in which names of datasets stand between backquotes.
+    """A query with dataset names in backquotes.
 
     Attributes:
         text: the query for Spark.
-        unknown: names that only a dataset could have, and none has.
-        calls: what tables stand for that were table functions, by the tables' names.
+        unknown: names that only a dataset can have, and that no dataset has.
+        calls: table functions by the names of the tables that replace them.
     """
 
     def __init__(self, sql: str, known: Collection[str]) -> None:
         """``known`` are the names of the datasets.
 
         Raises:
-            InvalidQuery: a table function is not written as it has to be; with line and column.
+            InvalidQuery: the syntax of a table function is invalid; with line and column.
         """
         self._sql = sql
         names = {name.casefold() for name in known}
@@ -217,7 +217,7 @@ class RewrittenQuery:
         self.text = self._edited()
 
     def original_position(self, line: int, column: int) -> tuple[int, int]:
-        """Line and column in the query as it was written, of those in :attr:`text`; both from 1."""
+        """Return the line and column in the original query of a position in :attr:`text`; all from 1."""
         lines = self.text.split("\n")
         at = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
         shift = 0
@@ -232,7 +232,7 @@ class RewrittenQuery:
         return line_and_column(self._sql, at - shift)
 
     def place_of(self, name: TableName) -> tuple[int, int]:
-        """Line and column of a name in :attr:`text`; both from 1."""
+        """Return the line and column of a name in :attr:`text`; both from 1."""
         shift = sum(len(text) - (end - start) for start, end, text in self._edits if end <= name.start)
         return line_and_column(self.text, name.start + shift)
 
@@ -248,11 +248,12 @@ class RewrittenQuery:
 def _qualifiers(
     words: Sequence[Token], names: Collection[str], taken: Collection[int]
 ) -> Iterator[tuple[int, int, str]]:
-    """Names of datasets before the names of their columns."""
+    """Yield edits that quote dataset names used as qualifiers of columns."""
     for at, token in enumerate(words):
         if token.kind != "word" or token.start in taken or (at and words[at - 1].text == "."):
             continue
-        end = qualified_name_end(words, at) - 2  # the column is the last part, or fields of it are
+        # the last part is a column, or several are a column and its fields
+        end = qualified_name_end(words, at) - 2
         while end > at:
             name = qualified_name(words, at, end)
             if words[end].text == "." and name.name.casefold() in names:
@@ -262,7 +263,7 @@ def _qualifiers(
 
 
 def _has_alias(words: Sequence[Token], stop: int) -> bool:
-    """Whether a table that ends at this character gets a name of its own."""
+    """Return whether a table that ends at this offset has an alias."""
     behind = next((each for each in words if each.start >= stop), None)
     if behind is None or behind.kind not in ("word", "quoted"):
         return False
