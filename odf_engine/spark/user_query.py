@@ -582,7 +582,7 @@ class AdHocQuery:
             raise
 
     def _at(self, name: TableName, error: OdfError) -> QueryError:
-        line, column = self._query.place_of(name)
+        line, column = self._query.position_of(name)
         where = f"line {line}, column {column}"
         return QueryError(error.message, hint=error.hint, where=where, line=line, column=column)
 

@@ -17,6 +17,7 @@ from odf_engine.sql.lineage_model import (
     Relation,
     RowDependencies,
     TransformationType,
+    UnresolvedColumns,
     ValueSources,
     as_row_dependencies,
     merge_sources,
@@ -29,7 +30,7 @@ class LineageUnresolved(Exception):
     """The lineage of the query cannot be resolved; the message gives the reason."""
 
 
-_MARKED: Final = 40
+_MAX_MESSAGE_QUERY: Final = 40
 _PHRASES: Final = (
     ("FOR", "SYSTEM_TIME", "AS", "OF"), ("WITHIN", "GROUP"), ("IGNORE", "NULLS"), ("RESPECT", "NULLS"),
     ("NULLS", "FIRST"), ("NULLS", "LAST"), ("GROUPING", "SETS"), ("WITH", "ROLLUP"), ("WITH", "CUBE"),
@@ -59,22 +60,24 @@ def parse_query(query: str, columns: Iterable[str]) -> exp.Query:
     """
     spark = Spark()
     try:
-        words = _with_windows(spark.tokenize(query))
+        words = _windows_as_identifiers(spark.tokenize(query))
         check_joins(words)
         trees = [tree for tree in _Parser(dialect=spark).parse(words, query) if tree is not None]
     except SqlglotError as error:
-        raise LineageUnresolved(f"the query could not be read: {_said(error, query)}") from None
+        raise LineageUnresolved(
+            f"the query could not be read: {_parse_error_message(error, query)}"
+        ) from None
     if len(trees) != 1 or not isinstance(trees[0], exp.Query):
-        raise LineageUnresolved(f"this is not one SELECT: {one_line_summary(query, _MARKED)}")
+        raise LineageUnresolved(f"this is not one SELECT: {one_line_summary(query, _MAX_MESSAGE_QUERY)}")
     if any(word.token_type == TokenType.PIPE_GT for word in words):
         raise LineageUnresolved("queries with |> cannot be followed")
-    named = {name.upper() for name in columns} & _WORDS
+    ambiguous = {name.upper() for name in columns} & _AMBIGUOUS_KEYWORDS
     for word in words:
-        if word.text.upper() in named and word.token_type != TokenType.IDENTIFIER:
+        if word.text.upper() in ambiguous and word.token_type != TokenType.IDENTIFIER:
             raise LineageUnresolved(
                 f"'{word.text}' may be a column or a word of SQL: write the column as `{word.text}`"
             )
-    _check_whole(words, trees[0])
+    _check_complete(words, trees[0])
     return trees[0]
 
 
@@ -88,74 +91,74 @@ def check_joins(words: Sequence[Token]) -> None:
         LineageUnresolved: too many consecutive joins have no condition.
     """
     count = 0
-    for at, word in enumerate(words):
+    for index, word in enumerate(words):
         if word.token_type in (TokenType.ON, TokenType.USING):
             count = 0
-        elif word.token_type == TokenType.JOIN and words[at - 1].token_type != TokenType.CROSS:
+        elif word.token_type == TokenType.JOIN and words[index - 1].token_type != TokenType.CROSS:
             count += 1
         if count > _MAX_OPEN_JOINS:
             raise LineageUnresolved(f"more than {_MAX_OPEN_JOINS} joins have no condition")
 
 
-_WORDS: Final = frozenset({"ALL", "ANY", "AS", "DISTINCT", "FETCH", "INTERVAL", "NOT", "SELECT"})
+_AMBIGUOUS_KEYWORDS: Final = frozenset({"ALL", "ANY", "AS", "DISTINCT", "FETCH", "INTERVAL", "NOT", "SELECT"})
 """Keywords that Spark accepts as column names, and the parser does not."""
 
 
-def _said(error: SqlglotError, query: str) -> str:
-    found = getattr(error, "errors", None)
-    if not found or not found[0].get("description"):
-        return one_line_summary(query, _MARKED)
-    first = found[0]
+def _parse_error_message(error: SqlglotError, query: str) -> str:
+    errors = getattr(error, "errors", None)
+    if not errors or not errors[0].get("description"):
+        return one_line_summary(query, _MAX_MESSAGE_QUERY)
+    first = errors[0]
     described = first["description"].partition(" but got <")[0].rstrip(".")
     return f"line {first['line']}, column {first['col']}: {described}"
 
 
-def _with_windows(words: Sequence[Token]) -> list[Token]:
+def _windows_as_identifiers(words: Sequence[Token]) -> list[Token]:
     """Return the tokens with ``window`` as an identifier, except in the clause ``WINDOW name AS (…)``."""
-    made = list(words)
-    for at, word in enumerate(words):
+    result = list(words)
+    for index, word in enumerate(words):
         if word.token_type != TokenType.WINDOW:
             continue
-        after = [each.token_type for each in words[at + 1 : at + 4]]
+        after = [each.token_type for each in words[index + 1 : index + 4]]
         if after[1:] != [TokenType.ALIAS, TokenType.L_PAREN]:
-            made[at] = Token(
+            result[index] = Token(
                 TokenType.VAR, word.text, line=word.line, col=word.col, start=word.start, end=word.end
             )
-    return made
+    return result
 
 
-def _check_whole(words: Sequence[Token], tree: exp.Expr) -> None:
+def _check_complete(words: Sequence[Token], tree: exp.Expr) -> None:
     """Check that the tree contains every identifier of the text at least as often as the text.
 
     Raises:
         LineageUnresolved: an identifier is lost.
     """
-    held: Counter[str] = Counter()
+    tree_counts: Counter[str] = Counter()
     for node in tree.walk():
         if not isinstance(node, exp.Literal):
-            held.update(value.casefold() for value in node.args.values() if isinstance(value, str))
-    grammar = _grammar(words)
+            tree_counts.update(value.casefold() for value in node.args.values() if isinstance(value, str))
+    grammar = _clause_tokens(words)
     names = [
         word.text.casefold()
-        for at, word in enumerate(words)
-        if word.token_type in (TokenType.VAR, TokenType.IDENTIFIER) and at not in grammar
+        for index, word in enumerate(words)
+        if word.token_type in (TokenType.VAR, TokenType.IDENTIFIER) and index not in grammar
     ]
     for name, count in Counter(names).items():
-        if count > held[name]:
+        if count > tree_counts[name]:
             raise LineageUnresolved(f"what becomes of '{name}' could not be followed")
 
 
-def _grammar(words: Sequence[Token]) -> set[int]:
+def _clause_tokens(words: Sequence[Token]) -> set[int]:
     """Return the indexes of the tokens that belong to a clause or name a function."""
-    found: set[int] = set()
+    indexes: set[int] = set()
     texts = [word.text.upper() for word in words]
-    for at in range(len(texts)):
-        if texts[at + 1 : at + 2] == ["("]:
-            found.add(at)
+    for start in range(len(texts)):
+        if texts[start + 1 : start + 2] == ["("]:
+            indexes.add(start)
         for phrase in _PHRASES:
-            if tuple(texts[at : at + len(phrase)]) == phrase:
-                found.update(range(at, at + len(phrase)))
-    return found
+            if tuple(texts[start : start + len(phrase)]) == phrase:
+                indexes.update(range(start, start + len(phrase)))
+    return indexes
 
 
 AGGREGATES: Final = frozenset({
@@ -234,44 +237,44 @@ class Scope:
     def _resolve(self, parts: Sequence[str]) -> OutputColumn | None:
         if parts[0].casefold() in self.bound:
             return OutputColumn(parts[0], {})
-        if (found := self._qualified(parts) or self._plain(parts)) is not None:
+        if (found := self._qualified(parts) or self._unqualified(parts)) is not None:
             return found
         around = self.outer._resolve(parts) if self.outer is not None else None
-        return _together([*self._opened(parts), *([around] if around is not None else [])])
+        return _merge_columns([*self._unresolved(parts), *([around] if around is not None else [])])
 
     def _qualified(self, parts: Sequence[str]) -> OutputColumn | None:
         found: list[OutputColumn] = []
         for name, relation in self.sources:
             if len(parts) > 1 and name == parts[0].casefold():
                 out = relation.find(parts[1]) or relation.unresolved_column(parts[1])
-                found += [_field(out, parts[2:])] if out is not None else []
-        return _together(found)
+                found += [_nested_field(out, parts[2:])] if out is not None else []
+        return _merge_columns(found)
 
-    def _plain(self, parts: Sequence[str]) -> OutputColumn | None:
+    def _unqualified(self, parts: Sequence[str]) -> OutputColumn | None:
         name = parts[0].casefold()
         if name in self.joined:
-            return _field(self.joined[name], parts[1:])
+            return _nested_field(self.joined[name], parts[1:])
         outs = [out for _, relation in self.sources if (out := relation.find(name)) is not None]
         if not outs and name in self.aliases:
-            outs = [self.aliases[name], *self._opened(parts[:1])]
-        return _together([_field(out, parts[1:]) for out in outs])
+            outs = [self.aliases[name], *self._unresolved(parts[:1])]
+        return _merge_columns([_nested_field(out, parts[1:]) for out in outs])
 
-    def _opened(self, parts: Sequence[str]) -> list[OutputColumn]:
+    def _unresolved(self, parts: Sequence[str]) -> list[OutputColumn]:
         found = [
             out for _, relation in self.sources if (out := relation.unresolved_column(parts[0])) is not None
         ]
         if len(found) > 1:  # exactly one of them has the column
             found = [replace(out, value=with_transformation(out.value, "unknown")) for out in found]
-        return [_field(out, parts[1:]) for out in found]
+        return [_nested_field(out, parts[1:]) for out in found]
 
 
-def _field(out: OutputColumn, names: Sequence[str]) -> OutputColumn:
+def _nested_field(out: OutputColumn, names: Sequence[str]) -> OutputColumn:
     for name in names:
         out = out.field(name)
     return out
 
 
-def _together(outs: Sequence[OutputColumn]) -> OutputColumn | None:
+def _merge_columns(outs: Sequence[OutputColumn]) -> OutputColumn | None:
     if len(outs) < 2:
         return outs[0] if outs else None
     return OutputColumn(outs[0].name, merge_sources(*(out.value for out in outs)))
@@ -321,20 +324,21 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
                 None, with_transformation(expression_sources(node.this, inner).value, "transformation")
             )
         case exp.Window():
-            return OutputColumn(None, _over(node, scope))
+            return OutputColumn(None, _window_sources(node, scope))
         case exp.Query():
-            return OutputColumn(None, _subquery(node, scope))
+            return OutputColumn(None, _subquery_sources(node, scope))
         case exp.PropertyEQ() | exp.Kwarg():
             return expression_sources(node.expression, scope)
         case exp.Anonymous():
-            return _called(node, scope)
+            return _function_sources(node, scope)
         case exp.Identifier():
             raise LineageUnresolved(f"what '{node.name}' means is not understood")
-    how: TransformationType = "aggregation" if isinstance(node, _AGGREGATES) else "transformation"
+    transformation: TransformationType = "aggregation" if isinstance(node, _AGGREGATES) else "transformation"
     return OutputColumn(
         None,
         with_transformation(
-            merge_sources(*(expression_sources(each, scope).value for each in _parts(node))), how
+            merge_sources(*(expression_sources(each, scope).value for each in _operands(node))),
+            transformation,
         ),
     )
 
@@ -342,36 +346,38 @@ def expression_sources(node: exp.Expr, scope: Scope) -> OutputColumn:
 _AGGREGATES: Final = (exp.AggFunc, exp.Filter, exp.WithinGroup, exp.IgnoreNulls, exp.RespectNulls)
 
 
-def _parts(node: exp.Expr) -> Iterator[exp.Expr]:
+def _operands(node: exp.Expr) -> Iterator[exp.Expr]:
     """Yield the operands of an expression, without types and literals."""
     for each in node.iter_expressions():
         if isinstance(each, exp.Where | exp.Order | exp.Ordered | exp.Distinct | exp.Tuple | exp.Having):
-            yield from _parts(each)
+            yield from _operands(each)
         elif not isinstance(each, exp.DataType | exp.Var | exp.Literal):
             yield each
 
 
-def _called(node: exp.Anonymous, scope: Scope) -> OutputColumn:
+def _function_sources(node: exp.Anonymous, scope: Scope) -> OutputColumn:
     name = function_name(node)
     if name == "count" and any(isinstance(each, exp.Star) for each in node.expressions):
         return OutputColumn(None, {})
-    given = [each for each in _parts(node) if each is not node.this]
-    if name in _WITH_UNITS and len(given) == 3 and given[0].name.upper() in _UNITS:
-        del given[0]
-    parts = [expression_sources(each, scope) for each in given]
-    whole = merge_sources(*(part.value for part in parts))
+    arguments = [each for each in _operands(node) if each is not node.this]
+    if name in _WITH_UNITS and len(arguments) == 3 and arguments[0].name.upper() in _UNITS:
+        del arguments[0]
+    parts = [expression_sources(each, scope) for each in arguments]
+    sources = merge_sources(*(part.value for part in parts))
     if name in WINDOWS:
-        value = with_transformation(whole, "transformation")
+        value = with_transformation(sources, "transformation")
         return OutputColumn(name, value, {each: OutputColumn(each, value) for each in ("start", "end")})
     fields = None
     if name == "struct":
-        named = [default_column_name(each) or f"col{at}" for at, each in enumerate(node.expressions, 1)]
+        named = [
+            default_column_name(each) or f"col{position}" for position, each in enumerate(node.expressions, 1)
+        ]
         fields = {key.casefold(): replace(part, name=key) for key, part in zip(named, parts, strict=False)}
     elif name == "named_struct":
         fields = _named_struct(node, scope)
     stars = any(isinstance(each, exp.Star | exp.Column) and each.is_star for each in node.expressions)
-    how: TransformationType = "aggregation" if name in AGGREGATES else "transformation"
-    return OutputColumn(None, with_transformation(whole, how), None if stars else fields)
+    transformation: TransformationType = "aggregation" if name in AGGREGATES else "transformation"
+    return OutputColumn(None, with_transformation(sources, transformation), None if stars else fields)
 
 
 def _named_struct(node: exp.Anonymous, scope: Scope) -> dict[str, OutputColumn] | None:
@@ -384,7 +390,7 @@ def _named_struct(node: exp.Anonymous, scope: Scope) -> dict[str, OutputColumn] 
     }
 
 
-def _over(node: exp.Window, scope: Scope) -> ValueSources:
+def _window_sources(node: exp.Window, scope: Scope) -> ValueSources:
     """Return the sources of a window function. A ranking has the sources of its ORDER BY."""
     clauses: list[exp.Expr] = [node]
     alias = node.args.get("alias")
@@ -398,24 +404,24 @@ def _over(node: exp.Window, scope: Scope) -> ValueSources:
     for clause in clauses:
         parts = [
             part
-            for part in _parts(clause)
+            for part in _operands(clause)
             if part is not clause.this and part is not clause.args.get("alias")
         ]
-        sides = [*parts]
+        operands = [*parts]
         if (spec := clause.args.get("spec")) is not None:
-            sides = [part for part in sides if part is not spec] + list(_parts(spec))
-        around = merge_sources(*(expression_sources(part, scope).value for part in sides))
-        scope.rows.update(as_row_dependencies(around, "window"))
+            operands = [part for part in operands if part is not spec] + list(_operands(spec))
+        clause_sources = merge_sources(*(expression_sources(part, scope).value for part in operands))
+        scope.rows.update(as_row_dependencies(clause_sources, "window"))
         if not value:
             order = clause.args.get("order")
             ordering = (
-                [] if order is None else [expression_sources(part, scope).value for part in _parts(order)]
+                [] if order is None else [expression_sources(part, scope).value for part in _operands(order)]
             )
             value = with_transformation(merge_sources(*ordering), "aggregation")
     return value
 
 
-def _subquery(node: exp.Query, scope: Scope) -> ValueSources:
+def _subquery_sources(node: exp.Query, scope: Scope) -> ValueSources:
     relation = scope.follow(node, scope.inner())
     scope.rows.update(relation.rows)
     return with_transformation(relation.all_sources(), "transformation")
@@ -428,17 +434,15 @@ def expand_star(node: exp.Expr, scope: Scope) -> Relation:
         LineageUnresolved: the qualifier is unknown.
     """
     qualifiers = [part.name for part in node.parts[:-1]] if isinstance(node, exp.Column) else []
-    mark = node.this if isinstance(node, exp.Column) else node
-    if any(mark.args.get(each) for each in ("replace", "rename")):
+    star = node.this if isinstance(node, exp.Column) else node
+    if any(star.args.get(each) for each in ("replace", "rename")):
         raise LineageUnresolved("`* REPLACE` and `* RENAME` cannot be followed")
-    relation = _starred(qualifiers, scope)
-    names = [each.parts for each in mark.args.get("except_") or () if isinstance(each, exp.Column)]
+    relation = _resolve_star(qualifiers, scope)
+    names = [each.parts for each in star.args.get("except_") or () if isinstance(each, exp.Column)]
     return relation.without(parts[-1].name for parts in names if len(parts) == 1)
 
 
-def _starred(qualifiers: Sequence[str], scope: Scope) -> Relation:
-    from odf_engine.sql.lineage_model import UnresolvedColumns
-
+def _resolve_star(qualifiers: Sequence[str], scope: Scope) -> Relation:
     if not qualifiers:
         return all_columns(scope)
     if len(qualifiers) == 1 and (relation := scope.source(qualifiers[0])) is not None:
@@ -451,14 +455,12 @@ def _starred(qualifiers: Sequence[str], scope: Scope) -> Relation:
 
 def all_columns(scope: Scope) -> Relation:
     """Return the columns of ``*``: the shared columns of USING once and first."""
-    from odf_engine.sql.lineage_model import UnresolvedColumns
-
-    shown = [relation.without(scope.joined) for name, relation in scope.sources if name]
-    outs = [*scope.joined.values(), *(out for relation in shown for out in relation.outs)]
-    opens = [relation.open for relation in shown if relation.open is not None]
-    opened = None
-    if opens:
-        inputs = tuple(dict.fromkeys(name for each in opens for name in each.inputs))
-        but = frozenset.intersection(*(each.but for each in opens))
-        opened = UnresolvedColumns(inputs, merge_sources(*(each.value for each in opens)), but)
-    return Relation(outs, open=opened)
+    relations = [relation.without(scope.joined) for name, relation in scope.sources if name]
+    outs = [*scope.joined.values(), *(out for relation in relations for out in relation.outs)]
+    unresolved = [relation.open for relation in relations if relation.open is not None]
+    remaining = None
+    if unresolved:
+        inputs = tuple(dict.fromkeys(name for each in unresolved for name in each.inputs))
+        but = frozenset.intersection(*(each.but for each in unresolved))
+        remaining = UnresolvedColumns(inputs, merge_sources(*(each.value for each in unresolved)), but)
+    return Relation(outs, open=remaining)

@@ -73,12 +73,12 @@ def merge_sources(*values: ValueSources) -> ValueSources:
     """Merge the sources of several values. For a column in several of them, the strongest transformation
     wins.
     """
-    found: ValueSources = {}
+    merged: ValueSources = {}
     for value in values:
         for column, how in value.items():
-            if column not in found or _STRENGTH[how] > _STRENGTH[found[column]]:
-                found[column] = how
-    return found
+            if column not in merged or _STRENGTH[how] > _STRENGTH[merged[column]]:
+                merged[column] = how
+    return merged
 
 
 def with_transformation(value: ValueSources, how: TransformationType) -> ValueSources:
@@ -132,9 +132,12 @@ class UnresolvedColumns:
         """Return the sources of a column with this name."""
         if not self.inputs:
             return self.value
-        how: TransformationType = "identity" if len(self.inputs) == 1 and not self.value else "unknown"
+        transformation: TransformationType = (
+            "identity" if len(self.inputs) == 1 and not self.value else "unknown"
+        )
         return merge_sources(
-            {(each, name): how for each in self.inputs}, with_transformation(self.value, how)
+            {(each, name): transformation for each in self.inputs},
+            with_transformation(self.value, transformation),
         )
 
     def whole(self) -> ValueSources:
@@ -158,14 +161,20 @@ class Relation:
 
     def find(self, name: str) -> OutputColumn | None:
         """Return the column with this name; several columns with the same name are merged."""
-        found = [out for out in self.outs if out.name is not None and out.name.casefold() == name.casefold()]
-        if not found:  # Spark generates a name for a column without one, like sum(x)
-            found = [out for out in self.outs if out.name is None and _plain(out.text) == _plain(name)]
-        if not found and not name.isidentifier():
-            found = [replace(out, fields=None) for out in self.outs if out.name is None]
-        if len(found) > 1:
-            return OutputColumn(name, merge_sources(*(out.value for out in found)))
-        return found[0] if found else None
+        matches = [
+            out for out in self.outs if out.name is not None and out.name.casefold() == name.casefold()
+        ]
+        if not matches:  # Spark generates a name for a column without one, like sum(x)
+            matches = [
+                out
+                for out in self.outs
+                if out.name is None and _normalize_name(out.text) == _normalize_name(name)
+            ]
+        if not matches and not name.isidentifier():
+            matches = [replace(out, fields=None) for out in self.outs if out.name is None]
+        if len(matches) > 1:
+            return OutputColumn(name, merge_sources(*(out.value for out in matches)))
+        return matches[0] if matches else None
 
     def unresolved_column(self, name: str) -> OutputColumn | None:
         """Return the column with this name among the columns with unknown names."""
@@ -175,10 +184,10 @@ class Relation:
 
     def without(self, names: Iterable[str]) -> Relation:
         """Return the relation without the columns of these names."""
-        gone = frozenset(name.casefold() for name in names)
-        outs = [out for out in self.outs if out.name is None or out.name.casefold() not in gone]
+        removed = frozenset(name.casefold() for name in names)
+        outs = [out for out in self.outs if out.name is None or out.name.casefold() not in removed]
         return replace(
-            self, outs=outs, open=replace(self.open, but=self.open.but | gone) if self.open else None
+            self, outs=outs, open=replace(self.open, but=self.open.but | removed) if self.open else None
         )
 
     def all_sources(self) -> ValueSources:
@@ -199,41 +208,41 @@ class Relation:
 
     def column_sources(self, names: Sequence[str] | None) -> dict[str, ValueSources]:
         """Return the sources of each column. ``names`` are the known names of the result's columns."""
-        found: dict[str, ValueSources] = {}
-        spelled: dict[str, str] = {}
+        sources: dict[str, ValueSources] = {}
+        spelling: dict[str, str] = {}
         for out in self.outs:
             if out.name is not None or not names:
                 name = out.name or out.text
-                name = spelled.setdefault(name.casefold(), name)
-                found[name] = merge_sources(found.get(name, {}), out.value)
+                name = spelling.setdefault(name.casefold(), name)
+                sources[name] = merge_sources(sources.get(name, {}), out.value)
         for name in names or ():
-            if name.casefold() not in spelled:
-                found[name] = self._guessed(name)
+            if name.casefold() not in spelling:
+                sources[name] = self._infer_sources(name)
         if self.open is not None and not names:
-            found[ANY_COLUMN] = self.open.whole()
-        return found
+            sources[ANY_COLUMN] = self.open.whole()
+        return sources
 
-    def _guessed(self, name: str) -> ValueSources:
+    def _infer_sources(self, name: str) -> ValueSources:
         """Return the sources of a column whose name is not in the query."""
         if (out := self.find(name)) is not None:
             return out.value
-        opened = self.unresolved_column(name)
+        unresolved = self.unresolved_column(name)
         nameless = [with_transformation(out.value, "unknown") for out in self.outs if out.name is None]
-        return merge_sources(opened.value if opened else {}, *nameless)
+        return merge_sources(unresolved.value if unresolved else {}, *nameless)
 
 
-def _plain(text: str) -> str:
+def _normalize_name(text: str) -> str:
     """Normalize a generated column name: Spark adds brackets and backquotes."""
     return "".join(text.casefold().translate({ord(sign): None for sign in "`()"}).split())
 
 
 def input_relations(inputs: Mapping[str, Sequence[str] | None]) -> dict[str, Relation]:
     """Return the inputs of a query as relations by lower-case name."""
-    found: dict[str, Relation] = {}
+    relations: dict[str, Relation] = {}
     for name, columns in inputs.items():
         if columns is None:
-            found[name.casefold()] = Relation([], open=UnresolvedColumns((name,)))
+            relations[name.casefold()] = Relation([], open=UnresolvedColumns((name,)))
         else:
             outs = [OutputColumn(column, {(name, column): "identity"}) for column in columns]
-            found[name.casefold()] = Relation(outs)
-    return found
+            relations[name.casefold()] = Relation(outs)
+    return relations
