@@ -1,4 +1,6 @@
-"""Results of DataFrames as streams of Arrow batches: ordered, bounded, cancellable, with progress."""
+"""Results of DataFrames as streams of Arrow batches: ordered, bounded in memory, cancellable, with
+progress.
+"""
 
 from __future__ import annotations
 
@@ -32,27 +34,30 @@ _PERIOD_SECONDS: Final = 0.25
 
 
 def java_spark(context: SparkContext) -> Any:
-    """The context as Java knows it."""
+    """Return the Scala `SparkContext` behind a Python context."""
     java: Any = context._jsc
     return java.sc()
 
 
 def tasks_running(context: SparkContext) -> int:
-    """How many tasks run on all executors; a task of a cancelled job runs until it notices."""
+    """Return the number of running tasks on all executors; 0 if Spark has stopped.
+
+    A task of a cancelled job counts until it reacts to the cancellation.
+    """
     try:
         executors = java_spark(context).statusTracker().getExecutorInfos()
         return sum(int(each.numRunningTasks()) for each in executors)
     except (Py4JError, OSError):
-        return 0  # Spark has ended
+        return 0  # Spark has stopped
 
 
 class ProgressPoller(threading.Thread):
-    """Asks Spark four times a second, so a short job is never asked about.
+    """Polls Spark's job status four times a second, and reports rows and bytes read.
 
     Args:
         context: where the jobs run.
-        group: the group they belong to.
-        reporter: is told rows and bytes read.
+        group: job group of the jobs.
+        reporter: receives rows and bytes read.
     """
 
     def __init__(self, context: SparkContext, group: str, reporter: Reporter) -> None:
@@ -65,7 +70,7 @@ class ProgressPoller(threading.Thread):
         self._ended: set[int] = set()
 
     def run(self) -> None:
-        """The thread itself; it ends when Spark's process does."""
+        """Poll until :meth:`finish` is called or Spark's process exits."""
         told = (0, 0)
         while not self._over.wait(_PERIOD_SECONDS):
             try:
@@ -77,12 +82,12 @@ class ProgressPoller(threading.Thread):
                 self._reporter.set_amounts(rows=told[0], bytes=told[1])
 
     def finish(self) -> None:
-        """Ends the thread."""
+        """Stop the thread and wait for it."""
         self._over.set()
         self.join()
 
     def _amounts(self) -> tuple[int, int]:
-        """Rows and bytes read by all stages; what has ended is not asked about again."""
+        """Return rows and bytes read by all stages. Completed stages are not requested again."""
         running: list[tuple[int, int]] = []
         tracker = self._context.statusTracker()
         for job in set(tracker.getJobIdsForGroup(self._group)) - self._ended:
@@ -97,11 +102,11 @@ class ProgressPoller(threading.Thread):
         return sum(rows), sum(sizes)
 
     def _stage(self, stage: int) -> tuple[int, int] | None:
-        """What a running stage has read; an ended one is noted instead."""
+        """Return what a running stage has read, or None. The amounts of a completed stage are stored."""
         try:
             data = java_spark(self._context).statusStore().lastStageAttempt(stage)
         except Py4JError:
-            return None  # not yet begun, or skipped
+            return None  # not started yet, or skipped
         read = (int(data.inputRecords()), int(data.inputBytes()))
         if data.status().toString() in ("COMPLETE", "FAILED", "SKIPPED"):
             self._done[stage] = read
@@ -116,22 +121,22 @@ _LENGTH: Final = struct.Struct(">i")
 def arrow_batches(
     frame: DataFrame, reporter: Reporter, *, progress: bool = True
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """The rows of a frame, in its order.
+    """Run a frame and return its rows as Arrow batches in the frame's order.
 
-    Nothing runs until the first batch is asked for. One partition (16 MB of text) more than there are
-    cores is read ahead, so the memory in use does not grow with the result. When the reporter is
-    cancelled the running jobs stop within two seconds; closing the iterator early stops them as well.
+    Nothing runs until the first batch is requested. The number of partitions read ahead is the number of
+    cores plus one, so memory use does not grow with the size of the result. After a cancellation the running
+    jobs stop within two seconds. Closing the iterator early also stops them.
 
     Args:
-        frame: what to run.
-        reporter: is told rows and bytes read four times a second, unless ``progress`` is off, and
-            asked whether to stop.
+        frame: the rows.
+        reporter: receives rows and bytes read four times a second, unless ``progress`` is False. Its
+            cancellation stops the jobs.
 
     Returns:
-        The schema (see :func:`odf_engine.spark.sql_types.arrow_schema`) and the batches, none empty.
+        The schema (see :func:`odf_engine.spark.sql_types.arrow_schema`) and the batches, none of them empty.
 
     Raises:
-        InvalidSchema: a type that has no place in Arrow batches, or two columns of one name.
+        InvalidSchema: a type without an Arrow equivalent, or duplicate column names.
         BadData, InvalidQuery, Cancelled, SparkFailed: while iterating.
     """
     with translate_errors():
@@ -142,10 +147,10 @@ def arrow_batches(
 
 @contextmanager
 def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
-    """Jobs that this thread starts within stop when the reporter is cancelled; errors are translated.
+    """Cancel jobs that this thread starts in the block when the reporter is cancelled; translate errors.
 
     Raises:
-        BadData, InvalidQuery, Cancelled, SparkFailed: as the jobs end.
+        BadData, InvalidQuery, Cancelled, SparkFailed: a job failed.
     """
     reporter.raise_if_cancelled()
     context = session.sparkContext
@@ -159,7 +164,9 @@ def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
 
 @contextmanager
 def sort_partitions(session: SparkSession, partitions: int) -> Iterator[None]:
-    """What is sorted within comes in so many partitions, of which memory holds a few at a time."""
+    """Set the number of shuffle partitions for the block. Memory holds a few partitions of a sort at a
+    time.
+    """
     name = "spark.sql.shuffle.partitions"
     before = str(session.conf.get(name))
     session.conf.set(name, str(partitions))
@@ -185,7 +192,7 @@ def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool
     with translate_errors(reporter), _job(context, reporter, progress) as job:
         with _in_group(context, job.group):
             partitions = _partitions(frame)
-            # Without them, through the public interface alone, which holds the whole result in memory.
+            # Fallback through the public interface alone; it holds the entire result in memory.
             whole = [] if partitions is not None else frame.toArrow().to_batches()
         if partitions is None:
             yield from (batch.cast(schema) for batch in whole if batch.num_rows)
@@ -198,7 +205,7 @@ def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool
 
 
 def _partitions(frame: DataFrame) -> Any:
-    """The inner door of Spark through which Arrow batches leave: a set of partitions of bytes, or None."""
+    """Return Spark's internal RDD of Arrow batches as bytes; None if this version of Spark has none."""
     frame_in_java: Any = frame._jdf
     java: Any = frame.sparkSession._jvm
     try:
@@ -211,11 +218,11 @@ def _partitions(frame: DataFrame) -> Any:
 
 
 def _in_order(context: SparkContext, partitions: Any, job: _Job) -> Iterator[bytes]:
-    """The batches of all partitions in their order.
+    """Yield the batches of all partitions in order.
 
-    Jobs over the same data fail together, with the reason of whichever was first. So the partition
-    whose turn it is after a failure runs once more, alone: it fails for a reason of its own, always the
-    same for the same data, or it does not fail and the others go on after it.
+    Concurrent jobs over the same data fail together, with the reason of the first failure. After a failure
+    the next partition in order therefore runs again, alone. It either fails for its own reason, which is
+    always the same for the same data, or succeeds, and the remaining partitions follow.
     """
     count = partitions.getNumPartitions()
     following = 0
@@ -232,10 +239,11 @@ def _in_order(context: SparkContext, partitions: Any, job: _Job) -> Iterator[byt
 def _at_once(
     context: SparkContext, partitions: Any, job: _Job, first: int, count: int
 ) -> Generator[bytes, None, int]:
-    """The batches of the partitions from ``first``, in order; returns which failed, or ``count``.
+    """Yield the batches of the partitions from ``first`` on, in order. Returns the failed partition or
+    ``count``.
 
-    As many partitions are made at once as there are cores, and one more, so that no core waits while
-    rows are taken. Memory holds the partitions that are under way or wait for their turn.
+    The number of concurrent partitions is the number of cores plus one, so no core is idle while the consumer
+    reads rows. Memory holds the running partitions and the finished ones that wait for an earlier one.
     """
     workers = min(_cores(str(context.master)) + 1, count - first)
     pool = ThreadPoolExecutor(workers, "spark-rows", lambda: _join_group(context, job.group))
@@ -262,7 +270,7 @@ def _at_once(
 
 
 def _partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:
-    """Runs one partition and returns its batches, as Arrow's messages without schema."""
+    """Run one partition and return its batches as Arrow IPC messages without schema."""
     from pyspark.util import _create_local_socket
 
     java: Any = context._jvm
@@ -286,7 +294,7 @@ def _cores(master: str) -> int:
 
 @dataclass(frozen=True)
 class _Job:
-    """A group of Spark's jobs, and how to cancel it."""
+    """A job group of Spark, and the function that cancels it."""
 
     group: str
     cancel: Callable[[], None]
@@ -294,7 +302,7 @@ class _Job:
 
 @contextmanager
 def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[_Job]:
-    """A group of jobs that is watched within, and cancelled with the reporter or on failure."""
+    """Open a job group that is cancelled with the reporter, or if the block fails."""
     group = f"odf-{uuid.uuid4().hex}"
     over = threading.Event()
 
@@ -320,7 +328,7 @@ def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[
 
 @contextmanager
 def _in_group(context: SparkContext, group: str) -> Iterator[None]:
-    """Whatever this thread starts within belongs to a group."""
+    """Assign jobs that this thread starts in the block to a group."""
     _join_group(context, group)
     try:
         yield

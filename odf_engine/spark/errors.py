@@ -1,4 +1,4 @@
-"""Translates Spark's exceptions into errors for people."""
+"""Translation of Spark's exceptions into user-facing errors."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PARSER: Final = re.compile(r"\(line (\d+), pos (\d+)\)")
 
 @dataclass(frozen=True)
 class QueryFragment:
-    """The part of a query that an error is about; line and column count from 1."""
+    """The part of a query that an error refers to; line and column count from 1."""
 
     text: str
     line: int
@@ -33,15 +33,15 @@ class QueryFragment:
 
 @dataclass(frozen=True)
 class JavaThrowable:
-    """One throwable.
+    """One Java throwable.
 
     Attributes:
         kind: name of its Java class.
-        message: as it stands, which may be many lines.
-        condition: Spark's name for it, such as ``CAST_INVALID_INPUT``; empty for foreign ones.
+        message: unmodified, possibly of many lines.
+        condition: Spark's error condition, such as ``CAST_INVALID_INPUT``; empty for other throwables.
         state: SQLSTATE, such as ``22018``.
-        parameters: what the message was made of, by name.
-        fragment: the part of the query that it is about, when Spark knows.
+        parameters: message parameters by name.
+        fragment: the part of the query that it refers to, if Spark reports one.
     """
 
     kind: str
@@ -53,7 +53,7 @@ class JavaThrowable:
 
 
 def throwable_chain(error: BaseException) -> list[JavaThrowable]:
-    """The chain behind an exception, outermost first; empty when Java says nothing."""
+    """Return the chain of causes of an exception, outermost first; empty if Java provides none."""
     thrown = error.java_exception if isinstance(error, Py4JJavaError) else getattr(error, "_origin", None)
     causes: list[JavaThrowable] = []
     try:
@@ -61,7 +61,7 @@ def throwable_chain(error: BaseException) -> list[JavaThrowable]:
             causes.append(_cause(thrown))
             thrown = thrown.getCause()
     except (Py4JError, OSError):
-        return causes  # Java died meanwhile: what was learned so far is what there is
+        return causes  # Java exited meanwhile: return the causes read so far
     if not causes and isinstance(error, PySparkException):
         causes.append(JavaThrowable(type(error).__name__, str(error), error.getCondition() or ""))
     return causes
@@ -89,18 +89,18 @@ def _fragment(thrown: Any, message: str) -> QueryFragment | None:
             match = _SUMMARY.search(str(context.summary()))
             text = str(context.fragment())
             if match is None and not text:
-                continue  # an expression that no part of the query stands for
+                continue  # an expression without a position in the query
             line, column = (int(match[1]), int(match[2])) if match else (1, 1)
             return QueryFragment(text, line, column)
-    # The parser counts columns from 0, and says so in its message alone.
+    # The parser counts columns from 0, and reports them only in its message.
     match = _PARSER.search(message)
     return QueryFragment("", int(match[1]), int(match[2]) + 1) if match else None
 
 
 MARK: Final = "odf:bad-value"
-"""Begins the message by which a job reports a value (see :mod:`odf_engine.spark.sql_types`)."""
+"""Prefix of the message by which a job reports a bad value (see :mod:`odf_engine.spark.sql_types`)."""
 SEPARATOR: Final = "\x1f"
-"""Stands between the parts of such a message."""
+"""Separates the parts of such a message."""
 _CODE: Final = re.compile(r"^\s*\[[A-Z_0-9.]+\]\s*")
 _TAIL: Final = re.compile(r"\s*(SQLSTATE: \w+|== (SQL|DataFrame)|Parse Mode:|; line \d+ pos).*", re.DOTALL)
 _ADVICE: Final = re.compile(
@@ -110,19 +110,19 @@ _ADVICE: Final = re.compile(
 )
 _ENDED: Final = re.compile(r"stopped SparkContext|SparkContext (was|has been) shut down")
 _OUT_OF_MEMORY: Final = 52
-"""What Spark's process exits with when a task of its own has no memory left."""
+"""Exit code of Spark's process after one of its own tasks ran out of memory."""
 _EXECUTOR_OUT_OF_MEMORY: Final = re.compile(rf"ExecutorLostFailure .* code {_OUT_OF_MEMORY}\b", re.DOTALL)
 _WINDOWS: Final = ("TUMBLE", "HOP", "SESSION", "TUMBLE_START", "TUMBLE_END", "TUMBLE_ROWTIME")
 
 
 class RejectedRow(BadData):
-    """A row of outside data that is not what the manifest says, with what Spark knew of it.
+    """A row of external data that violates the declared schema.
 
     Attributes:
-        record: the text of the row, when it was known.
-        column: the column, when it was known.
-        value: the offending value as text, when it was known.
-        wanted: the declared type of the column, when it was known.
+        record: text of the row, if known.
+        column: name of the column, if known.
+        value: the invalid value as text, if known.
+        wanted: declared type of the column, if known.
     """
 
     def __init__(
@@ -144,12 +144,12 @@ class RejectedRow(BadData):
 
 
 class QueryError(InvalidQuery):
-    """A query that Spark does not take.
+    """A query that Spark rejects.
 
     Attributes:
-        line: line within the query, from 1; None when it is not known.
-        column: column within that line, from 1.
-        fragment: the failing expression; empty when it is not known.
+        line: line in the query, from 1; None if unknown.
+        column: column in that line, from 1.
+        fragment: the failing expression; empty if unknown.
     """
 
     def __init__(
@@ -170,13 +170,13 @@ class QueryError(InvalidQuery):
 
 @contextmanager
 def translate_errors(reporter: Reporter | None = None) -> Iterator[None]:
-    """Turns what Spark raises within into an :class:`OdfError`.
+    """Translate exceptions of Spark in the block into an :class:`OdfError`.
 
     Raises:
-        Cancelled: the reporter was cancelled, whatever Spark made of that.
-        QueryError: the query is wrong.
-        RejectedRow: a row or value that is not what it should be.
-        SparkFailed: everything else.
+        Cancelled: the reporter was cancelled, whatever the exception.
+        QueryError: the query is invalid.
+        RejectedRow: a row or value is invalid.
+        SparkFailed: any other failure.
     """
     try:
         yield
@@ -187,7 +187,7 @@ def translate_errors(reporter: Reporter | None = None) -> Iterator[None]:
 
 
 def explain(error: BaseException) -> OdfError:
-    """The error that people see for an exception of Spark."""
+    """Return the user-facing error for an exception of Spark."""
     causes = throwable_chain(error)
     if any(_ENDED.search(cause.message) for cause in causes):
         return _lost(wait_for_exit(10, kill=True))
@@ -205,7 +205,7 @@ def explain(error: BaseException) -> OdfError:
 
 
 def _lost(exit_code: int | None) -> SparkFailed:
-    """Spark does not answer any more: why, where its process says so."""
+    """Return the error for a Spark process that does not respond, with the reason in its exit code."""
     if exit_code == _OUT_OF_MEMORY:
         return _out_of_memory()
     return SparkFailed(
@@ -222,24 +222,24 @@ def _out_of_memory() -> SparkFailed:
 
 
 def clean_message(message: str) -> str:
-    """A message of Spark as one line, without codes, plans and advice on settings."""
+    """Return a message of Spark as one line without codes, plans and configuration advice."""
     text = _ADVICE.sub("", _TAIL.sub("", _CODE.sub("", message)))
     line = " ".join(part.strip() for part in text.split("\n") if part.strip()).rstrip(". ")
     return truncate(line)
 
 
 def truncate(text: str, longest: int = 300) -> str:
-    """At most so many characters, with an ellipsis where something was cut."""
+    """Truncate a text to ``max_length`` characters, with an ellipsis."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def lower_first_word(sentence: str) -> str:
-    """A sentence as it stands after a colon; words in capitals stay."""
+    """Lower the first letter of a sentence, as after a colon; words in capitals stay."""
     return sentence if sentence[1:2].isupper() else sentence[:1].lower() + sentence[1:]
 
 
 def plain_name(text: str) -> str:
-    """A name as Spark quotes it in messages, without the quotes around the whole."""
+    """Return an identifier from a message of Spark without its outer quotes."""
     return text.strip("'\"")
 
 
@@ -257,7 +257,7 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
             )
         case "CANNOT_PARSE_JSON_FIELD":
             return _value_error(
-                # Only the kind: what is within is not read as its declared type here.
+                # Only the outer type: nested values are not read as their declared types here.
                 plain_name(found["fieldName"]),
                 plain_name(found["dataType"]).partition("<")[0],
                 found["fieldValue"],
@@ -280,7 +280,7 @@ def _bad_row(cause: JavaThrowable) -> OdfError | None:
 
 
 def _marked(message: str) -> RejectedRow:
-    """What a job reported through :mod:`odf_engine.spark.sql_types`."""
+    """Parse an error that a job reported through :mod:`odf_engine.spark.sql_types`."""
     _, column, wanted, value = message.split(SEPARATOR, 3)
     if wanted == "NOT NULL":
         return RejectedRow(
@@ -379,7 +379,7 @@ def _query_message(cause: JavaThrowable) -> tuple[str, str | None]:
 
 
 def _bad_value(cause: JavaThrowable) -> OdfError | None:
-    """A value that an expression of a query cannot take (SQLSTATE class 22), or the query's own error."""
+    """Translate a value that an expression rejects (SQLSTATE class 22), or an error raised by the query."""
     if cause.condition == "USER_RAISED_EXCEPTION":
         return RejectedRow(f"the query raised an error: {truncate(cause.parameters['errorMessage'])}")
     if not cause.state.startswith("22"):
@@ -396,7 +396,8 @@ def _bad_value(cause: JavaThrowable) -> OdfError | None:
         if cause.condition.startswith("INVALID_INTERVAL_FORMAT"):
             error.hint = "write it like '1 day' or '15 minutes'"
             return error
-        if cause.condition == "ARITHMETIC_OVERFLOW" and fragment is None:  # Spark does not say which one
+        # Spark does not report which expression overflowed
+        if cause.condition == "ARITHMETIC_OVERFLOW" and fragment is None:
             hint = "give it more room, such as sum(CAST(… AS DECIMAL(38, 0)))"
             return RejectedRow("a sum, or another aggregate, overflows its type", where="query", hint=hint)
         error.hint = next((lower_first_word(advice) for advice in more if advice.startswith("Use ")), None)

@@ -1,4 +1,4 @@
-"""Rewriting of analysed Catalyst plans: node builders, tracking of row origins."""
+"""Rewriting of analyzed Catalyst plans: node builders, tracking of row origins."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Package:
-    """A package of Java whose classes are looked up once: each time costs a call to Java and back."""
+    """A Java package that caches its classes: each lookup is a call to the JVM."""
 
     def __init__(self, package: Any) -> None:
         self._package = package
@@ -31,10 +31,10 @@ class _Package:
 
 
 class PlanBuilder:
-    """Makes nodes of plans and expressions in Spark's Java.
+    """Builds plan nodes and expressions in the JVM.
 
     Args:
-        session: in which the plans were made.
+        session: the session of the plans.
     """
 
     def __init__(self, session: SparkSession) -> None:
@@ -47,23 +47,23 @@ class PlanBuilder:
         self._none: Any = None
 
     def frame(self, plan: Any) -> DataFrame:
-        """The result of a plan."""
+        """Return the frame of a plan."""
         from pyspark.sql import DataFrame
 
         made = self.java.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
         return DataFrame(made, self.session)
 
     def seq(self, items: Sequence[Any]) -> Any:
-        """A sequence as Scala knows it."""
+        """Return a Scala sequence."""
         return self.java.PythonUtils.toSeq(list(items))
 
     def none(self) -> Any:
-        """No value where there may be one."""
+        """Return Scala's empty `Option`."""
         self._none = self._none or self.java.scala.Option.empty()
         return self._none
 
     def companion(self, name: str, package: Any = None) -> Any:
-        """The companion object of a class among the expressions, or of another package."""
+        """Return the companion object of an expression class, or of a class in another package."""
         where = package or self.expressions
         key = (id(where), name)
         if key not in self._companions:
@@ -71,78 +71,78 @@ class PlanBuilder:
         return self._companions[key]
 
     def project(self, columns: Sequence[Any], plan: Any) -> Any:
-        """The plan with these columns."""
+        """Return the plan projected to these columns."""
         return self.catalyst.plans.logical.Project(self.seq(columns), plan)
 
     def filter(self, condition: Any, plan: Any) -> Any:
-        """The plan with the rows that fulfil a condition."""
+        """Return the plan filtered by a condition."""
         return self.catalyst.plans.logical.Filter(condition, plan)
 
     def alias(self, expression: Any, name: str) -> Any:
-        """An expression as a column of its own."""
+        """Return an expression as a new column."""
         new_id = self.expressions.NamedExpression.newExprId()
         empty = self.seq([])
         return self.expressions.Alias(expression, name, new_id, empty, self.none(), empty)
 
     def renamed(self, expression: Any, column: Any) -> Any:
-        """An expression in the place of a column."""
+        """Return an expression that replaces a column: it takes the name and the id of the column."""
         empty = self.seq([])
         return self.expressions.Alias(expression, column.name(), column.exprId(), empty, self.none(), empty)
 
     def ascending(self, column: Any) -> Any:
-        """An order by a column, nulls first."""
+        """Return an ascending sort term, nulls first."""
         direction = self.companion("Ascending")
         return self.expressions.SortOrder(column, direction, direction.defaultNullOrdering(), self.seq([]))
 
     def sorted(self, orders: Sequence[Any], plan: Any, *, everywhere: bool) -> Any:
-        """The plan with its rows in order: all of them, or those of each partition by themselves."""
+        """Return the plan sorted: globally, or within each partition."""
         return self.catalyst.plans.logical.Sort(self.seq(orders), everywhere, plan, self.none())
 
     def literal(self, value: str | int | bool) -> Any:
-        """A constant; numbers are of type INT."""
+        """Return a constant; numbers have the type INT."""
         return self.companion("Literal").apply(value)
 
     def long(self, value: int) -> Any:
-        """A constant of type BIGINT."""
+        """Return a constant of the type BIGINT."""
         return self.cast(self.literal(value), self.types.LongType)
 
     def cast(self, expression: Any, kind: Any) -> Any:
-        """The expression in another type."""
+        """Cast an expression to a type."""
         return self.expressions.Cast(expression, kind, self.java.scala.Option.apply("UTC"))
 
     def rebuilt(self, node: Any, children: Sequence[Any]) -> Any:
-        """A plan or expression with other children."""
+        """Return a plan or expression with other children."""
         return node.withNewChildren(self.seq(children))
 
 
 def analyzed_plan(frame: DataFrame) -> Any:
-    """The plan of a frame with every name resolved."""
+    """Return the analyzed plan of a frame."""
     java: Any = frame._jdf
     return java.queryExecution().analyzed()
 
 
 def name_of(node: Any) -> str:
-    """What kind of node of a plan or expression it is."""
+    """Return the class name of a plan node or expression."""
     return node.getClass().getSimpleName()
 
 
 def items(sequence: Any) -> list[Any]:
-    """A Scala sequence as a list."""
+    """Return a Scala sequence as a list."""
     return [sequence.apply(at) for at in range(sequence.size())]
 
 
 def id_of(column: Any) -> int:
-    """What tells a column from all others, whatever their names."""
+    """Return the expression id of a column, unique whatever the column's name."""
     return column.exprId().id()
 
 
 def references(expression: Any) -> set[int]:
-    """The ids of the columns that an expression reads."""
+    """Return the ids of the columns that an expression reads."""
     return {id_of(column) for column in items(expression.references().toSeq())}
 
 
 def is_orderable(column: Any) -> bool:
-    """Whether rows can be put in order by a column."""
+    """Return whether rows can be sorted by a column."""
     return column.dataType().typeName() not in ("map", "variant")
 
 
@@ -174,19 +174,18 @@ _CLASSES: Final = re.compile(r'"class":"org\.apache\.spark\.sql\.catalyst\.expre
 
 
 class StatefulQueryError(Exception):
-    """A query that is not row by row; the text names what makes it so."""
+    """The query is not row-by-row; the message names the operation that needs state."""
 
 
 @dataclass(frozen=True)
 class TrackedResult:
-    """A result whose rows know where they come from.
+    """A result with the origin of each row.
 
     Attributes:
-        frame: the query's own columns, without system columns of an input that merely came through,
-            then ``odf_position`` (BIGINT; rows in its order are in the order of the inputs, one input
-            after the other, each by offset) and ``odf_operation`` (INT, of the input's row).
-        ordered: the query has an ORDER BY of its own, made total; else rows are to be put in the
-            order of their position.
+        frame: columns of the query, without system columns passed through from an input, then
+            ``odf_position`` (BIGINT) and ``odf_operation`` (INT, of the input row). Positions sort rows by
+            input, in the order of declaration, then by offset.
+        ordered: the query has an ORDER BY, made total; otherwise rows are to be sorted by position.
     """
 
     frame: DataFrame
@@ -194,10 +193,10 @@ class TrackedResult:
 
 
 def check_repeatable(frame: DataFrame, place: str) -> None:
-    """Lets pass what gives the same rows each time it is asked.
+    """Check that a query returns the same rows each time it runs.
 
     Raises:
-        InvalidQuery: names the function that does not.
+        InvalidQuery: it does not; the message names the function.
     """
     with translate_errors():
         plan = analyzed_plan(frame)
@@ -216,7 +215,7 @@ def check_repeatable(frame: DataFrame, place: str) -> None:
 
 
 def _unordered(plan: Any) -> Iterator[str]:
-    """The kinds of aggregates in a plan that see the order of rows."""
+    """Yield the names of aggregates in a plan that depend on the row order."""
     for each in items(plan.expressions()):
         yield from _unordered_in(each, ())
     for each in items(plan.children()):
@@ -224,8 +223,10 @@ def _unordered(plan: Any) -> Iterator[str]:
 
 
 def _unordered_in(expression: Any, above: tuple[str, ...]) -> Iterator[str]:
-    """A set or list that was collected has its elements in any order: that does no harm where the
-    order is not seen."""
+    """Yield the names of order-dependent aggregates in an expression.
+
+    A collected set or list is harmless if the functions around it ignore the order of elements.
+    """
     name = name_of(expression)
     blind = name in _COLLECTED and bool(_BLIND.intersection(above))
     ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
@@ -236,32 +237,32 @@ def _unordered_in(expression: Any, above: tuple[str, ...]) -> Iterator[str]:
 
 
 def _snake(name: str) -> str:
-    """``CollectList`` as a query writes it."""
+    """Return a class name as SQL function name: ``CollectList`` becomes ``collect_list``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
 
 def track_origins(
     session: SparkSession, frame: DataFrame, inputs: Mapping[str, DatasetVocabulary]
 ) -> TrackedResult:
-    """Adds the origin of each row to the result of a query.
+    """Add the origin of each row to the result of a query.
 
     Args:
-        session: in which the query was made.
-        frame: its result.
-        inputs: the views that are inputs, in the order of declaration, with their column names.
+        session: the session of the query.
+        frame: the result of the query.
+        inputs: vocabulary of each input by the name of its view, in the order of declaration.
 
     Raises:
-        NeedsState: the query is not of that kind.
+        StatefulQueryError: the query is not row-by-row.
     """
     with translate_errors():
         return OriginTracker(session, inputs).result(frame)
 
 
 class TrackedPlan(NamedTuple):
-    """A plan whose rows know their origin.
+    """A plan whose rows carry their origin.
 
-    ``origin`` are its columns that say so, none for a plan that reads no input; ``passed`` the ids of
-    an input's system columns among its columns.
+    ``origin`` are the origin columns, empty for a plan that reads no input. ``passed`` are the ids of an
+    input's system columns among the columns of the plan.
     """
 
     plan: Any
@@ -270,13 +271,13 @@ class TrackedPlan(NamedTuple):
 
 
 class OriginTracker(PlanBuilder):
-    """Goes through an analysed plan and makes the origin of rows come along.
+    """Rewrites an analyzed plan so that each row carries its origin.
 
     Args:
-        session: in which the query was made.
-        inputs: the views that are inputs, in the order of declaration, with their column names.
-        system: ids of further columns that are an input's system columns, with the name of the input
-            whose operation it is, or an empty text.
+        session: the session of the query.
+        inputs: vocabulary of each input by the name of its view, in the order of declaration.
+        system: ids of further system columns, with the name of the input whose operation they hold, or an
+            empty string.
     """
 
     def __init__(
@@ -290,7 +291,7 @@ class OriginTracker(PlanBuilder):
         self.inputs = {name.lower(): (at, vocab) for at, (name, vocab) in enumerate(inputs.items())}
 
     def result(self, frame: DataFrame) -> TrackedResult:
-        """The frame with the origin of its rows."""
+        """Return the frame with the origin of its rows."""
         part, order = self.top(self.opened(frame))
         if not part.origin:
             raise StatefulQueryError("a query that reads no input")
@@ -306,10 +307,10 @@ class OriginTracker(PlanBuilder):
         return TrackedResult(self.frame(whole), bool(order))
 
     def opened(self, frame: DataFrame) -> Any:
-        """The analysed plan, with what WITH has named in its place.
+        """Return the analyzed plan with common table expressions inlined.
 
         Raises:
-            NeedsState: there is a query within an expression.
+            StatefulQueryError: the query has a subquery in an expression.
         """
         plan = analyzed_plan(frame)
         if subquery := _SUBQUERIES.search(plan.toJSON()):
@@ -317,23 +318,23 @@ class OriginTracker(PlanBuilder):
         return self.in_place(plan)
 
     def in_place(self, plan: Any) -> Any:
-        """The plan with what WITH has named in its place."""
+        """Return the plan with common table expressions inlined."""
         if name_of(plan) == "WithCTE":
             return self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
         return plan
 
     def top(self, plan: Any) -> tuple[TrackedPlan, list[Any]]:
-        """The result, and what an ORDER BY at its top says."""
+        """Return the tracked plan, and the sort terms of an ORDER BY at its top."""
         if name_of(plan) == "Sort" and getattr(plan, "global")():
             return self.follow(plan.child()), items(plan.order())
         if name_of(plan) == "Project" and name_of(plan.child()) == "Sort":
-            # The query orders by columns that it does not select: they stay until the rows are sorted.
+            # The query sorts by columns that it does not select: they stay until the rows are sorted.
             below, order = self.top(plan.child())
             return self.projected(plan, below, keep=order), order
         return self.follow(plan), []
 
     def follow(self, plan: Any) -> TrackedPlan:
-        """A plan of which each row comes from one row of an input."""
+        """Track a plan in which each row comes from one row of an input."""
         name = name_of(plan)
         if name == "View" and (found := self.inputs.get(plan.desc().identifier().table().lower())):
             return self.input(plan, *found)
@@ -353,7 +354,7 @@ class OriginTracker(PlanBuilder):
         raise StatefulQueryError(NODE_DESCRIPTIONS.get(name, name))
 
     def input(self, view: Any, at: int, vocab: DatasetVocabulary) -> TrackedPlan:
-        """The rows of input number ``at``."""
+        """Track the rows of input number ``index``."""
         columns = items(view.output())
         named = {column.name(): column for column in columns}
         offset, operation = named[vocab.offset_column], named[vocab.operation_type_column]
@@ -373,7 +374,7 @@ class OriginTracker(PlanBuilder):
         )
 
     def projected(self, plan: Any, below: TrackedPlan, keep: Sequence[Any] = ()) -> TrackedPlan:
-        """``keep`` are orders whose columns have to stay for the sort that comes after."""
+        """Track a projection. ``keep`` are sort terms whose columns must stay for a later sort."""
         columns = items(plan.projectList())
         have = {id_of(column) for column in columns}
         needed: list[Any] = []
@@ -388,7 +389,7 @@ class OriginTracker(PlanBuilder):
         )
 
     def union(self, plan: Any) -> TrackedPlan:
-        """The rows of one branch after the other."""
+        """Track a UNION: the rows of its branches in sequence."""
         parts = [self.follow(child) for child in items(plan.children())]
         if not all(part.origin for part in parts):
             raise StatefulQueryError("a UNION with a branch that reads no input")
@@ -406,7 +407,7 @@ class OriginTracker(PlanBuilder):
         return TrackedPlan(made, columns[width:], frozenset(passed))
 
     def join(self, plan: Any) -> TrackedPlan:
-        """Rows joined with constants."""
+        """Track a join with constants."""
         left, right = self.follow(plan.left()), self.follow(plan.right())
         kind = plan.joinType().sql()
         if left.origin and right.origin:

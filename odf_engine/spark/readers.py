@@ -1,4 +1,4 @@
-"""Reads CSV, JSON, Parquet files and data slices as strict DataFrames."""
+"""Readers of CSV, JSON and Parquet files and data slices as strictly typed DataFrames."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 
 
 _MAX_PIECE: Final = 128 << 20
-"""Spark holds the rows of a few row groups at once; larger ones (in bytes, unpacked) are divided."""
+"""Maximum size of a row group in bytes, uncompressed. Spark holds a few row groups in memory; larger ones are
+split.
+"""
 _PIECE: Final = 16 << 20
 _UNPACKED: Final = 32 << 20
 _MIN_AT_ONCE: Final = 1 << 20
@@ -40,16 +42,16 @@ _BATCH_ROWS: Final = 16384
 def prepare_parquet_file(
     path: Path, scratch: Path, name: str, reporter: Reporter
 ) -> tuple[Path, pq.FileMetaData]:
-    """A file to give to Spark in place of this one, and the footer of this one.
+    """Return a file that Spark can read in place of a Parquet file, and the footer of the original.
 
     Args:
         path: the file.
-        scratch: a folder for a link or copy; whoever calls removes it after the job.
-        name: how errors name the file.
-        reporter: is asked whether to stop.
+        scratch: folder for a link or copy; the caller removes it after the job.
+        name: name of the file in errors.
+        reporter: checked for cancellation.
 
     Raises:
-        BadData: it is not a Parquet file, or it is damaged.
+        BadData: not a Parquet file, or a damaged one.
     """
     try:
         with open_parquet(path) as file:
@@ -66,7 +68,9 @@ def prepare_parquet_file(
 
 
 def convert_nanoseconds(frame: DataFrame, footer: pq.FileMetaData) -> DataFrame:
-    """Time stamps of nanoseconds, which Spark gives as numbers, as time stamps cut to microseconds."""
+    """Convert nanosecond timestamps, which Spark reads as numbers, to timestamps truncated to
+    microseconds.
+    """
     made = [_moments(identifier(field.name), field.type, 0) for field in footer.schema.to_arrow_schema()]
     if len(made) != len(frame.columns) or not any(made):
         return frame
@@ -75,7 +79,7 @@ def convert_nanoseconds(frame: DataFrame, footer: pq.FileMetaData) -> DataFrame:
 
 
 def _moments(value: str, kind: pa.DataType, depth: int) -> str | None:
-    """An expression for a value at any depth with its time stamps; None where it has no such ones."""
+    """Return the conversion of a value at any depth; None if it contains no nanosecond timestamp."""
     if pa.types.is_timestamp(kind) and kind.unit == "ns":
         return f"timestamp_micros(({value} - pmod({value}, 1000)) DIV 1000)"
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
@@ -94,25 +98,28 @@ def _moments(value: str, kind: pa.DataType, depth: int) -> str | None:
 
 
 def partition_bytes(footer: pq.FileMetaData, size: int) -> int:
-    """How many bytes of the file Spark should take for one partition, so that memory holds its rows:
-    Parquet packs, and 16 MB of it may be some hundred in memory.
+    """Return the partition size in bytes for a file, such that the decoded rows fit into memory.
+
+    Parquet compresses: 16 MB of a file may be several hundred MB in memory.
 
     Args:
-        footer: of the file.
-        size: of the file, in bytes.
+        footer: footer of the file.
+        size: size of the file in bytes.
     """
     unpacked = sum(_size(footer, at) for at in range(footer.num_row_groups))
     return max(_MIN_AT_ONCE, min(_PIECE, size * _UNPACKED // max(unpacked, 1)))
 
 
 def _size(footer: pq.FileMetaData, group: int) -> int:
-    """Bytes of a row group in memory, at least: dictionaries may make it look much smaller on disk."""
+    """Return the least size of a row group in memory, in bytes. Dictionaries can make it much smaller on
+    disk.
+    """
     found = footer.row_group(group)
     return max(found.total_byte_size, found.num_rows * found.num_columns * 8)
 
 
 def _divide(path: Path, copy: Path, reporter: Reporter) -> None:
-    """Copies a file with row groups of moderate size, in bounded memory and the same order."""
+    """Copy a file with row groups of moderate size, in the same order and with bounded memory."""
     schema = read_parquet_schema(path)
     with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
         batches: list[pa.RecordBatch] = []
@@ -132,7 +139,7 @@ _ARROW_GUESSES: Final = (
 _JSON_OPTIONS: Final = {
     "mode": "FAILFAST",
     "allowSingleQuotes": False,
-    "maxStringLen": 1 << 28,  # by default 20 million characters: shapes may have more
+    "maxStringLen": 1 << 28,  # Spark's default is 20 million characters; geometries may have more
 }
 _GUESSES: Final = tuple(spark_type(kind, "") for kind in _ARROW_GUESSES)
 
@@ -147,26 +154,26 @@ def read_csv(
     name: str | None = None,
     reporter: Reporter | None = None,
 ) -> DataFrame:
-    """A CSV file.
+    """Read a CSV file.
 
-    Columns of the schema go by position, whatever a header says. An empty value is null, quoted or
-    not; with a ``nullValue`` that text is null too, and a quoted empty value is an empty text. A doubled
-    quote within quotes is a quote; line ends may be quoted. Blank lines are skipped. Without a
-    schema all columns are STRING, or with ``inferSchema`` the first of BIGINT, DOUBLE, BOOLEAN,
-    DATE and TIMESTAMP that holds every value (numbers with leading zeros stay STRING).
+    Columns of the schema are assigned by position; a header is skipped. An empty value is null, quoted or
+    not. With a ``nullValue`` that text is null too, and a quoted empty value is an empty string. A doubled
+    quote in quotes is a quote. Quoted values may contain line breaks. Blank lines are skipped. Without a
+    schema all columns are STRING. With ``inferSchema`` a column has the first of the types BIGINT, DOUBLE,
+    BOOLEAN, DATE and TIMESTAMP that holds every value; numbers with leading zeros stay STRING.
 
     Args:
-        session: of the job.
+        session: session of the job.
         path: the file, uncompressed.
-        step: its dialect and formats; the schema in it is not looked at.
+        step: dialect and formats; its schema is ignored.
         schema: the declared columns.
         scratch: folder for temporary files.
-        name: how errors name the file; by default its name.
-        reporter: is asked whether to stop while the file is looked through.
+        name: name of the file in errors; its base name by default.
+        reporter: checked for cancellation.
 
     Raises:
-        BadData: the file is not text, or a quote is never closed.
-        InvalidManifest: an option that makes no sense.
+        BadData: the file is not text, or a quote is not closed.
+        InvalidManifest: an option is invalid.
         InvalidSchema: a type that CSV cannot hold.
     """
     dialect = _dialect(step)
@@ -200,27 +207,27 @@ def read_json(
     reporter: Reporter | None = None,
     on_keys: Callable[[Mapping[str, int]], None] | None = None,
 ) -> DataFrame:
-    """A file with one JSON object a line.
+    """Read a file with one JSON object per line.
 
-    A key that is missing is null; keys that the schema does not name are left out. Names are found
-    without regard to case, those of members of structs too. Numbers may be written as strings, and an
-    object or array that is declared STRING is its JSON text. Without a schema Spark looks at the whole
-    file: columns in alphabetical order, dates and time stamps as STRING.
+    A missing key is null; keys that are not in the schema are ignored. Names match case-insensitively, also
+    those of struct fields. Numbers may be strings. An object or array declared as STRING is read as its JSON
+    text. Without a schema Spark infers one from the entire file: columns in alphabetical order, dates and
+    timestamps as STRING.
 
     Args:
-        session: of the job.
+        session: session of the job.
         path: the file, uncompressed.
-        step: its formats; the schema in it is not looked at.
+        step: formats; its schema is ignored.
         schema: the declared columns.
         scratch: folder for temporary files.
-        name: how errors name the file; by default its name.
-        reporter: hears of names in another case, and is asked whether to stop.
-        on_keys: is told the keys of all objects, each with the line where it comes first.
+        name: name of the file in errors; its base name by default.
+        reporter: logs names in another case; checked for cancellation.
+        on_keys: receives the keys of all objects, each with the line of its first occurrence.
 
     Raises:
-        BadData: the file is not text, a line is not one object, or a column's name is written in
-            several ways.
-        InvalidManifest: an option that makes no sense.
+        BadData: the file is not text, a line is not an object, or a column's name occurs in several
+            spellings.
+        InvalidManifest: an option is invalid.
         InvalidSchema: a type that Spark cannot hold.
     """
     formats, reporter = _formats(session, step), reporter or Reporter()
@@ -253,11 +260,11 @@ def read_parquet(
     name: str | None = None,
     reporter: Reporter | None = None,
 ) -> DataFrame:
-    """A Parquet file; the columns of the schema by name, in its order, as its types.
+    """Read a Parquet file. With a schema: its columns by name, in its order, cast to its types.
 
     Raises:
-        BadData: it is not a Parquet file.
-        InvalidSchema: a column that the file does not have, or a type that does not fit.
+        BadData: not a Parquet file.
+        InvalidSchema: a column is missing, or a type is incompatible.
     """
     name, reporter = name or path.name, reporter or Reporter()
     file, footer = prepare_parquet_file(path, scratch, name, reporter)
@@ -279,7 +286,9 @@ def read_parquet(
 
 
 def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
-    """Checked before anything is read: a wrong pattern would look like wrong data."""
+    """Return the formats of a step. Patterns are checked first, since an invalid one looks like invalid
+    data.
+    """
     formats = Formats.of(step.date_format, step.timestamp_format)
     for option, pattern in (("dateFormat", formats.date), ("timestampFormat", formats.timestamp)):
         if pattern is None:
@@ -332,12 +341,12 @@ def _csv_options(step: Csv, dialect: Dialect, line_separator: str | None) -> dic
 
 
 def _all_text(schema: pa.Schema) -> st.StructType:
-    spark_schema(schema)  # names a type that Spark cannot hold
+    spark_schema(schema)  # reports a type that Spark cannot hold
     return st.StructType([st.StructField(name, st.StringType()) for name in schema.names])
 
 
 def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFrame:
-    """The frame with every column of text as the first type that holds all its values."""
+    """Return the frame with each text column cast to the first type that holds all of its values."""
     names = frame.columns
     tests = [
         f"coalesce(bool_and({sql_types.is_castable(name, kind, formats)}), false)"
@@ -363,7 +372,7 @@ def _json_field(
 def _json_held(
     kind: pa.DataType, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
 ) -> st.DataType:
-    """Scalars are read as text at any depth; Spark itself makes values of binary columns."""
+    """Return the type to read a JSON value with: text for scalars at any depth, except binary columns."""
     wanted = spark_type(kind, ".".join(path))
     if isinstance(wanted, st.StructType):
         return st.StructType([_json_field(member, (*path, member.name), spelled) for member in kind])
@@ -399,16 +408,16 @@ _MAX_IN_ORDER: Final = 16
 def slices_frame(
     session: SparkSession, paths: Sequence[Path], schema: pa.Schema, vocab: DatasetVocabulary
 ) -> DataFrame:
-    """The rows of slices; nothing is read yet.
+    """Return a lazy frame of the rows of slices.
 
-    The offset is a BIGINT and the operation an INT, whatever their stored types. Columns that an older
-    slice does not have are null. Up to 16 slices come in their order, more in any.
+    The offset is a BIGINT and the operation an INT, whatever their stored types. Columns that an older slice
+    lacks are null. The order of the slices is kept for up to 16 slices, and is undefined for more.
 
     Args:
-        session: the job's own.
-        paths: files, oldest first; none gives a frame without rows.
-        schema: of the input.
-        vocab: the input's column names.
+        session: session of the job.
+        paths: files, oldest first; an empty list gives a frame without rows.
+        schema: schema of the input.
+        vocab: column names of the input.
 
     Raises:
         NotFound, BadData: a slice is missing or damaged.
@@ -428,12 +437,12 @@ def slices_frame(
 
 
 def query_schema(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
-    """The schema as a query sees it: the offset is a BIGINT and the operation an INT."""
+    """Return the schema that a query reads: the offset is a BIGINT and the operation an INT."""
     return pa.schema([field.with_type(_PLAIN.get(_role(field.name, vocab), field.type)) for field in schema])
 
 
 def readable_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
-    """A file of the rows of a slice that can be read with the plain schema: the slice, or a copy.
+    """Return a file with the rows of a slice that is readable with :func:`query_schema`: the slice or a copy.
 
     Raises:
         NotFound, BadData: the slice is missing or damaged.
@@ -469,7 +478,7 @@ def _read_wide(session: SparkSession, path: Path, schema: pa.Schema, vocab: Data
 
 
 def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
-    """Whether offsets are unsigned and in a dictionary, which Spark cannot take for a BIGINT."""
+    """Return whether the offsets are unsigned and dictionary-encoded, which Spark cannot read as BIGINT."""
     try:
         with open_parquet(path) as file:
             metadata = file.metadata

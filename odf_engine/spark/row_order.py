@@ -1,4 +1,4 @@
-"""Row order: what a query does to it, total orders, sorting of results."""
+"""Row order: how a query affects it, total orders, sorting of results."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ _BATCH_ROWS: Final = 1 << 16
 
 
 class UnsortedResult(Exception):
-    """A large result was not in order after some of it had been passed on: ask again, with ``sort``."""
+    """A large result was out of order after a part of it had been yielded. Run it again with ``sort``."""
 
 
 @dataclass(frozen=True)
 class SortOrder:
-    """By which columns rows are sorted, ascending, nulls first.
+    """The columns by which rows are sorted, ascending, nulls first.
 
     Attributes:
-        keys: names of columns; without any, rows stay as they come.
-        extra: columns that only serve the order and are dropped.
-        passes: a large result may be passed on as it comes while it is in order.
+        keys: column names; if empty, the rows keep their order.
+        extra: columns that only define the order and are dropped afterwards.
+        passes: yield a large result without sorting as long as it is in order.
     """
 
     keys: tuple[str, ...] = ()
@@ -61,18 +61,18 @@ class SortOrder:
 
 
 Step = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""What is done to each batch before it is sorted."""
+"""Transformation of each batch before sorting."""
 Make = Callable[[bool], tuple["DataFrame", Step]]
-"""Makes the frame of the rows, with True sorted by Spark, and a step that has seen no batch yet."""
+"""Returns the frame of the rows, sorted by Spark if True, and a new step."""
 
 
 def sorted_batches(
     make: Make, order: SortOrder, reporter: Reporter, *, sort: bool = False
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a frame in order.
+    """Yield the rows of a frame in order.
 
     Raises:
-        OutOfOrder: the result is large and not in order.
+        UnsortedResult: the result is large and not in order.
     """
     frame, step = make(sort)
     with (
@@ -106,14 +106,14 @@ def external_sort(
     sort: Callable[[pa.Schema], DataFrame],
     reporter: Reporter,
 ) -> Iterator[pa.RecordBatch]:
-    """Rows in order, which all have to be there before the first one comes.
+    """Yield rows in order; all batches are read before the first row is yielded.
 
     Args:
-        batches: all of one schema.
-        order: how they are sorted.
-        path: a Parquet file to write when memory does not hold them.
-        sort: a frame of the rows in that file, of this schema, in order.
-        reporter: is asked whether to stop.
+        batches: all with the same schema.
+        order: the sort order.
+        path: Parquet file to write if the rows exceed memory.
+        sort: returns a sorted frame of the rows in that file, given the schema.
+        reporter: checked for cancellation.
     """
     held: list[pa.RecordBatch] = []
     size = 0
@@ -138,13 +138,13 @@ def external_sort(
 
 
 def map_batches(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of a frame after the step; closing the iterator ends the job."""
+    """Yield the batches of a frame after the step; closing the iterator cancels the job."""
     batches = cast("Generator[pa.RecordBatch, None, None]", arrow_batches(frame, reporter)[1])
     try:
         for batch in batches:
             yield step(batch)
     finally:
-        # Ends the job at once when its rows are not wanted any more; what it says to that is no news.
+        # Cancels the job if the consumer stops early; the resulting error is expected.
         with suppress(SparkFailed):
             batches.close()
 
@@ -160,7 +160,7 @@ def _sorted(held: list[pa.RecordBatch], order: SortOrder) -> Iterator[pa.RecordB
 
 
 def _sorted_places(table: pa.Table, keys: tuple[str, ...]) -> pa.Array:
-    """Places of the rows in order; rows that are equal stay as they are, nulls come first."""
+    """Return the indexes that sort the rows. The sort is stable, with nulls first."""
     columns: list[pa.ChunkedArray] = []
     for key in keys:
         column = table.column(key)
@@ -185,7 +185,7 @@ def _passed_on(
 
 
 def _is_sorted(batches: list[pa.RecordBatch], keys: tuple[str, ...]) -> bool:
-    """Whether the rows are in order by one key; with several keys that is not looked at."""
+    """Return whether the rows are sorted by a single key. Always False for several keys."""
     if len(keys) != 1:
         return False
     column = pa.chunked_array([batch.column(keys[0]) for batch in batches]).combine_chunks()
@@ -212,17 +212,17 @@ _CUTS: Final = re.compile(r'"class":"[\w.]+\.(?:GlobalLimit|LocalLimit|Offset|Ta
 
 
 def with_total_order(session: SparkSession, frame: DataFrame) -> tuple[DataFrame, bool]:
-    """The same rows, in the order of the query's ORDER BY with ties broken, else in that of all columns.
+    """Return the frame in a total order: its ORDER BY with ties resolved, or the order of all columns.
 
     Args:
-        session: in which the query was made.
-        frame: its result.
+        session: the session of the query.
+        frame: the result of the query.
 
     Returns:
-        The rows, and whether the query says their order itself.
+        The sorted frame, and whether the query has an ORDER BY of its own.
 
     Raises:
-        InvalidQuery: asked again, it may give other rows.
+        InvalidQuery: the query is not repeatable.
     """
     try:
         check_repeatable(frame, "query")
@@ -255,7 +255,7 @@ class _InOrder(PlanBuilder):
         return self.frame(plan), ordered
 
     def _total(self, plan: Any) -> Any:
-        """The plan in which no ORDER BY leaves anything open."""
+        """Return the plan with every ORDER BY made total."""
         name = name_of(plan)
         if name == "View":
             return plan
@@ -294,19 +294,19 @@ _REORDERING: Final = re.compile(
     re.MULTILINE,
 )
 ORDER: Final = "odf_order_"
-"""Begins the names of columns that rows are put in order by."""
+"""Prefix of the columns that carry the sort values."""
 
 
 def strip_order_by(make: PlanBuilder, plan: Any) -> tuple[Any, tuple[str, ...]]:
-    """A plan without the ORDER BY at its top, whose values become columns of their own.
+    """Remove the ORDER BY at the top of a plan; its values become columns.
 
     Args:
-        make: makes nodes.
-        plan: as Spark has analysed it.
+        builder: builds plan nodes.
+        plan: the analyzed plan.
 
     Returns:
-        The plan, and what to order by: the names of such columns, each with its direction and where
-        its nulls stand; nothing where there is no ORDER BY.
+        The plan, and the sort terms: column name, direction and null order of each. Empty without an ORDER
+            BY.
     """
     sort = plan.child() if name_of(plan) == "Project" else plan
     if name_of(sort) != "Sort" or not getattr(sort, "global")():
@@ -320,30 +320,35 @@ def strip_order_by(make: PlanBuilder, plan: Any) -> tuple[Any, tuple[str, ...]]:
 
 
 def has_nondeterministic_order(frame: DataFrame) -> bool:
-    """Whether rows may come out in an order that depends on how Spark spread the work: they were joined,
-    grouped, windowed or made anew. What only picks and computes, row by row, keeps their order."""
+    """Return whether the row order may depend on how Spark partitions the work.
+
+    This is so after joins, grouping, windows or repartitioning. Filters and row-by-row expressions keep the
+    order.
+    """
     java: Any = frame._jdf
     with translate_errors():
         return _REORDERING.search(java.queryExecution().analyzed().toString()) is not None
 
 
 def by_all_columns(frame: DataFrame, first: str | None) -> DataFrame:
-    """The rows sorted by the expression ``first`` and then by every column, nulls first: an order that
-    the rows alone decide."""
+    """Sort the rows by the expression ``first`` and then by all columns, nulls first.
+
+    The order depends on the rows alone.
+    """
     if len(set(map(str.lower, frame.columns))) < len(frame.columns):
-        return frame  # that a name is there twice is said later
+        return frame  # a duplicate column name is reported later
     keys = [identifier(field.name) for field in frame.schema if _sortable(field.dataType)]
     with translate_errors():
         return frame.sort(*map(expr, [first, *keys] if first else keys))
 
 
 def by_order(frame: DataFrame, order: Sequence[str], first: str) -> DataFrame:
-    """The rows by what an ORDER BY says, then by the column ``first`` and by every other column.
+    """Sort the rows by the terms of an ORDER BY, then by the column ``first``, then by all other columns.
 
     Args:
         frame: with the columns of :func:`strip_order_by`.
-        order: as that gave it.
-        first: the name of a column.
+        order: the sort terms of :func:`strip_order_by`.
+        first: a column name.
     """
     more = [field.name for field in frame.schema if _sortable(field.dataType) and ORDER not in field.name]
     keys = [*order, *map(identifier, sorted(more, key=lambda name: name != first))]

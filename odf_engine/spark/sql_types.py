@@ -63,7 +63,7 @@ _MAX_PRECISION = 38
 
 
 def spark_schema(schema: pa.Schema) -> st.StructType:
-    """The Spark schema whose values hold all values of an Arrow schema.
+    """Return the Spark schema that holds all values of an Arrow schema.
 
     Raises:
         InvalidSchema: a type that Spark cannot hold; the message names the column.
@@ -72,12 +72,16 @@ def spark_schema(schema: pa.Schema) -> st.StructType:
 
 
 def spark_field(field: pa.Field, path: str) -> st.StructField:
-    """A column or member; ``path`` is how errors name it."""
+    """Return the Spark field of a column or struct field; ``path`` is its name in errors."""
     return st.StructField(field.name, spark_type(field.type, path), field.nullable)
 
 
 def spark_type(kind: pa.DataType, path: str) -> st.DataType:
-    """The Spark type that holds all values of an Arrow type."""
+    """Return the Spark type that holds all values of an Arrow type.
+
+    Raises:
+        InvalidSchema: Spark has no such type.
+    """
     if kind in _TO_SPARK:
         return _TO_SPARK[kind]
     if pa.types.is_timestamp(kind):
@@ -111,10 +115,10 @@ def _nested(kind: pa.DataType, path: str) -> st.DataType:
 
 
 def arrow_schema(schema: st.StructType) -> pa.Schema:
-    """The schema of the Arrow batches that Spark makes of a result.
+    """Return the schema of the Arrow batches that Spark produces for a result.
 
     Raises:
-        InvalidSchema: a type that has no place in a dataset; the message names the column.
+        InvalidSchema: a type that a dataset cannot hold; the message names the column.
     """
     return pa.schema([_arrow_field(field, field.name) for field in schema])
 
@@ -168,60 +172,60 @@ _KIN: Final = (
     (st.AtomicType, st.StringType),
     (st.NullType, st.DataType),
 )
-"""Types and those that their values may become."""
+"""Pairs of a source type and the target types that it can be cast to."""
 _BOUNDS: Final = {pa.uint8(): 255, pa.uint16(): 65535, pa.uint32(): 2**32 - 1, pa.uint64(): 2**64 - 1}
 
 
 @dataclass(frozen=True)
 class Formats:
-    """How dates and time stamps are written, in Spark's patterns; None for ISO 8601."""
+    """Formats of dates and timestamps as Spark patterns; None for ISO 8601."""
 
     date: str | None = None
     timestamp: str | None = None
 
     @classmethod
     def of(cls, date: str | None, timestamp: str | None) -> Formats:
-        """From a manifest: ``rfc3339``, a pattern of Spark, or one with per cent signs.
+        """Parse the formats of a manifest: ``rfc3339``, a Spark pattern, or a strftime format.
 
         Raises:
-            InvalidManifest: a per cent sign before a letter that means nothing.
+            InvalidManifest: an unknown strftime directive.
         """
         return cls(_pattern(date), _pattern(timestamp))
 
 
 def identifier(name: str) -> str:
-    """A name as SQL writes it."""
+    """Return a name as quoted SQL identifier."""
     return "`" + name.replace("`", "``") + "`"
 
 
 def string_literal(value: str) -> str:
-    """A text as SQL writes it."""
+    """Return a text as SQL string literal."""
     return "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def cast_to_schema(frame: DataFrame, schema: pa.Schema, formats: Formats) -> DataFrame:
-    """The columns of a frame that a schema names, in its order, as their declared types.
+    """Select the columns of a schema from a frame, in its order, cast without loss to the declared types.
 
-    Columns that the frame holds as STRING are read as text; others are cast, without loss.
+    STRING columns of the frame are parsed as text.
 
     Raises:
-        InvalidSchema: a column that the frame holds as a type that has nothing to do with the declared one.
+        InvalidSchema: a column has a type that cannot be cast to the declared one.
     """
     held = {field.name.lower(): field.dataType for field in frame.schema}
     columns = [
         _Column.of(field, held[field.name.lower()], formats, f"raw_{i}", f"value_{i}")
         for i, field in enumerate(schema)
     ]
-    # First all values are made, then all are checked, so that none is made twice.
+    # All values are computed first, then checked, so that none is computed twice.
     made = frame.selectExpr(*(part for column in columns for part in column.made()))
     return made.selectExpr(*(column.checked() for column in columns))
 
 
 def is_castable(name: str, kind: st.DataType, formats: Formats) -> str:
-    """The condition that a value of text may be guessed to be of a type; null for null.
+    """Return the SQL condition that a text value can be inferred to be of a type; null for null.
 
-    Stricter than :func:`cast_to_schema`: 007 and numbers too long for a DOUBLE are no numbers, and 1 is
-    no BOOLEAN.
+    Stricter than :func:`cast_to_schema`: 007 and numbers with too many digits for a DOUBLE are not numbers,
+    and 1 is not a BOOLEAN.
     """
     column = identifier(name)
     value, guard = _from_text(kind, column, f"try_cast({column} AS {kind.simpleString()})", formats)
@@ -237,14 +241,15 @@ def is_castable(name: str, kind: st.DataType, formats: Formats) -> str:
 
 @dataclass(frozen=True)
 class _Column:
-    """How one column becomes its declared type.
+    """The conversion of one column to its declared type.
 
     Attributes:
         field: the declaration.
-        raw, made_as: names of the column as it was read and of the value made of it.
-        value: expression over the column of the frame; empty where it is that column itself.
-        guard: condition over ``raw`` and ``made_as`` that a value has to meet; empty for none.
-        kind: the declared type for errors.
+        raw: alias of the column as read.
+        result: alias of the converted value.
+        value: expression over the column of the frame; empty if the column needs no conversion.
+        guard: condition over ``raw`` and ``result`` that a value must meet; empty for none.
+        type_name: name of the declared type in errors.
     """
 
     field: pa.Field
@@ -265,13 +270,13 @@ class _Column:
         return cls(field, raw, made_as, value, guard, _shown(field.type, kind))
 
     def made(self) -> list[str]:
-        """The column and, where it is something else, the value."""
+        """Return the select items: the column and, if it is converted, the value."""
         column = identifier(self.field.name)
         parts = [f"{column} AS {self.raw}"]
         return [*parts, f"{self.value.format(column)} AS {self.made_as}"] if self.value else parts
 
     def checked(self) -> str:
-        """The value, or an error."""
+        """Return the select item of the value, which raises an error if the value is invalid."""
         missing = "NULL" if self.field.nullable else _error(self.field.name, "NOT NULL", "''")
         result = self.raw if self.field.nullable else f"coalesce({self.raw}, {missing})"
         if self.value:
@@ -297,7 +302,7 @@ def _is_nested(kind: st.DataType) -> bool:
 def _within(
     value: str, declared: pa.DataType, held: st.DataType, formats: Formats, path: str, depth: int
 ) -> str:
-    """An expression for a value at any depth as its declared type; ``value`` itself where it is that."""
+    """Return the conversion of a value at any depth to its declared type; ``value`` if none is needed."""
     kind = spark_type(declared, path)
     if isinstance(held, st.StructType) and isinstance(kind, st.StructType):
         return _struct(value, declared, held, formats, path, depth)
@@ -344,8 +349,10 @@ def _conversion(
     raw: str,
     made: str,
 ) -> tuple[str, str]:
-    """How one scalar type becomes another: the expression (``{}`` for the value; empty where it is that
-    already), and what has to hold of ``made`` and ``raw``."""
+    """Return the conversion of a scalar type, and the condition that ``converted`` and ``raw`` must meet.
+
+    The expression has ``{}`` in place of the value, and is empty if no conversion is needed.
+    """
     if kind == held and declared not in _BOUNDS:
         return "", ""
     value, guards = f"try_cast({{}} AS {kind.simpleString()})", []
@@ -368,9 +375,9 @@ def _conversion(
 
 
 def _from_text(kind: st.DataType, raw: str, value: str, formats: Formats) -> tuple[str, str]:
-    """How text becomes a type: the expression (``{}`` for the column), and what has to hold of it.
+    """Return the conversion from text, with ``{}`` in place of the column, and the condition on its result.
 
-    The guards are written so that the usual spelling passes without a regular expression.
+    Guards accept the usual spelling without a regular expression, for speed.
     """
     sql = kind.simpleString()
     plain = f"try_cast({{}} AS {sql})"
@@ -433,43 +440,43 @@ def _pattern(written: str | None) -> str | None:
 
 
 def columns(names: Iterable[str], table: str = "") -> str:
-    """Columns separated by commas, each with its table before it if one is given."""
+    """Return column references separated by commas, qualified by a table if one is given."""
     return ", ".join(column(name, table) for name in names)
 
 
 def column(name: str, table: str = "") -> str:
-    """A column, with its table or struct before it if one is given."""
+    """Return a column reference, qualified by a table or struct if one is given."""
     return f"{table}.{identifier(name)}" if table else identifier(name)
 
 
 def struct(values: Iterable[tuple[str, str]]) -> str:
-    """A struct of named expressions."""
+    """Return a struct of named expressions."""
     return "named_struct(" + ", ".join(f"{string_literal(name)}, {value}" for name, value in values) + ")"
 
 
 def null_safe_equal(names: Iterable[str], left: str, right: str) -> str:
-    """Whether columns of two tables are equal; nulls equal nulls, and not a number equals itself."""
+    """Return the condition that columns of two tables are equal; nulls equal nulls, and NaN equals NaN."""
     pairs = (f"{column(name, left)} <=> {column(name, right)}" for name in names)
     return "(" + (" AND ".join(pairs) or "TRUE") + ")"
 
 
 def equal_not_null(names: Iterable[str], left: str, right: str) -> str:
-    """Whether columns of two tables are equal and not null."""
+    """Return the condition that columns of two tables are equal and not null."""
     return " AND ".join(f"{column(name, left)} = {column(name, right)}" for name in names)
 
 
 def any_null(names: Iterable[str]) -> str:
-    """Whether one of the columns is null."""
+    """Return the condition that one of the columns is null."""
     return "(" + " OR ".join(f"{column(name)} IS NULL" for name in names) + ")"
 
 
 def null(kind: pa.DataType, name: str) -> str:
-    """A null of a type."""
+    """Return a typed null."""
     return f"CAST(NULL AS {spark_type(kind, name).simpleString()})"
 
 
 def in_milliseconds(value: str, kind: pa.DataType, depth: int = 0) -> str:
-    """An expression with all time stamps in it cut to milliseconds in UTC, as slices hold them."""
+    """Return an expression with all timestamps truncated to milliseconds in UTC, as slices store them."""
     if not _has_timestamp(kind):
         return value
     if types.is_timestamp(kind):

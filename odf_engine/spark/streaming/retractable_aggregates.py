@@ -19,21 +19,21 @@ _UNDONE: Final = ("Count", "CountIf", "Sum", "Average")
 
 
 class RetractableAggregates:
-    """The columns of an aggregation.
+    """The columns of an aggregation over a changelog.
 
     Args:
-        make: makes expressions.
-        columns: as Spark has analysed them.
-        origin: the columns that say where a row comes from; none when its inputs were aggregated before.
-        changed: the name of a column that says when a group has changed, and so needs no undoing when
-            it is the latest event time.
+        make: builds expressions.
+        columns: as analyzed by Spark.
+        origin: origin columns of the rows; empty if the inputs were aggregated before.
+        changed: name of the result's event time column. A maximum of the event time under this name needs no
+            retraction.
 
     Attributes:
-        not_undone: the text of an aggregate that cannot take rows back; None when all can.
-        order_matters: whether the result depends on the order of rows, in its last bits at least.
+        not_undone: SQL text of an aggregate that does not support retractions; None if all do.
+        order_matters: whether the result depends on the row order, at least in its last bits.
 
     Raises:
-        InvalidQuery: DISTINCT in an aggregate that no stream can have.
+        InvalidQuery: an aggregate with DISTINCT that is not supported on streams.
     """
 
     def __init__(
@@ -49,16 +49,16 @@ class RetractableAggregates:
         self.order_matters = any(_order_matters(each.aggregateFunction()) for each in found)
 
     def made(self, plan: Any, child: Any, *, signed: bool, name: str) -> tuple[Any, Any]:
-        """The aggregation over other rows, with a column that says how many rows a group has.
+        """Return the aggregation over other rows, with a column that counts the rows of each group.
 
         Args:
-            plan: the aggregation as it was.
+            plan: the original aggregation.
             child: its rows.
-            signed: whether rows can be taken back; else every group has one row.
-            name: of the added column.
+            signed: whether rows can be retracted; otherwise the count of every group is 1.
+            name: name of the added column.
 
         Returns:
-            The plan, and the column.
+            The plan, and the added column.
         """
         make = self._make
         minus = self._minus() if signed else None
@@ -72,7 +72,7 @@ class RetractableAggregates:
         return made, rows.toAttribute()
 
     def _is_change(self, column: Any) -> bool:
-        """Whether it is the latest event time of a group, under the name of the result's event time."""
+        """Return whether a column is the maximum event time of a group, named as the result's event time."""
         if self._changed is None or column.name() != self._changed or name_of(column) != "Alias":
             return False
         inner = column.child()
@@ -89,7 +89,7 @@ class RetractableAggregates:
         return expressions.Or(retracted, corrected)
 
     def _replaced(self, expression: Any, minus: Any) -> Any:
-        """The expression with its aggregates as they are computed."""
+        """Return the expression with its aggregates replaced."""
         if name_of(expression) == "AggregateExpression":
             return self._aggregate(expression, minus) or expression
         children = items(expression.children())
@@ -99,7 +99,7 @@ class RetractableAggregates:
         return self._make.rebuilt(expression, made)
 
     def _aggregate(self, each: Any, minus: Any) -> Any:
-        """An aggregate as it is computed; None to leave it as it is."""
+        """Return the retractable form of an aggregate; None if it needs no change."""
         function, only = each.aggregateFunction(), each.filter()
         if each.isDistinct():
             return self._distinct(function, only)
@@ -115,14 +115,14 @@ class RetractableAggregates:
         return self._average(function, arguments[0], minus, only)
 
     def _when(self, condition: Any) -> Any:
-        """Something that is null where a condition is not met."""
+        """Return an expression that is null where a condition is not met."""
         make = self._make
         return make.expressions.If(
             condition, make.literal(1), make.expressions.Literal(None, make.types.IntegerType)
         )
 
     def _distinct(self, function: Any, only: Any) -> Any:
-        """`count(DISTINCT x)`: how many elements the set of all values has."""
+        """Return ``count(DISTINCT x)`` as the size of the set of all values."""
         make, expressions = self._make, self._make.expressions
         if name_of(function) != "Count":
             raise InvalidQuery(
@@ -143,7 +143,7 @@ class RetractableAggregates:
         return make.cast(expressions.Size(collected, False), make.types.LongType)
 
     def _counted(self, values: Sequence[Any], minus: Any, only: Any) -> Any:
-        """How many rows there are in which none of the values is null."""
+        """Return the number of rows in which none of the values is null."""
         make, expressions = self._make, self._make.expressions
         one = expressions.If(minus, make.long(-1), make.long(1))
         for value in values:
