@@ -24,8 +24,8 @@ from odf_engine.spark.streaming.row_lineage import (
     ORIGINS_COLUMN,
     WATERMARK_COLUMN,
     AsOfTables,
+    JoinRows,
     Lineage,
-    Source,
 )
 from odf_engine.spark.streaming.stateful_query import StreamingPlan
 from odf_engine.spark.text_files import spark_path
@@ -101,13 +101,13 @@ class AsOfTrace(StatefulTrace):
         """The rows that come out of each join."""
         as_of, inputs = self._prepared.as_of, self._query_inputs
         pairs = [
-            self._prepared.by_row and (at > 0 or bool(time.changing & as_of.reads(join)))
+            self._prepared.by_row and (at > 0 or bool(time.changing & as_of.inputs_before_join(join)))
             for at, join in enumerate(as_of.joins)
         ]
         tables = AsOfTables(as_of, time.after(exact=False), time.before(), pairs)
         views, places = time.frames(self._session), time.tables(self._session)
         sources = {
-            each.alias: Source(
+            each.alias: JoinRows(
                 at,
                 places[each.alias].selectExpr(
                     f"`{each.vocab.offset_column}` AS offset", ORIGINS_COLUMN, BATCH
@@ -118,19 +118,19 @@ class AsOfTrace(StatefulTrace):
         found: dict[str, DataFrame] = {}
         for at, join in enumerate(as_of.joins):
             name = join.table.name
-            made = tables.joined(
+            made = tables.join_rows(
                 at,
                 views,
                 list(sources.values()),
                 (views[name], sources[name]),
                 changes=name in time.changing,
-                lates=name in time.late,
+                may_be_late=name in time.late,
             )
             made = self._kept(made, f"joined-{at}")
             found[join.view] = made
             views[join.view] = made.drop(*_HIDDEN)
             frame = made.selectExpr(f"{JOINED_VOCABULARY.offset_column} AS offset", ORIGINS_COLUMN, BATCH)
-            sources[join.view] = Source(len(inputs) + at, frame)
+            sources[join.view] = JoinRows(len(inputs) + at, frame)
         return found
 
     def _kept(self, frame: DataFrame, name: str) -> DataFrame:

@@ -26,24 +26,24 @@ from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.streaming.micro_batch import MicroBatchQuery
 from odf_engine.spark.streaming.row_lineage import (
     BATCH,
-    KEY,
+    KEY_PREFIX,
+    LAST_BATCH_COLUMN,
     ORIGINS_COLUMN,
-    PREFIX,
     WATERMARK_COLUMN,
     Lineage,
-    Prefixes,
+    PrefixLineage,
 )
 from odf_engine.spark.streaming.row_match import (
-    FOUND,
     LAST_BATCH,
+    MATCH_COUNT,
     OFFSET,
-    THERE,
-    as_stored,
+    SLICE_COUNT,
     in_ranges,
-    keys_in,
+    key_columns,
     match_rows,
     origins_by_key,
     prefilter,
+    stored_form,
 )
 from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream
 from odf_engine.spark.text_files import spark_path
@@ -114,7 +114,7 @@ def groups_of(
         Unsupported: there are too many.
     """
     names, under = lineage.group_columns or [], lineage.grouping_rows()
-    keys = [f"{KEY}{at}" for at in range(len(names))]
+    keys = [f"{KEY_PREFIX}{at}" for at in range(len(names))]
     columns = [f"g{at}" for at in range(len(names))]
     theirs = compared_groups(names, rows)
     ours = compared_groups(names, rows, keys)
@@ -149,7 +149,7 @@ def compared_groups(names: Sequence[str], rows: DataFrame, keys: Sequence[str] |
     places = match_columns(rows.columns, list(names))
     for at, (name, place) in enumerate(zip(names, places, strict=True)):
         kind = rows.schema[rows.columns[place or 0]].dataType
-        found.append(f"{as_stored(identifier(keys[at] if keys else name), kind)} AS g{at}")
+        found.append(f"{stored_form(identifier(keys[at] if keys else name), kind)} AS g{at}")
     return found
 
 
@@ -185,7 +185,7 @@ def changing_batches(values: Sequence[tuple[int, dict[str, Any]]], first: int) -
     found: list[int] = []
     for batch, row in values:
         alive = row[ROWS] > 0
-        own = {name: value for name, value in row.items() if name not in (ROWS, PREFIX)}
+        own = {name: value for name, value in row.items() if name not in (ROWS, LAST_BATCH_COLUMN)}
         changes = emitted is not None if not alive else emitted is None or not _same(own, emitted)
         if changes and batch >= first:
             found.append(batch)
@@ -437,7 +437,7 @@ class StatefulTrace:
             traced = self._of_groups(lineage, time)
         else:
             traced = self._of_rows(lineage, made, query, time)
-        traced.how += lineage.how
+        traced.how += lineage.operations
         if self._own.transaction.kind == "finish":
             traced.how.append(_FINISHED)
         return traced
@@ -479,9 +479,9 @@ class StatefulTrace:
 
     def _of_rows(self, lineage: Lineage, made: DataFrame, query: StreamingPlan, time: Timeline) -> StepResult:
         made = made.where(f"{BATCH} IS NULL OR {BATCH} BETWEEN {time.first} AND {time.last}")
-        own = query.own(arrow_schema(query.frame.schema).names)
-        keys = keys_in(made.columns)
-        identity = [BATCH, *(keys if lineage.under is not None else [ORIGINS_COLUMN])]
+        own = query.query_columns(arrow_schema(query.frame.schema).names)
+        keys = key_columns(made.columns)
+        identity = [BATCH, *(keys if lineage.grouping_input is not None else [ORIGINS_COLUMN])]
         traced = self._new()
         for close in (False, True):
             wanted = self._sought.wanted(
@@ -489,7 +489,7 @@ class StatefulTrace:
             )
             found = match_rows(made, own, OPERATION, identity, wanted)
             traced = self._new()
-            if lineage.under is None:
+            if lineage.grouping_input is None:
                 self._take(found, traced)
             else:
                 self._take_groups(found, keys, lineage, traced)
@@ -499,12 +499,15 @@ class StatefulTrace:
 
     def _take(self, found: DataFrame, traced: StepResult) -> None:
         """Takes the places that rows carry."""
-        rows = found.selectExpr(OFFSET, THERE, FOUND, f"explode_outer({ORIGINS_COLUMN}) AS place")
-        rows = rows.selectExpr(OFFSET, THERE, FOUND, "place.at AS at", "place.offset AS offset")
+        rows = found.selectExpr(OFFSET, SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
+        rows = rows.selectExpr(OFFSET, SLICE_COUNT, MATCH_COUNT, "place.at AS at", "place.offset AS offset")
         alike = False
         for batch in self._batches(rows):
-            traced.lost = traced.lost or batch.column(FOUND).null_count > 0
-            alike = alike or pc.any(pc.not_equal(batch.column(THERE), batch.column(FOUND))).as_py() is True
+            traced.lost = traced.lost or batch.column(MATCH_COUNT).null_count > 0
+            alike = (
+                alike
+                or pc.any(pc.not_equal(batch.column(SLICE_COUNT), batch.column(MATCH_COUNT))).as_py() is True
+            )
             self._fold(batch, traced)
         if traced.lost:
             traced.reason = LOST
@@ -519,17 +522,17 @@ class StatefulTrace:
         with cancellable(self._session, self._reporter):
             found.write.parquet(spark_path(path))
         groups = self._session.read.schema(found.schema).parquet(spark_path(path))
-        for batch in self._batches(groups.select(OFFSET, THERE, FOUND)):
+        for batch in self._batches(groups.select(OFFSET, SLICE_COUNT, MATCH_COUNT)):
             note(batch, traced)
         if traced.lost:
             return
-        assert lineage.under is not None
+        assert lineage.grouping_input is not None
         of_groups = groups.select(*keys).distinct() if keys else groups.selectExpr("1 AS one").limit(1)
         self._take_places(lineage, of_groups, traced)
 
     def _take_places(self, lineage: Lineage, groups: DataFrame, traced: StepResult) -> None:
-        assert lineage.under is not None
-        sessions = lineage.under.sessions
+        assert lineage.grouping_input is not None
+        sessions = lineage.grouping_input.sessions
         for batch in self._batches(origins_by_key(lineage.grouping_rows(), groups, sessions)):
             self._fold(batch, traced)
 
@@ -564,11 +567,11 @@ class StatefulTrace:
         if len(batches) > _MAX_PREFIXES:
             return {}
         numbers = ", ".join(map(str, [time.first - 1, *batches]))
-        keys = keys_in(groups.keys.columns)
+        keys = key_columns(groups.keys.columns)
         prefixes = groups.keys.select(*keys).distinct() if keys else self._session.sql("SELECT 1 AS one")
-        lineage = self._lineage(time, Prefixes)
-        assert isinstance(lineage, Prefixes)
-        lineage.wanted = prefixes.selectExpr(*keys, f"explode(array({numbers})) AS {PREFIX}")
+        lineage = self._lineage(time, PrefixLineage)
+        assert isinstance(lineage, PrefixLineage)
+        lineage.targets = prefixes.selectExpr(*keys, f"explode(array({numbers})) AS {LAST_BATCH_COLUMN}")
         made = lineage.recomputed_rows(self._frame(time))
         rows = self._sought.wanted(self._session, signed=False, ranked=True).rows
         compared = compared_groups(lineage.group_columns or [], rows)
@@ -579,7 +582,7 @@ class StatefulTrace:
                 group = group_key(row, columns)
                 if group in values:
                     own = {name: value for name, value in row.items() if name not in columns}
-                    values[group].append((row[PREFIX], own))
+                    values[group].append((row[LAST_BATCH_COLUMN], own))
         return {
             group: last_batch_of(
                 groups.entries[group], changing_batches(sorted(rows, key=_prefix), time.first)
@@ -589,7 +592,7 @@ class StatefulTrace:
 
     def _cut(self, groups: Groups, cuts: Mapping[Group, int | None], last: int) -> DataFrame:
         """The keys of groups with their cuts: ``last`` where there is none."""
-        names = [name for name in groups.keys.columns if not name.startswith(KEY)]
+        names = [name for name in groups.keys.columns if not name.startswith(KEY_PREFIX)]
         if not names:
             return groups.keys.sparkSession.sql(f"SELECT {cuts.get((), last) or last} AS {LAST_BATCH}")
         kinds = arrow_schema(groups.keys.select(*names).schema)
@@ -601,7 +604,7 @@ class StatefulTrace:
         self._session.createDataFrame(table).createOrReplaceTempView("odf_cuts")
         groups.keys.createOrReplaceTempView("odf_groups")
         same = " AND ".join(f"a.{name} <=> b.{name}" for name in names)
-        keys = ", ".join(f"a.{name}" for name in keys_in(groups.keys.columns))
+        keys = ", ".join(f"a.{name}" for name in key_columns(groups.keys.columns))
         return self._session.sql(
             f"SELECT DISTINCT {keys}, b.{LAST_BATCH} FROM odf_groups a JOIN odf_cuts b ON {same}"
         )

@@ -19,7 +19,7 @@ from odf_engine.provenance.model import OffsetRange, OffsetSet
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.plan_rewrite import INPUT_BITS, OPERATION, POSITION, TrackedResult, track_origins
 from odf_engine.spark.readers import slices_frame
-from odf_engine.spark.streaming.row_match import FOUND, THERE, TargetRows, match_rows
+from odf_engine.spark.streaming.row_match import MATCH_COUNT, SLICE_COUNT, TargetRows, match_rows
 from odf_engine.spark.user_query import run_query
 from odf_engine.transform.engines.spark_engine import define_system_time
 
@@ -71,7 +71,7 @@ class SoughtRows:
     def wanted(self, session: SparkSession, *, signed: bool, close: bool = False, ranked: bool) -> TargetRows:
         """The same for comparing."""
         rows = slices_frame(session, [self.path], pq.read_schema(self.path), self.vocab)
-        return TargetRows(rows, self.runs, self.vocab, signed=signed, close=close, ranked=ranked)
+        return TargetRows(rows, self.runs, self.vocab, signed=signed, approximate=close, ranked=ranked)
 
 
 def session_at(spark: SparkRuntime, request: TransformRequest) -> SparkSession:
@@ -123,7 +123,7 @@ def _matches(session: SparkSession, followed: TrackedResult, sought: SoughtRows)
 
 def note(batch: pa.RecordBatch, traced: StepResult, *, ranked: bool = True) -> None:
     """Notes what keeps the answer from being exact; ``ranked`` as for :class:`TargetRows`."""
-    found, there = batch.column(FOUND), batch.column(THERE)
+    found, there = batch.column(MATCH_COUNT), batch.column(SLICE_COUNT)
     if found.null_count:
         traced.lost, traced.reason = True, LOST
     alike = pc.not_equal(found, there) if ranked else pc.greater(found, 1)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_PERIOD_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 
 
 def java_spark(context: SparkContext) -> Any:
@@ -65,40 +65,40 @@ class ProgressPoller(threading.Thread):
         self._context = context
         self._group = group
         self._reporter = reporter
-        self._over = threading.Event()
-        self._done: dict[int, tuple[int, int]] = {}
-        self._ended: set[int] = set()
+        self._stopped = threading.Event()
+        self._stage_amounts: dict[int, tuple[int, int]] = {}
+        self._finished_jobs: set[int] = set()
 
     def run(self) -> None:
         """Poll until :meth:`finish` is called or Spark's process exits."""
-        told = (0, 0)
-        while not self._over.wait(_PERIOD_SECONDS):
+        reported = (0, 0)
+        while not self._stopped.wait(_POLL_SECONDS):
             try:
                 amounts = self._amounts()
             except (Py4JError, OSError):
                 return
-            if amounts != told:
-                told = amounts
-                self._reporter.set_amounts(rows=told[0], bytes=told[1])
+            if amounts != reported:
+                reported = amounts
+                self._reporter.set_amounts(rows=reported[0], bytes=reported[1])
 
     def finish(self) -> None:
         """Stop the thread and wait for it."""
-        self._over.set()
+        self._stopped.set()
         self.join()
 
     def _amounts(self) -> tuple[int, int]:
         """Return rows and bytes read by all stages. Completed stages are not requested again."""
         running: list[tuple[int, int]] = []
         tracker = self._context.statusTracker()
-        for job in set(tracker.getJobIdsForGroup(self._group)) - self._ended:
+        for job in set(tracker.getJobIdsForGroup(self._group)) - self._finished_jobs:
             info = tracker.getJobInfo(job)
             if info is None:
                 continue
-            stages = [self._stage(stage) for stage in info.stageIds if stage not in self._done]
+            stages = [self._stage(stage) for stage in info.stageIds if stage not in self._stage_amounts]
             running += [read for read in stages if read is not None]
             if info.status != "RUNNING":
-                self._ended.add(job)
-        rows, sizes = zip(*running, *self._done.values(), (0, 0), strict=True)
+                self._finished_jobs.add(job)
+        rows, sizes = zip(*running, *self._stage_amounts.values(), (0, 0), strict=True)
         return sum(rows), sum(sizes)
 
     def _stage(self, stage: int) -> tuple[int, int] | None:
@@ -109,13 +109,13 @@ class ProgressPoller(threading.Thread):
             return None  # not started yet, or skipped
         read = (int(data.inputRecords()), int(data.inputBytes()))
         if data.status().toString() in ("COMPLETE", "FAILED", "SKIPPED"):
-            self._done[stage] = read
+            self._stage_amounts[stage] = read
             return None
         return read
 
 
-_MAX_AT_ONCE: Final = 8
-_LENGTH: Final = struct.Struct(">i")
+_MAX_PARALLEL: Final = 8
+_LENGTH_PREFIX: Final = struct.Struct(">i")
 
 
 def arrow_batches(
@@ -156,7 +156,7 @@ def cancellable(session: SparkSession, reporter: Reporter) -> Iterator[None]:
     context = session.sparkContext
     with (
         translate_errors(reporter),
-        _job(context, reporter, progress=False) as job,
+        _job_group(context, reporter, progress=False) as job,
         _in_group(context, job.group),
     ):
         yield
@@ -177,39 +177,39 @@ def sort_partitions(session: SparkSession, partitions: int) -> Iterator[None]:
 
 
 def _check_names(schema: pa.Schema) -> None:
-    known: set[str] = set()
+    seen: set[str] = set()
     for name in schema.names:
-        if name.lower() in known:
+        if name.lower() in seen:
             raise InvalidSchema(
                 f"the result has two columns `{name}`", hint="give one of them another name with AS"
             )
-        known.add(name.lower())
+        seen.add(name.lower())
 
 
 def _run(frame: DataFrame, schema: pa.Schema, reporter: Reporter, progress: bool) -> Iterator[pa.RecordBatch]:
     reporter.raise_if_cancelled()
     context = frame.sparkSession.sparkContext
-    with translate_errors(reporter), _job(context, reporter, progress) as job:
+    with translate_errors(reporter), _job_group(context, reporter, progress) as job:
         with _in_group(context, job.group):
-            partitions = _partitions(frame)
+            partitions = _batch_partitions(frame)
             # Fallback through the public interface alone; it holds the entire result in memory.
-            whole = [] if partitions is not None else frame.toArrow().to_batches()
+            batches = [] if partitions is not None else frame.toArrow().to_batches()
         if partitions is None:
-            yield from (batch.cast(schema) for batch in whole if batch.num_rows)
+            yield from (batch.cast(schema) for batch in batches if batch.num_rows)
             return
-        for data in _in_order(context, partitions, job):
+        for data in _ordered_batches(context, partitions, job):
             reporter.raise_if_cancelled()
             batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
             if batch.num_rows:
                 yield batch
 
 
-def _partitions(frame: DataFrame) -> Any:
+def _batch_partitions(frame: DataFrame) -> Any:
     """Return Spark's internal RDD of Arrow batches as bytes; None if this version of Spark has none."""
     frame_in_java: Any = frame._jdf
-    java: Any = frame.sparkSession._jvm
+    jvm: Any = frame.sparkSession._jvm
     try:
-        java.PythonRDD.runJob  # noqa: B018
+        jvm.PythonRDD.runJob  # noqa: B018
         return frame_in_java.toArrowBatchRdd().toJavaRDD()
     except Py4JError as error:
         if "does not exist" in str(error) and not isinstance(error, Py4JJavaError):
@@ -217,7 +217,7 @@ def _partitions(frame: DataFrame) -> Any:
         raise
 
 
-def _in_order(context: SparkContext, partitions: Any, job: _Job) -> Iterator[bytes]:
+def _ordered_batches(context: SparkContext, partitions: Any, job: _Job) -> Iterator[bytes]:
     """Yield the batches of all partitions in order.
 
     Concurrent jobs over the same data fail together, with the reason of the first failure. After a failure
@@ -225,18 +225,18 @@ def _in_order(context: SparkContext, partitions: Any, job: _Job) -> Iterator[byt
     always the same for the same data, or succeeds, and the remaining partitions follow.
     """
     count = partitions.getNumPartitions()
-    following = 0
-    while following < count:
+    next_index = 0
+    while next_index < count:
         if count > 1:
-            following = yield from _at_once(context, partitions, job, following, count)
-        if following < count:
+            next_index = yield from _parallel_batches(context, partitions, job, next_index, count)
+        if next_index < count:
             with _in_group(context, job.group):
-                found = _partition(context, partitions, following)
-            following += 1
-            yield from found
+                batches = _run_partition(context, partitions, next_index)
+            next_index += 1
+            yield from batches
 
 
-def _at_once(
+def _parallel_batches(
     context: SparkContext, partitions: Any, job: _Job, first: int, count: int
 ) -> Generator[bytes, None, int]:
     """Yield the batches of the partitions from ``first`` on, in order. Returns the failed partition or
@@ -249,18 +249,18 @@ def _at_once(
     pool = ThreadPoolExecutor(workers, "spark-rows", lambda: _join_group(context, job.group))
 
     def submit(index: int) -> Future[list[bytes]]:
-        return pool.submit(_partition, context, partitions, index)
+        return pool.submit(_run_partition, context, partitions, index)
 
     try:
-        waiting = deque(submit(i) for i in range(first, first + workers))
+        pending = deque(submit(i) for i in range(first, first + workers))
         for index in range(first, count):
             try:
-                found = waiting.popleft().result()
+                batches = pending.popleft().result()
             except (PySparkException, Py4JError):
                 return index
             if index + workers < count:
-                waiting.append(submit(index + workers))
-            yield from found
+                pending.append(submit(index + workers))
+            yield from batches
     except BaseException:
         job.cancel()
         raise
@@ -269,27 +269,27 @@ def _at_once(
     return count
 
 
-def _partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:
+def _run_partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:
     """Run one partition and return its batches as Arrow IPC messages without schema."""
     from pyspark.util import _create_local_socket
 
-    java: Any = context._jvm
-    address, secret, server = java.PythonRDD.runJob(java_spark(context), partitions, [index])
+    jvm: Any = context._jvm
+    address, secret, server = jvm.PythonRDD.runJob(java_spark(context), partitions, [index])
     file, connection = _create_local_socket((address, secret))  # pyright: ignore[reportArgumentType]
     with connection, file:
-        found = []
-        while len(head := file.read(_LENGTH.size)) == _LENGTH.size:
-            found.append(file.read(_LENGTH.unpack(head)[0]))
+        messages = []
+        while len(prefix := file.read(_LENGTH_PREFIX.size)) == _LENGTH_PREFIX.size:
+            messages.append(file.read(_LENGTH_PREFIX.unpack(prefix)[0]))
     server.getResult()
-    return found
+    return messages
 
 
 def _cores(master: str) -> int:
     match = re.fullmatch(r"local(?:\[(\d+|\*).*\])?", master)
     if match is None:
-        return _MAX_AT_ONCE
+        return _MAX_PARALLEL
     cores = os.cpu_count() or 1 if match[1] == "*" else int(match[1] or 1)
-    return min(cores, _MAX_AT_ONCE)
+    return min(cores, _MAX_PARALLEL)
 
 
 @dataclass(frozen=True)
@@ -301,18 +301,18 @@ class _Job:
 
 
 @contextmanager
-def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[_Job]:
+def _job_group(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[_Job]:
     """Open a job group that is cancelled with the reporter, or if the block fails."""
     group = f"odf-{uuid.uuid4().hex}"
-    over = threading.Event()
+    ended = threading.Event()
 
     def cancel() -> None:
-        if not over.is_set():
+        if not ended.is_set():
             java_spark(context).cancelJobGroupAndFutureJobs(group)
 
-    watcher = ProgressPoller(context, group, reporter) if progress else None
-    if watcher is not None:
-        watcher.start()
+    poller = ProgressPoller(context, group, reporter) if progress else None
+    if poller is not None:
+        poller.start()
     finished = False
     try:
         with reporter.on_cancel(cancel):
@@ -321,9 +321,9 @@ def _job(context: SparkContext, reporter: Reporter, progress: bool) -> Iterator[
     finally:
         if not finished:
             cancel()
-        over.set()
-        if watcher is not None:
-            watcher.finish()
+        ended.set()
+        if poller is not None:
+            poller.finish()
 
 
 @contextmanager

@@ -46,12 +46,12 @@ class PlanBuilder:
         self._companions: dict[tuple[int, str], Any] = {}
         self._none: Any = None
 
-    def frame(self, plan: Any) -> DataFrame:
+    def to_frame(self, plan: Any) -> DataFrame:
         """Return the frame of a plan."""
         from pyspark.sql import DataFrame
 
-        made = self.java.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
-        return DataFrame(made, self.session)
+        dataset = self.java.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
+        return DataFrame(dataset, self.session)
 
     def seq(self, items: Sequence[Any]) -> Any:
         """Return a Scala sequence."""
@@ -64,10 +64,10 @@ class PlanBuilder:
 
     def companion(self, name: str, package: Any = None) -> Any:
         """Return the companion object of an expression class, or of a class in another package."""
-        where = package or self.expressions
-        key = (id(where), name)
+        owner = package or self.expressions
+        key = (id(owner), name)
         if key not in self._companions:
-            self._companions[key] = getattr(getattr(where, f"{name}$"), "MODULE$")
+            self._companions[key] = getattr(getattr(owner, f"{name}$"), "MODULE$")
         return self._companions[key]
 
     def project(self, columns: Sequence[Any], plan: Any) -> Any:
@@ -84,7 +84,7 @@ class PlanBuilder:
         empty = self.seq([])
         return self.expressions.Alias(expression, name, new_id, empty, self.none(), empty)
 
-    def renamed(self, expression: Any, column: Any) -> Any:
+    def replace_column(self, expression: Any, column: Any) -> Any:
         """Return an expression that replaces a column: it takes the name and the id of the column."""
         empty = self.seq([])
         return self.expressions.Alias(expression, column.name(), column.exprId(), empty, self.none(), empty)
@@ -94,7 +94,7 @@ class PlanBuilder:
         direction = self.companion("Ascending")
         return self.expressions.SortOrder(column, direction, direction.defaultNullOrdering(), self.seq([]))
 
-    def sorted(self, orders: Sequence[Any], plan: Any, *, everywhere: bool) -> Any:
+    def sort(self, orders: Sequence[Any], plan: Any, *, everywhere: bool) -> Any:
         """Return the plan sorted: globally, or within each partition."""
         return self.catalyst.plans.logical.Sort(self.seq(orders), everywhere, plan, self.none())
 
@@ -102,15 +102,15 @@ class PlanBuilder:
         """Return a constant; numbers have the type INT."""
         return self.companion("Literal").apply(value)
 
-    def long(self, value: int) -> Any:
+    def long_literal(self, value: int) -> Any:
         """Return a constant of the type BIGINT."""
         return self.cast(self.literal(value), self.types.LongType)
 
-    def cast(self, expression: Any, kind: Any) -> Any:
+    def cast(self, expression: Any, data_type: Any) -> Any:
         """Cast an expression to a type."""
-        return self.expressions.Cast(expression, kind, self.java.scala.Option.apply("UTC"))
+        return self.expressions.Cast(expression, data_type, self.java.scala.Option.apply("UTC"))
 
-    def rebuilt(self, node: Any, children: Sequence[Any]) -> Any:
+    def with_children(self, node: Any, children: Sequence[Any]) -> Any:
         """Return a plan or expression with other children."""
         return node.withNewChildren(self.seq(children))
 
@@ -128,7 +128,7 @@ def name_of(node: Any) -> str:
 
 def items(sequence: Any) -> list[Any]:
     """Return a Scala sequence as a list."""
-    return [sequence.apply(at) for at in range(sequence.size())]
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def id_of(column: Any) -> int:
@@ -154,7 +154,7 @@ PASS_THROUGH_NODES: Final = ("Filter", "Generate", "ResolvedHint")
 _SUBQUERIES: Final = re.compile(
     r"expressions\.(ScalarSubquery|Exists|ListQuery|InSubquery|LateralSubquery)\""
 )
-_CHANGING: Final = {
+_NONREPEATABLE: Final = {
     "CurrentTimestamp": "current_timestamp", "Now": "now", "LocalTimestamp": "localtimestamp",
     "CurrentDate": "current_date", "CurrentTime": "current_time",
     "Rand": "rand", "Randn": "randn", "RandStr": "randstr", "Uniform": "uniform", "Uuid": "uuid",
@@ -163,14 +163,16 @@ _CHANGING: Final = {
     "InputFileBlockStart": "input_file_block_start", "InputFileBlockLength": "input_file_block_length",
     "CurrentUser": "current_user", "CurrentDatabase": "current_database", "CurrentCatalog": "current_catalog",
 }  # fmt: skip
-_COLLECTED: Final = ("CollectSet", "CollectList")
-_UNORDERED: Final = frozenset({
-    *_COLLECTED, "First", "Last", "AnyValue", "ListAgg", "Mode", "HistogramNumeric",
+_COLLECTING: Final = ("CollectSet", "CollectList")
+_ORDER_DEPENDENT: Final = frozenset({
+    *_COLLECTING, "First", "Last", "AnyValue", "ListAgg", "Mode", "HistogramNumeric",
 })  # fmt: skip
-_BLIND: Final = frozenset(
+_ORDER_IGNORING: Final = frozenset(
     {"Size", "ArraySize", "SortArray", "ArraySort", "ArrayContains", "ArrayMin", "ArrayMax"}
 )
-_CLASSES: Final = re.compile(r'"class":"org\.apache\.spark\.sql\.catalyst\.expressions\.(?:\w+\.)*(\w+)"')
+_EXPRESSION_CLASSES: Final = re.compile(
+    r'"class":"org\.apache\.spark\.sql\.catalyst\.expressions\.(?:\w+\.)*(\w+)"'
+)
 
 
 class StatefulQueryError(Exception):
@@ -192,7 +194,7 @@ class TrackedResult:
     ordered: bool
 
 
-def check_repeatable(frame: DataFrame, place: str) -> None:
+def check_repeatable(frame: DataFrame, where: str) -> None:
     """Check that a query returns the same rows each time it runs.
 
     Raises:
@@ -200,43 +202,43 @@ def check_repeatable(frame: DataFrame, place: str) -> None:
     """
     with translate_errors():
         plan = analyzed_plan(frame)
-        names = _CLASSES.findall(plan.toJSON())
-        found = [f"{_CHANGING[name]}()" for name in names if name in _CHANGING]
-        if not found and _UNORDERED.intersection(names):
-            found = [f"{_snake(name)}()" for name in _unordered(plan)]
+        names = _EXPRESSION_CLASSES.findall(plan.toJSON())
+        found = [f"{_NONREPEATABLE[name]}()" for name in names if name in _NONREPEATABLE]
+        if not found and _ORDER_DEPENDENT.intersection(names):
+            found = [f"{_to_snake_case(name)}()" for name in _order_dependent(plan)]
         if not found and not plan.deterministic():
             found = ["an expression"]
     if found:
         raise InvalidQuery(
             f"{found[0]} gives another value each time, so nobody could check the result",
-            where=place,
+            where=where,
             hint="system_time() is the time of the transaction; take everything else from the inputs",
         )
 
 
-def _unordered(plan: Any) -> Iterator[str]:
+def _order_dependent(plan: Any) -> Iterator[str]:
     """Yield the names of aggregates in a plan that depend on the row order."""
     for each in items(plan.expressions()):
-        yield from _unordered_in(each, ())
+        yield from _order_dependent_in(each, ())
     for each in items(plan.children()):
-        yield from _unordered(each)
+        yield from _order_dependent(each)
 
 
-def _unordered_in(expression: Any, above: tuple[str, ...]) -> Iterator[str]:
+def _order_dependent_in(expression: Any, parents: tuple[str, ...]) -> Iterator[str]:
     """Yield the names of order-dependent aggregates in an expression.
 
     A collected set or list is harmless if the functions around it ignore the order of elements.
     """
     name = name_of(expression)
-    blind = name in _COLLECTED and bool(_BLIND.intersection(above))
+    ignored = name in _COLLECTING and bool(_ORDER_IGNORING.intersection(parents))
     ordered = name == "ListAgg" and not expression.orderExpressions().isEmpty()
-    if name in _UNORDERED and not blind and not ordered:
+    if name in _ORDER_DEPENDENT and not ignored and not ordered:
         yield name
     for each in items(expression.children()):
-        yield from _unordered_in(each, (*above[-1:], name))
+        yield from _order_dependent_in(each, (*parents[-1:], name))
 
 
-def _snake(name: str) -> str:
+def _to_snake_case(name: str) -> str:
     """Return a class name as SQL function name: ``CollectList`` becomes ``collect_list``."""
     return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
 
@@ -288,25 +290,25 @@ class OriginTracker(PlanBuilder):
     ) -> None:
         super().__init__(session)
         self.system = system or {}
-        self.inputs = {name.lower(): (at, vocab) for at, (name, vocab) in enumerate(inputs.items())}
+        self.inputs = {name.lower(): (index, vocab) for index, (name, vocab) in enumerate(inputs.items())}
 
     def result(self, frame: DataFrame) -> TrackedResult:
         """Return the frame with the origin of its rows."""
-        part, order = self.top(self.opened(frame))
-        if not part.origin:
+        tracked, order = self.track_top(self.inlined_plan(frame))
+        if not tracked.origin:
             raise StatefulQueryError("a query that reads no input")
-        hidden = part.passed | {id_of(column) for column in part.origin}
-        kept = [column for column in items(part.plan.output()) if id_of(column) not in hidden]
+        hidden = tracked.passed | {id_of(column) for column in tracked.origin}
+        shown = [column for column in items(tracked.plan.output()) if id_of(column) not in hidden]
         if order:
             total = [
                 *order,
-                *(self.ascending(each) for each in (part.origin[0], *kept) if is_orderable(each)),
+                *(self.ascending(each) for each in (tracked.origin[0], *shown) if is_orderable(each)),
             ]
-            part = part._replace(plan=self.sorted(total, part.plan, everywhere=True))
-        whole = self.project([*kept, *part.origin], part.plan)
-        return TrackedResult(self.frame(whole), bool(order))
+            tracked = tracked._replace(plan=self.sort(total, tracked.plan, everywhere=True))
+        projected = self.project([*shown, *tracked.origin], tracked.plan)
+        return TrackedResult(self.to_frame(projected), bool(order))
 
-    def opened(self, frame: DataFrame) -> Any:
+    def inlined_plan(self, frame: DataFrame) -> Any:
         """Return the analyzed plan with common table expressions inlined.
 
         Raises:
@@ -315,108 +317,110 @@ class OriginTracker(PlanBuilder):
         plan = analyzed_plan(frame)
         if subquery := _SUBQUERIES.search(plan.toJSON()):
             raise StatefulQueryError(f"a subquery ({subquery[1]})")
-        return self.in_place(plan)
+        return self.inline_ctes(plan)
 
-    def in_place(self, plan: Any) -> Any:
+    def inline_ctes(self, plan: Any) -> Any:
         """Return the plan with common table expressions inlined."""
         if name_of(plan) == "WithCTE":
             return self.catalyst.optimizer.InlineCTE(True, False, False).apply(plan)
         return plan
 
-    def top(self, plan: Any) -> tuple[TrackedPlan, list[Any]]:
+    def track_top(self, plan: Any) -> tuple[TrackedPlan, list[Any]]:
         """Return the tracked plan, and the sort terms of an ORDER BY at its top."""
         if name_of(plan) == "Sort" and getattr(plan, "global")():
-            return self.follow(plan.child()), items(plan.order())
+            return self.track(plan.child()), items(plan.order())
         if name_of(plan) == "Project" and name_of(plan.child()) == "Sort":
             # The query sorts by columns that it does not select: they stay until the rows are sorted.
-            below, order = self.top(plan.child())
-            return self.projected(plan, below, keep=order), order
-        return self.follow(plan), []
+            below, order = self.track_top(plan.child())
+            return self.track_projection(plan, below, keep=order), order
+        return self.track(plan), []
 
-    def follow(self, plan: Any) -> TrackedPlan:
+    def track(self, plan: Any) -> TrackedPlan:
         """Track a plan in which each row comes from one row of an input."""
         name = name_of(plan)
-        if name == "View" and (found := self.inputs.get(plan.desc().identifier().table().lower())):
-            return self.input(plan, *found)
+        if name == "View" and (known_input := self.inputs.get(plan.desc().identifier().table().lower())):
+            return self.track_input(plan, *known_input)
         if name in ("SubqueryAlias", "View"):
-            return self.follow(plan.child())
+            return self.track(plan.child())
         if name == "Project":
-            return self.projected(plan, self.follow(plan.child()))
+            return self.track_projection(plan, self.track(plan.child()))
         if name in PASS_THROUGH_NODES:
-            below = self.follow(plan.child())
+            below = self.track(plan.child())
             return below._replace(plan=plan.withNewChildren(self.seq([below.plan])))
         if name == "Union":
-            return self.union(plan)
+            return self.track_union(plan)
         if name == "Join":
-            return self.join(plan)
+            return self.track_join(plan)
         if name in _CONSTANTS:
             return TrackedPlan(plan, [], frozenset())
         raise StatefulQueryError(NODE_DESCRIPTIONS.get(name, name))
 
-    def input(self, view: Any, at: int, vocab: DatasetVocabulary) -> TrackedPlan:
+    def track_input(self, view: Any, index: int, vocab: DatasetVocabulary) -> TrackedPlan:
         """Track the rows of input number ``index``."""
         columns = items(view.output())
-        named = {column.name(): column for column in columns}
-        offset, operation = named[vocab.offset_column], named[vocab.operation_type_column]
-        place: Any = offset
-        if at:
-            base = self.expressions.Literal(at << INPUT_BITS, self.types.LongType)
-            place = self.expressions.BitwiseOr(offset, base)
-        origin = [self.alias(place, POSITION), self.alias(operation, OPERATION)]
-        passed = {id_of(named[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
+        by_name = {column.name(): column for column in columns}
+        offset, operation = by_name[vocab.offset_column], by_name[vocab.operation_type_column]
+        position: Any = offset
+        if index:
+            base = self.expressions.Literal(index << INPUT_BITS, self.types.LongType)
+            position = self.expressions.BitwiseOr(offset, base)
+        origin = [self.alias(position, POSITION), self.alias(operation, OPERATION)]
+        passed = {id_of(by_name[name]) for name in (vocab.offset_column, vocab.operation_type_column)}
         passed |= self.system.keys()
-        if vocab.system_time_column in named:
-            passed.add(id_of(named[vocab.system_time_column]))
+        if vocab.system_time_column in by_name:
+            passed.add(id_of(by_name[vocab.system_time_column]))
         return TrackedPlan(
             self.project([*columns, *origin], view),
             [column.toAttribute() for column in origin],
             frozenset(passed),
         )
 
-    def projected(self, plan: Any, below: TrackedPlan, keep: Sequence[Any] = ()) -> TrackedPlan:
+    def track_projection(self, plan: Any, below: TrackedPlan, keep: Sequence[Any] = ()) -> TrackedPlan:
         """Track a projection. ``keep`` are sort terms whose columns must stay for a later sort."""
         columns = items(plan.projectList())
-        have = {id_of(column) for column in columns}
+        present = {id_of(column) for column in columns}
         needed: list[Any] = []
         for order in keep:
             for column in items(order.references().toSeq()):
-                if id_of(column) not in have:
-                    have.add(id_of(column))
+                if id_of(column) not in present:
+                    present.add(id_of(column))
                     needed.append(column)
         passed = below.passed | {id_of(column) for column in needed}
         return below._replace(
             plan=self.project([*columns, *needed, *below.origin], below.plan), passed=passed
         )
 
-    def union(self, plan: Any) -> TrackedPlan:
+    def track_union(self, plan: Any) -> TrackedPlan:
         """Track a UNION: the rows of its branches in sequence."""
-        parts = [self.follow(child) for child in items(plan.children())]
+        parts = [self.track(child) for child in items(plan.children())]
         if not all(part.origin for part in parts):
             raise StatefulQueryError("a UNION with a branch that reads no input")
         width = len(items(plan.output()))
         rows = []
         for part, child in zip(parts, items(plan.children()), strict=True):
             rows.append(self.project([*items(child.output()), *part.origin], part.plan))
-        made = plan.withNewChildren(self.seq(rows))
-        columns = items(made.output())
-        passing = [
+        rewritten = plan.withNewChildren(self.seq(rows))
+        columns = items(rewritten.output())
+        is_passed = [
             [id_of(column) in part.passed for column in items(child.output())]
             for part, child in zip(parts, items(plan.children()), strict=True)
         ]
-        passed = {id_of(columns[at]) for at in range(width) if all(each[at] for each in passing)}
-        return TrackedPlan(made, columns[width:], frozenset(passed))
+        passed = {
+            id_of(columns[position]) for position in range(width) if all(each[position] for each in is_passed)
+        }
+        return TrackedPlan(rewritten, columns[width:], frozenset(passed))
 
-    def join(self, plan: Any) -> TrackedPlan:
+    def track_join(self, plan: Any) -> TrackedPlan:
         """Track a join with constants."""
-        left, right = self.follow(plan.left()), self.follow(plan.right())
+        left, right = self.track(plan.left()), self.track(plan.right())
         kind = plan.joinType().sql()
         if left.origin and right.origin:
             raise StatefulQueryError("a join of inputs")
-        stays = {"LEFT": left, "RIGHT": right}.get(kind.split()[0])
-        if kind == "FULL OUTER" or (stays is not None and not stays.origin):
+        preserved = {"LEFT": left, "RIGHT": right}.get(kind.split()[0])
+        if kind == "FULL OUTER" or (preserved is not None and not preserved.origin):
             raise StatefulQueryError(f"a {kind} JOIN that keeps rows of constants")
-        made = plan.withNewChildren(self.seq([left.plan, right.plan]))
-        return TrackedPlan(made, left.origin or right.origin, left.passed | right.passed)
+        rewritten = plan.withNewChildren(self.seq([left.plan, right.plan]))
+        return TrackedPlan(rewritten, left.origin or right.origin, left.passed | right.passed)
 
 
 NODE_DESCRIPTIONS: Final = {

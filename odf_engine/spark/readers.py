@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-_MAX_PIECE: Final = 128 << 20
+_MAX_ROW_GROUP_BYTES: Final = 128 << 20
 """Maximum size of a row group in bytes, uncompressed. Spark holds a few row groups in memory; larger ones are
 split.
 """
-_PIECE: Final = 16 << 20
-_UNPACKED: Final = 32 << 20
-_MIN_AT_ONCE: Final = 1 << 20
+_PARTITION_BYTES: Final = 16 << 20
+_DECODED_BYTES: Final = 32 << 20
+_MIN_PARTITION_BYTES: Final = 1 << 20
 _BATCH_ROWS: Final = 16384
 
 
@@ -56,11 +56,11 @@ def prepare_parquet_file(
     try:
         with open_parquet(path) as file:
             footer = file.metadata
-            largest = max((_size(footer, i) for i in range(footer.num_row_groups)), default=0)
-            if largest <= _MAX_PIECE:
+            largest = max((_row_group_bytes(footer, i) for i in range(footer.num_row_groups)), default=0)
+            if largest <= _MAX_ROW_GROUP_BYTES:
                 return safe_link(path, scratch, ".parquet"), footer
             copy = Path(tempfile.mkdtemp(prefix="parquet-", dir=scratch)) / "divided.parquet"
-            _divide(path, copy, reporter)
+            _split_row_groups(path, copy, reporter)
     except UNREADABLE as error:
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise BadData(f"this is not a Parquet file that can be read: {problem}", where=name) from None
@@ -71,27 +71,38 @@ def convert_nanoseconds(frame: DataFrame, footer: pq.FileMetaData) -> DataFrame:
     """Convert nanosecond timestamps, which Spark reads as numbers, to timestamps truncated to
     microseconds.
     """
-    made = [_moments(identifier(field.name), field.type, 0) for field in footer.schema.to_arrow_schema()]
-    if len(made) != len(frame.columns) or not any(made):
+    conversions = [
+        _timestamp_conversion(identifier(field.name), field.type, 0)
+        for field in footer.schema.to_arrow_schema()
+    ]
+    if len(conversions) != len(frame.columns) or not any(conversions):
         return frame
     names = map(identifier, frame.columns)
-    return frame.selectExpr(*(f"{value or name} AS {name}" for value, name in zip(made, names, strict=True)))
+    return frame.selectExpr(
+        *(f"{value or name} AS {name}" for value, name in zip(conversions, names, strict=True))
+    )
 
 
-def _moments(value: str, kind: pa.DataType, depth: int) -> str | None:
+def _timestamp_conversion(value: str, data_type: pa.DataType, depth: int) -> str | None:
     """Return the conversion of a value at any depth; None if it contains no nanosecond timestamp."""
-    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+    if pa.types.is_timestamp(data_type) and data_type.unit == "ns":
         return f"timestamp_micros(({value} - pmod({value}, 1000)) DIV 1000)"
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if (
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    ):
         item = f"item_{depth}"
-        made = _moments(item, kind.value_type, depth + 1)
-        return made and f"transform({value}, {item} -> {made})"
-    if pa.types.is_struct(kind):
-        members = {field.name: f"{value}.{identifier(field.name)}" for field in kind}
-        made = {field.name: _moments(members[field.name], field.type, depth) for field in kind}
-        if any(made.values()):
+        converted = _timestamp_conversion(item, data_type.value_type, depth + 1)
+        return converted and f"transform({value}, {item} -> {converted})"
+    if pa.types.is_struct(data_type):
+        members = {field.name: f"{value}.{identifier(field.name)}" for field in data_type}
+        converted = {
+            field.name: _timestamp_conversion(members[field.name], field.type, depth) for field in data_type
+        }
+        if any(converted.values()):
             pairs = ", ".join(
-                f"{string_literal(name)}, {made[name] or member}" for name, member in members.items()
+                f"{string_literal(name)}, {converted[name] or member}" for name, member in members.items()
             )
             return f"if({value} IS NULL, NULL, named_struct({pairs}))"
     return None
@@ -106,34 +117,34 @@ def partition_bytes(footer: pq.FileMetaData, size: int) -> int:
         footer: footer of the file.
         size: size of the file in bytes.
     """
-    unpacked = sum(_size(footer, at) for at in range(footer.num_row_groups))
-    return max(_MIN_AT_ONCE, min(_PIECE, size * _UNPACKED // max(unpacked, 1)))
+    decoded = sum(_row_group_bytes(footer, index) for index in range(footer.num_row_groups))
+    return max(_MIN_PARTITION_BYTES, min(_PARTITION_BYTES, size * _DECODED_BYTES // max(decoded, 1)))
 
 
-def _size(footer: pq.FileMetaData, group: int) -> int:
+def _row_group_bytes(footer: pq.FileMetaData, group: int) -> int:
     """Return the least size of a row group in memory, in bytes. Dictionaries can make it much smaller on
     disk.
     """
-    found = footer.row_group(group)
-    return max(found.total_byte_size, found.num_rows * found.num_columns * 8)
+    row_group = footer.row_group(group)
+    return max(row_group.total_byte_size, row_group.num_rows * row_group.num_columns * 8)
 
 
-def _divide(path: Path, copy: Path, reporter: Reporter) -> None:
+def _split_row_groups(path: Path, copy: Path, reporter: Reporter) -> None:
     """Copy a file with row groups of moderate size, in the same order and with bounded memory."""
     schema = read_parquet_schema(path)
     with pq.ParquetWriter(copy, schema, compression="lz4", version="2.6") as writer:
         batches: list[pa.RecordBatch] = []
-        for batch in read_bounded(path, most_rows=_BATCH_ROWS, most_bytes=_PIECE):
+        for batch in read_bounded(path, most_rows=_BATCH_ROWS, most_bytes=_PARTITION_BYTES):
             reporter.raise_if_cancelled()
             batches.append(batch)
-            if sum(each.nbytes for each in batches) >= _PIECE:
+            if sum(each.nbytes for each in batches) >= _PARTITION_BYTES:
                 writer.write_table(pa.Table.from_batches(batches))
                 batches = []
         if batches:
             writer.write_table(pa.Table.from_batches(batches))
 
 
-_ARROW_GUESSES: Final = (
+_INFERRED_ARROW_TYPES: Final = (
     pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us", "UTC")
 )  # fmt: skip
 _JSON_OPTIONS: Final = {
@@ -141,7 +152,7 @@ _JSON_OPTIONS: Final = {
     "allowSingleQuotes": False,
     "maxStringLen": 1 << 28,  # Spark's default is 20 million characters; geometries may have more
 }
-_GUESSES: Final = tuple(spark_type(kind, "") for kind in _ARROW_GUESSES)
+_INFERRED_TYPES: Final = tuple(spark_type(kind, "") for kind in _INFERRED_ARROW_TYPES)
 
 
 def read_csv(
@@ -179,7 +190,7 @@ def read_csv(
     dialect = _dialect(step)
     formats = _formats(session, step)
     if schema is not None:
-        _only_scalars(schema)
+        _require_scalars(schema)
     text = prepare_text_file(
         path, scratch, name=name or path.name, encoding=step.encoding, dialect=dialect, reporter=reporter
     )
@@ -190,9 +201,9 @@ def read_csv(
         with cancellable(session, reporter):
             frame = reader.csv(spark_path(text.path))
         with translate_errors(reporter):
-            return _guessed(frame, formats, reporter) if step.infer_schema else frame
+            return _cast_inferred(frame, formats, reporter) if step.infer_schema else frame
     with translate_errors(reporter):
-        frame = reader.schema(_all_text(schema)).csv(spark_path(text.path))
+        frame = reader.schema(_text_schema(schema)).csv(spark_path(text.path))
         return sql_types.cast_to_schema(frame, schema, formats)
 
 
@@ -237,8 +248,8 @@ def read_json(
         path, scratch, name=name, encoding=step.encoding, objects=scan, reporter=reporter
     )
     if scan.spelled:
-        others = [f"'{written}' as `{'.'.join(path)}`" for path, written in scan.spelled.items()]
-        reporter.log(f"{name}: names are found in another case: {', '.join(others)}")
+        respelled = [f"'{written}' as `{'.'.join(path)}`" for path, written in scan.spelled.items()]
+        reporter.log(f"{name}: names are found in another case: {', '.join(respelled)}")
     if on_keys is not None:
         on_keys(scan.keys)
     reader = session.read.options(**_JSON_OPTIONS, **_format_options(formats))
@@ -246,8 +257,8 @@ def read_json(
         with cancellable(session, reporter):
             return reader.json(spark_path(text.path))
     with translate_errors(reporter):
-        held = st.StructType([_json_field(field, (field.name,), scan.spelled) for field in schema])
-        frame = reader.schema(held).json(spark_path(text.path)).toDF(*schema.names)
+        read_schema = st.StructType([_json_field(field, (field.name,), scan.spelled) for field in schema])
+        frame = reader.schema(read_schema).json(spark_path(text.path)).toDF(*schema.names)
         return sql_types.cast_to_schema(frame, schema, formats)
 
 
@@ -269,8 +280,8 @@ def read_parquet(
     name, reporter = name or path.name, reporter or Reporter()
     file, footer = prepare_parquet_file(path, scratch, name, reporter)
     with translate_errors(reporter):
-        at_once = partition_bytes(footer, path.stat().st_size)
-        session.conf.set("spark.sql.files.maxPartitionBytes", str(at_once))
+        max_bytes = partition_bytes(footer, path.stat().st_size)
+        session.conf.set("spark.sql.files.maxPartitionBytes", str(max_bytes))
         try:
             frame = convert_nanoseconds(session.read.parquet(spark_path(file)), footer)
         except AnalysisException as error:
@@ -282,7 +293,7 @@ def read_parquet(
         declared = {field.name.lower() for field in schema}
         if left_out := [each for each in frame.columns if each.lower() not in declared]:
             reporter.log(f"{name}: not in read.schema, left out: {truncate(', '.join(left_out))}")
-        return _projected(frame, schema, name)
+        return _select_columns(frame, schema, name)
 
 
 def _formats(session: SparkSession, step: Csv | NdJson | Json) -> Formats:
@@ -315,7 +326,7 @@ def _dialect(step: Csv) -> Dialect:
     return Dialect(separator, quote, escape)
 
 
-def _only_scalars(schema: pa.Schema) -> None:
+def _require_scalars(schema: pa.Schema) -> None:
     for field in schema:
         if pa.types.is_nested(field.type):
             raise InvalidSchema(
@@ -340,45 +351,48 @@ def _csv_options(step: Csv, dialect: Dialect, line_separator: str | None) -> dic
     }
 
 
-def _all_text(schema: pa.Schema) -> st.StructType:
+def _text_schema(schema: pa.Schema) -> st.StructType:
     spark_schema(schema)  # reports a type that Spark cannot hold
     return st.StructType([st.StructField(name, st.StringType()) for name in schema.names])
 
 
-def _guessed(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFrame:
+def _cast_inferred(frame: DataFrame, formats: Formats, reporter: Reporter) -> DataFrame:
     """Return the frame with each text column cast to the first type that holds all of its values."""
     names = frame.columns
     tests = [
-        f"coalesce(bool_and({sql_types.is_castable(name, kind, formats)}), false)"
+        f"coalesce(bool_and({sql_types.is_castable(name, data_type, formats)}), false)"
         for name in names
-        for kind in _GUESSES
+        for data_type in _INFERRED_TYPES
     ]
     _, batches = arrow_batches(frame.selectExpr(*tests), reporter, progress=False)
-    answers = [column[0].as_py() for batch in batches for column in batch.columns]
+    results = [column[0].as_py() for batch in batches for column in batch.columns]
     fields = []
     for i, name in enumerate(names):
-        fitting = answers[i * len(_GUESSES) : (i + 1) * len(_GUESSES)]
-        kind = next((kind for kind, fits in zip(_ARROW_GUESSES, fitting, strict=True) if fits), pa.string())
-        fields.append(pa.field(name, kind))
+        fitting = results[i * len(_INFERRED_TYPES) : (i + 1) * len(_INFERRED_TYPES)]
+        data_type = next(
+            (data_type for data_type, fits in zip(_INFERRED_ARROW_TYPES, fitting, strict=True) if fits),
+            pa.string(),
+        )
+        fields.append(pa.field(name, data_type))
     return sql_types.cast_to_schema(frame, pa.schema(fields), formats)
 
 
 def _json_field(
     field: pa.Field, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
 ) -> st.StructField:
-    return st.StructField(spelled.get(path, field.name), _json_held(field.type, path, spelled))
+    return st.StructField(spelled.get(path, field.name), _json_read_type(field.type, path, spelled))
 
 
-def _json_held(
-    kind: pa.DataType, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
+def _json_read_type(
+    data_type: pa.DataType, path: tuple[str, ...], spelled: Mapping[tuple[str, ...], str]
 ) -> st.DataType:
     """Return the type to read a JSON value with: text for scalars at any depth, except binary columns."""
-    wanted = spark_type(kind, ".".join(path))
-    if isinstance(wanted, st.StructType):
-        return st.StructType([_json_field(member, (*path, member.name), spelled) for member in kind])
-    if isinstance(wanted, st.ArrayType):
-        return st.ArrayType(_json_held(kind.value_type, path, spelled))
-    return wanted if isinstance(wanted, st.BinaryType) and kind != UUID else st.StringType()
+    spark = spark_type(data_type, ".".join(path))
+    if isinstance(spark, st.StructType):
+        return st.StructType([_json_field(member, (*path, member.name), spelled) for member in data_type])
+    if isinstance(spark, st.ArrayType):
+        return st.ArrayType(_json_read_type(data_type.value_type, path, spelled))
+    return spark if isinstance(spark, st.BinaryType) and data_type != UUID else st.StringType()
 
 
 def _format_options(formats: Formats) -> dict[str, str]:
@@ -386,10 +400,10 @@ def _format_options(formats: Formats) -> dict[str, str]:
     return {name: value for name, value in options.items() if value}
 
 
-def _projected(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
-    held = {name.lower() for name in frame.columns}
+def _select_columns(frame: DataFrame, schema: pa.Schema, name: str) -> DataFrame:
+    available = {name.lower() for name in frame.columns}
     for field in schema:
-        if field.name.lower() not in held:
+        if field.name.lower() not in available:
             raise InvalidSchema(
                 f"the file has no column `{field.name}`",
                 where=name,
@@ -438,7 +452,9 @@ def slices_frame(
 
 def query_schema(schema: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
     """Return the schema that a query reads: the offset is a BIGINT and the operation an INT."""
-    return pa.schema([field.with_type(_PLAIN.get(_role(field.name, vocab), field.type)) for field in schema])
+    return pa.schema(
+        [field.with_type(_QUERY_TYPES.get(_role(field.name, vocab), field.type)) for field in schema]
+    )
 
 
 def readable_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
@@ -450,15 +466,15 @@ def readable_slice(path: Path, vocab: DatasetVocabulary, copy: Path) -> Path:
     if not _is_wide(path, vocab):
         return path
     schema = read_parquet_schema(path)
-    at = schema.get_field_index(vocab.offset_column)
-    schema = schema.set(at, schema.field(at).with_type(pa.int64()))
+    index = schema.get_field_index(vocab.offset_column)
+    schema = schema.set(index, schema.field(index).with_type(pa.int64()))
     with pq.ParquetWriter(copy, schema) as writer:
         for batch in read_bounded(path):
             writer.write_batch(batch.cast(schema))
     return copy
 
 
-_PLAIN: Final = {"offset": pa.int64(), "operation": pa.int32()}
+_QUERY_TYPES: Final = {"offset": pa.int64(), "operation": pa.int32()}
 
 
 def _role(name: str, vocab: DatasetVocabulary) -> str:
@@ -470,8 +486,8 @@ def _read(session: SparkSession, paths: Sequence[Path], schema: pa.Schema) -> Da
 
 
 def _read_wide(session: SparkSession, path: Path, schema: pa.Schema, vocab: DatasetVocabulary) -> DataFrame:
-    at = schema.get_field_index(vocab.offset_column)
-    unsigned = schema.set(at, schema.field(at).with_type(pa.uint64()))
+    index = schema.get_field_index(vocab.offset_column)
+    unsigned = schema.set(index, schema.field(index).with_type(pa.uint64()))
     frame = _read(session, [path], unsigned)
     name = vocab.offset_column
     return frame.withColumn(name, sf.col(identifier(name)).cast("bigint"))
@@ -488,8 +504,8 @@ def _is_wide(path: Path, vocab: DatasetVocabulary) -> bool:
         raise BadData(f"the data slice cannot be read: {error}", where=str(path)) from error
     if not metadata.num_row_groups:
         return False
-    for at in range(metadata.num_columns):
-        column = metadata.row_group(0).column(at)
+    for index in range(metadata.num_columns):
+        column = metadata.row_group(0).column(index)
         if column.path_in_schema == vocab.offset_column:
             unsigned = pa.types.is_uint64(metadata.schema.to_arrow_schema().field(vocab.offset_column).type)
             return unsigned and any("DICTIONARY" in encoding for encoding in column.encodings)

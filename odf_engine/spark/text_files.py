@@ -18,9 +18,9 @@ from odf_engine.errors import BadData, InvalidManifest
 from odf_engine.progress import Reporter
 from odf_engine.spark.errors import RejectedRow, truncate
 
-_HEAD: Final = 4096
-_CHUNK: Final = 1 << 20
-_MARKS: Final = (
+_PREFIX_BYTES: Final = 4096
+_CHUNK_BYTES: Final = 1 << 20
+_BYTE_ORDER_MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
     (codecs.BOM_UTF32_LE, "utf-32"),  # has the same prefix as the mark of UTF-16
     (codecs.BOM_UTF32_BE, "utf-32"),
@@ -30,7 +30,7 @@ _MARKS: Final = (
 _UNICODE: Final = ("utf-8", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be")
 
 
-def encoding_of(path: Path, declared: str | None) -> str | None:
+def detect_encoding(path: Path, declared: str | None) -> str | None:
     """Return the Python name of the encoding to read a file with; None for UTF-8.
 
     The declared encoding applies. A byte order mark determines the encoding if none is declared, or selects
@@ -41,21 +41,23 @@ def encoding_of(path: Path, declared: str | None) -> str | None:
         InvalidManifest: an unknown encoding.
     """
     with path.open("rb") as file:
-        head = file.read(_HEAD)
-    marked = next((name for mark, name in _MARKS if head.startswith(mark)), None)
+        prefix = file.read(_PREFIX_BYTES)
+    marked = next((name for mark, name in _BYTE_ORDER_MARKS if prefix.startswith(mark)), None)
     if declared is None:
         return marked
-    name = codec_of(declared).name
+    name = find_codec(declared).name
     if marked is not None and name in _UNICODE and name[:5] == marked[:5]:
         return marked
     if name == "utf-16":
-        return "utf-16-le" if head[1::2].count(0) > head[::2].count(0) else "utf-16-be"
+        return "utf-16-le" if prefix[1::2].count(0) > prefix[::2].count(0) else "utf-16-be"
     if name == "utf-32":
-        return "utf-32-le" if head[1::4].count(0) == len(head[1::4]) and head[:1] != b"\0" else "utf-32-be"
+        return (
+            "utf-32-le" if prefix[1::4].count(0) == len(prefix[1::4]) and prefix[:1] != b"\0" else "utf-32-be"
+        )
     return None if name == "utf-8" else name
 
 
-def codec_of(encoding: str) -> codecs.CodecInfo:
+def find_codec(encoding: str) -> codecs.CodecInfo:
     """Return the codec of an encoding.
 
     Raises:
@@ -72,17 +74,17 @@ def codec_of(encoding: str) -> codecs.CodecInfo:
         ) from None
 
 
-def bad_bytes(path: Path, name: str, encoding: str) -> BadData:
+def undecodable_error(path: Path, name: str, encoding: str) -> BadData:
     """Return the error for a file with bytes that its encoding cannot decode, at the position of the
     first.
     """
     decoder = codecs.getincrementaldecoder(encoding)()
     line, offset, problem = 1, 0, "what it has"
-    start = b""
+    prefix = b""
     with path.open("rb") as file:
         while True:
-            chunk = file.read(_CHUNK)
-            start = start or chunk[:2]
+            chunk = file.read(_CHUNK_BYTES)
+            prefix = prefix or chunk[:2]
             pending = len(decoder.getstate()[0])
             try:
                 line += decoder.decode(chunk, final=not chunk).count("\n")
@@ -96,10 +98,10 @@ def bad_bytes(path: Path, name: str, encoding: str) -> BadData:
                 break
             offset += len(chunk)
     hint = "set read.encoding in the manifest, such as windows-1252"
-    if start in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+    if prefix in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
         hint = "it begins like UTF-16: set read.encoding to utf-16 in the manifest"
-    shown = encoding.removesuffix("-sig").upper()
-    return BadData(f"{problem} is not {shown} text", where=f"{name}: line {line}", hint=hint)
+    encoding_text = encoding.removesuffix("-sig").upper()
+    return BadData(f"{problem} is not {encoding_text} text", where=f"{name}: line {line}", hint=hint)
 
 
 _MAX_LINE: Final = 256 << 20
@@ -151,7 +153,7 @@ class Utf8Scan:
         try:
             self._decoder.decode(chunk, final)
         except UnicodeDecodeError:
-            raise bad_bytes(self._path, self._name, "utf-8") from None
+            raise undecodable_error(self._path, self._name, "utf-8") from None
 
 
 class QuoteScan:
@@ -164,37 +166,37 @@ class QuoteScan:
     def __init__(self, dialect: Dialect) -> None:
         self._quote = dialect.quote.encode()
         self._escape = dialect.escape.encode() if dialect.escape != dialect.quote else b""
-        self._others = bytes(set(range(256)) - set(self._quote) - {0x0A})
-        self._rest = b""
-        self._quotes = self._odd = self._lone = False
+        self._non_quotes = bytes(set(range(256)) - set(self._quote) - {0x0A})
+        self._line_start = b""
+        self._has_quotes = self._has_odd_line = self._has_bare_cr = False
         self.found = False
 
     def feed(self, chunk: bytes) -> None:
         """Scan the next chunk of the file."""
-        if not self._lone and b"\r" in chunk:
+        if not self._has_bare_cr and b"\r" in chunk:
             # One at the end of the chunk may belong to a line end; a false positive only costs time.
-            self._lone = chunk.count(b"\r") != chunk.count(b"\r\n")
-        if self._odd or (not self._rest and self._quote not in chunk):
+            self._has_bare_cr = chunk.count(b"\r") != chunk.count(b"\r\n")
+        if self._has_odd_line or (not self._line_start and self._quote not in chunk):
             return
-        self._quotes = True
-        if self._lone:
-            self._rest = b""  # enough is known, and the lines may have no line feed
+        self._has_quotes = True
+        if self._has_bare_cr:
+            self._line_start = b""  # enough is known, and the lines may have no line feed
             return
-        lines, end, rest = (self._rest + chunk).rpartition(b"\n")
+        lines, end, rest = (self._line_start + chunk).rpartition(b"\n")
         self._count(lines + end)
         # The start of a line without quotes does not affect the count.
-        self._rest = rest if self._quote in rest else b""
+        self._line_start = rest if self._quote in rest else b""
 
     def finish(self) -> None:
         """Scan the end of the file."""
-        self._count(self._rest)
-        self.found = self._odd or (self._lone and self._quotes)
+        self._count(self._line_start)
+        self.found = self._has_odd_line or (self._has_bare_cr and self._has_quotes)
 
     def _count(self, lines: bytes) -> None:
         if self._escape:
             lines = lines.replace(self._escape * 2, b"").replace(self._escape + self._quote, b"")
-        left = lines.translate(None, self._others).replace(self._quote * 2, b"")
-        self._odd = self._odd or self._quote in left
+        left = lines.translate(None, self._non_quotes).replace(self._quote * 2, b"")
+        self._has_odd_line = self._has_odd_line or self._quote in left
 
 
 class LineScan:
@@ -250,7 +252,7 @@ class JsonScan:
         self._name = name
         self._rest = b""
         self._lines = 0
-        self._level = _Level([] if schema is None else list(schema))
+        self._level = _FieldNames([] if schema is None else list(schema))
         self.keys = self._level.keys
         self.spelled: dict[tuple[str, ...], str] = {}
 
@@ -268,22 +270,22 @@ class JsonScan:
     def finish(self) -> None:
         """Check the end of the file; raises as :meth:`feed` does."""
         self._check(self._rest)
-        self.spelled = dict(self._level.spelled(self._name, ()))
+        self.spelled = dict(self._level.respelled(self._name, ()))
 
     def _check(self, block: bytes) -> None:
-        number, level, known = self._lines, self._level, self._level.keys
+        number, level, known_keys = self._lines, self._level, self._level.keys
         for number, line in enumerate(block.split(b"\n"), self._lines + 1):
             if not line or line.isspace():
                 continue
             try:
                 found = _raw_object(line)
             except (msgspec.MsgspecError, RecursionError):
-                found = self._by_itself(line, number)
-            if level.every or not known.keys() >= found.keys():
-                level.look(found, number)
+                found = self._parse_unusual_line(line, number)
+            if level.needs_all_objects or not known_keys.keys() >= found.keys():
+                level.add_object(found, number)
         self._lines = number
 
-    def _by_itself(self, line: bytes, number: int) -> dict[str, Any]:
+    def _parse_unusual_line(self, line: bytes, number: int) -> dict[str, Any]:
         """Parse an unusual line: with a byte order mark, with numbers like NaN, or without an object."""
         text = line.decode().removeprefix("\ufeff").strip(" \t\r")
         problem = "it is another kind of value"
@@ -301,7 +303,7 @@ class JsonScan:
         )
 
 
-class _Level:
+class _FieldNames:
     """The names of columns or struct fields, and their spelling in a file.
 
     Attributes:
@@ -310,70 +312,80 @@ class _Level:
     """
 
     def __init__(self, fields: list[pa.Field]) -> None:
-        self._folded = {field.name.casefold(): field.name for field in fields}
-        self._written: dict[str, dict[str, int]] = {}
-        self._odd = False
-        self._inner = {field.name: inner for field in fields if (inner := _within(field.type)) is not None}
+        self._by_folded_name = {field.name.casefold(): field.name for field in fields}
+        self._spellings: dict[str, dict[str, int]] = {}
+        self._has_other_case = False
+        self._nested = {
+            field.name: inner for field in fields if (inner := _nested_fields(field.type)) is not None
+        }
         self.keys: dict[str, int] = {}
 
     @property
-    def every(self) -> bool:
+    def needs_all_objects(self) -> bool:
         """Whether every object must be scanned, not only those with new keys."""
-        return self._odd or bool(self._inner)
+        return self._has_other_case or bool(self._nested)
 
-    def look(self, found: dict[str, Any], number: int) -> None:
+    def add_object(self, found: dict[str, Any], number: int) -> None:
         """Record the keys of an object that match a column name in any case."""
-        if self._odd or not self.keys.keys() >= found.keys():
-            self._learn(found, number)
-        for name, (members, decode) in self._inner.items():
-            for key in self._written.get(name, ()):
+        if self._has_other_case or not self.keys.keys() >= found.keys():
+            self._add_keys(found, number)
+        for name, (members, decode) in self._nested.items():
+            for key in self._spellings.get(name, ()):
                 if (raw := found.get(key)) is not None:
                     try:
                         inner = decode(raw)
                     except (msgspec.MsgspecError, RecursionError):
                         continue  # another type: the reader reports it
                     for each in _objects(inner):
-                        members.look(each, number)
+                        members.add_object(each, number)
 
-    def _learn(self, found: dict[str, Any], number: int) -> None:
+    def _add_keys(self, found: dict[str, Any], number: int) -> None:
         for key in found:
-            name = self._folded.get(key.casefold())
+            name = self._by_folded_name.get(key.casefold())
             if name is not None or len(self.keys) < _MAX_KEYS:
                 self.keys.setdefault(key, number)
             if name is None:
                 continue
-            self._odd |= key != name
+            self._has_other_case |= key != name
             if key == name or name not in found:  # if two spellings match, the exact one applies
-                self._written.setdefault(name, {}).setdefault(key, number)
+                self._spellings.setdefault(name, {}).setdefault(key, number)
 
-    def spelled(self, file: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    def respelled(self, file: str, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield the paths whose spelling differs in case from the declaration.
 
         Raises:
             BadData: a name has several spellings, so that no single one finds all values.
         """
-        for name, written in self._written.items():
+        for name, written in self._spellings.items():
             (first, *others) = written.items()
             if others:
-                shown = ".".join((*path, name))
+                path_text = ".".join((*path, name))
                 raise BadData(
-                    f"the column `{shown}` is written '{first[0]}' in line {first[1]:,}, and"
+                    f"the column `{path_text}` is written '{first[0]}' in line {first[1]:,}, and"
                     f" '{others[0][0]}' in line {others[0][1]:,}",
                     where=f"{file}: line {others[0][1]}",
                     hint="make the keys of all objects the same in the source, or in a prepare step",
                 )
             if first[0] != name:
                 yield (*path, name), first[0]
-        for name, (members, _) in self._inner.items():
-            yield from members.spelled(file, (*path, name))
+        for name, (members, _) in self._nested.items():
+            yield from members.respelled(file, (*path, name))
 
 
-def _within(kind: pa.DataType) -> tuple[_Level, Callable[[Any], Any]] | None:
+def _nested_fields(data_type: pa.DataType) -> tuple[_FieldNames, Callable[[Any], Any]] | None:
     """Return the fields of a struct or of lists of structs, and the decoder of such values."""
-    held: Any = dict[str, msgspec.Raw] | None
-    while pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        kind, held = kind.value_type, list[held] | None
-    return (_Level(list(kind)), msgspec.json.Decoder(held).decode) if pa.types.is_struct(kind) else None
+    decoded_type: Any = dict[str, msgspec.Raw] | None
+    while (
+        pa.types.is_list(data_type)
+        or pa.types.is_large_list(data_type)
+        or pa.types.is_fixed_size_list(data_type)
+    ):
+        data_type, decoded_type = data_type.value_type, list[decoded_type] | None
+    return (
+        (_FieldNames(list(data_type)), msgspec.json.Decoder(decoded_type).decode)
+        if pa.types.is_struct(data_type)
+        else None
+    )
 
 
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
@@ -389,9 +401,11 @@ _raw_object: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 _READ_SIZE: Final = 4 << 20
 _MAX_RECORD: Final = 256 << 20
-_ONE_OBJECT: Final = "every line has to be one object; for one document with an array use read.kind Json"
-_NO_LINES: Final = "check whether this is CSV, and what ends its lines"
-_QUOTE_MARKS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
+_OBJECT_LINES_HINT: Final = (
+    "every line has to be one object; for one document with an array use read.kind Json"
+)
+_LONG_LINE_HINT: Final = "check whether this is CSV, and what ends its lines"
+_RECORD_SEPARATORS: Final = b"\x1e\x1f\x1d\x1c\x02\x03\x04\x05\x06"
 """Record separators for files with quoted line breaks; the first one absent from the file is used."""
 
 
@@ -435,14 +449,14 @@ def prepare_text_file(
     """
     reporter = reporter or Reporter()
     folder = Path(tempfile.mkdtemp(prefix="text-", dir=scratch))
-    codec = encoding_of(path, encoding)
+    codec = detect_encoding(path, encoding)
     if codec not in (None, "utf-8-sig"):
         copy = folder / "utf8.txt"
         _transcode(path, copy, codec, name, reporter)
         path = copy
     quotes = QuoteScan(dialect) if dialect is not None and dialect.quote else None
     utf8 = Utf8Scan(path, name) if codec in (None, "utf-8-sig") else None
-    lines = LineScan(name, _ONE_OBJECT if objects is not None else _NO_LINES)
+    lines = LineScan(name, _OBJECT_LINES_HINT if objects is not None else _LONG_LINE_HINT)
     scans = [scan for scan in (lines, utf8, quotes, objects) if scan is not None]
     for chunk in _chunks(path, reporter):
         for scan in scans:
@@ -451,7 +465,7 @@ def prepare_text_file(
         scan.finish()
     if dialect is not None and quotes is not None and quotes.found:
         marked = folder / "records.txt"
-        return PreparedTextFile(marked, _mark_records(path, marked, dialect, name, reporter))
+        return PreparedTextFile(marked, _separate_records(path, marked, dialect, name, reporter))
     return PreparedTextFile(safe_link(path, folder, ".txt"))
 
 
@@ -482,13 +496,13 @@ def _transcode(path: Path, copy: Path, encoding: str, name: str, reporter: Repor
                 out.write(decoder.decode(chunk).encode("utf-8", "surrogatepass"))
             out.write(decoder.decode(b"", final=True).encode("utf-8", "surrogatepass"))
         except UnicodeError:
-            raise bad_bytes(path, name, encoding) from None
+            raise undecodable_error(path, name, encoding) from None
 
 
-def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter) -> str:
+def _separate_records(source: Path, target: Path, dialect: Dialect, name: str, reporter: Reporter) -> str:
     """Copy a file with each unquoted line end replaced by a separator, and return the separator."""
-    mark = _free_mark(source, name, reporter)
-    token = _token(dialect)
+    separator = _unused_separator(source, name, reporter)
+    token = _record_pattern(dialect)
     lines = 1
     rest = b""
     with source.open("rb") as file, target.open("wb") as out:
@@ -497,9 +511,9 @@ def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, repor
             # The rest of a long record is scanned again, so the chunk grows with the rest.
             chunk = file.read(max(_READ_SIZE, len(rest)))
             rest += chunk
-            done = _mark_chunk(rest, token, mark, out, last=not chunk)
-            lines += rest.count(b"\n", 0, done)
-            rest = rest[done:]
+            length = _separate_chunk(rest, token, separator, out, last=not chunk)
+            lines += rest.count(b"\n", 0, length)
+            rest = rest[length:]
             if not chunk or len(rest) > _MAX_RECORD:
                 break
     if rest:
@@ -508,28 +522,30 @@ def _mark_records(source: Path, target: Path, dialect: Dialect, name: str, repor
             where=f"{name}: line {lines}",
             hint="close it, or set `quote` or `escape` in the read step",
         )
-    return mark.decode()
+    return separator.decode()
 
 
-def _mark_chunk(data: bytes, token: re.Pattern[bytes], mark: bytes, out: BinaryIO, *, last: bool) -> int:
+def _separate_chunk(
+    data: bytes, token: re.Pattern[bytes], separator: bytes, out: BinaryIO, *, last: bool
+) -> int:
     """Write the complete records at the start of ``data``; return their length in bytes."""
-    done = 0
+    position = 0
     for match in token.finditer(data):
         if match.lastgroup == "open":
-            return done
+            return position
         if match.lastgroup == "end":
             if match.end() == len(data) and not last:
-                return done  # the second half of a line end may follow
-            out.write(data[done : match.start()])
-            out.write(mark)
-            done = match.end()
+                return position  # the second half of a line end may follow
+            out.write(data[position : match.start()])
+            out.write(separator)
+            position = match.end()
     if last:
-        out.write(data[done:])
+        out.write(data[position:])
         return len(data)
-    return done
+    return position
 
 
-def _token(dialect: Dialect) -> re.Pattern[bytes]:
+def _record_pattern(dialect: Dialect) -> re.Pattern[bytes]:
     """Return a pattern of a quoted value (after a separator or line end), or of a line end."""
     separator, quote = re.escape(dialect.separator.encode()), re.escape(dialect.quote.encode())
     inner = rb"[^" + quote + rb"]|" + quote * 2
@@ -541,11 +557,11 @@ def _token(dialect: Dialect) -> re.Pattern[bytes]:
     return re.compile(start + body + rb"(?:" + quote + rb"|(?P<open>\Z))|(?P<end>\r\n|\n|\r)", re.DOTALL)
 
 
-def _free_mark(path: Path, name: str, reporter: Reporter) -> bytes:
-    free = set(_QUOTE_MARKS)
+def _unused_separator(path: Path, name: str, reporter: Reporter) -> bytes:
+    unused = set(_RECORD_SEPARATORS)
     for chunk in _chunks(path, reporter):
-        free = {mark for mark in free if mark not in chunk}
-    for mark in _QUOTE_MARKS:
-        if mark in free:
-            return bytes([mark])
+        unused = {separator for separator in unused if separator not in chunk}
+    for separator in _RECORD_SEPARATORS:
+        if separator in unused:
+            return bytes([separator])
     raise BadData("the file is full of control characters: it is not text", where=name)

@@ -17,7 +17,7 @@ from pyspark.sql import types as st
 
 from odf_engine.errors import InvalidQuery, InvalidSchema, NotFound, OdfError, UsageError
 from odf_engine.metadata.model import DatasetVocabulary, SqlQueryStep, TemporalTable
-from odf_engine.spark.errors import QueryError, explain, translate_errors
+from odf_engine.spark.errors import QueryError, to_user_error, translate_errors
 from odf_engine.spark.plan_rewrite import PlanBuilder, items, name_of
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.sql.query_text import TableName, attach_query_excerpt, query_excerpt, tokenize
@@ -42,7 +42,7 @@ _ALLOWED: Final = frozenset({
 })  # fmt: skip
 """Node types of a parsed plan that a query may contain."""
 _CATALYST: Final = "org.apache.spark.sql.catalyst."
-_REFUSED: Final = {
+_REJECTED: Final = {
     "ScriptTransformation": (
         "a query cannot run a program",
         "use functions of SQL; what only a program can do belongs in a Pipe step of `prepare`",
@@ -107,7 +107,7 @@ def check_confined(
             raise confinement_error(node, f"there is no table or view {named}", None)
 
 
-def check_analysed(session: SparkSession, frame: DataFrame) -> None:
+def check_analyzed(session: SparkSession, frame: DataFrame) -> None:
     """Check that the analyzed plan of a query contains no program, whatever the parsed plan contained.
 
     Raises:
@@ -115,8 +115,8 @@ def check_analysed(session: SparkSession, frame: DataFrame) -> None:
     """
     java: Any = frame._jdf
     for kind, node in _nodes(session, java.queryExecution().analyzed()):
-        if kind in _REFUSED:
-            raise confinement_error(node(), *_REFUSED[kind])
+        if kind in _REJECTED:
+            raise confinement_error(node(), *_REJECTED[kind])
 
 
 def referenced_tables(
@@ -136,23 +136,23 @@ def referenced_tables(
         QueryError: it runs a program, or could refer to tables not found here; with line and column.
     """
     tables: list[tuple[tuple[str, ...], Any]] = []
-    own: set[str] = set()
+    cte_names: set[str] = set()
     for kind, node in _nodes(session, plan):
         if kind not in _ALLOWED and not (clauses and kind == "RelationTimeTravel"):
-            raise confinement_error(node(), *_REFUSED.get(kind, (f"a query cannot contain {kind}", None)))
+            raise confinement_error(node(), *_REJECTED.get(kind, (f"a query cannot contain {kind}", None)))
         if kind == "UnresolvedRelation":
             tables.append((tuple(_items(node().multipartIdentifier())), node()))
         if kind == "UnresolvedWith":
-            own.update(each.alias().casefold() for each in _items(node().innerChildren()))
-    return tables, own
+            cte_names.update(each.alias().casefold() for each in _items(node().innerChildren()))
+    return tables, cte_names
 
 
 def _nodes(session: SparkSession, plan: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield the type of each node of a plan, with a function that returns the node."""
     found = _walker(session._jvm, session.sparkContext._gateway).apply(plan)
-    for at, name in enumerate(found.get(0).splitlines(), 1):
+    for index, name in enumerate(found.get(0).splitlines(), 1):
         package, _, kind = name.rpartition(".")
-        yield kind if package.startswith(_CATALYST) else name, partial(found.get, at)
+        yield kind if package.startswith(_CATALYST) else name, partial(found.get, index)
 
 
 @lru_cache(maxsize=1)
@@ -190,7 +190,7 @@ def confinement_error(node: Any, message: str, hint: str | None) -> QueryError:
 SYNTAX_EXAMPLE: Final = (
     "FROM trades AS t JOIN rates FOR SYSTEM_TIME AS OF t.event_time AS r ON t.currency = r.currency"
 )
-_HIDDEN: Final = "odf_as_of "
+_VIEW_PREFIX: Final = "odf_as_of "
 _NAME: Final = r"(?:\w+|`[^`'\\]*`)"
 _CLAUSE: Final = re.compile(
     r"""(?P<other>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|`[^`]*`|--[^\n]*|/\*.*?\*/)"""
@@ -217,7 +217,7 @@ class Table:
     @property
     def view(self) -> str:
         """Name of the view that replaces the input in an as-of join."""
-        return _HIDDEN + self.name
+        return _VIEW_PREFIX + self.name
 
 
 def temporal_tables(
@@ -243,18 +243,18 @@ def temporal_tables(
                 hint=f"the inputs are {', '.join(inputs)}",
             )
         columns, vocab = inputs[name]
-        spelled = {column.lower(): column for column in columns}
-        wrong = [key for key in each.primary_key if key.lower() not in spelled]
-        if wrong or not each.primary_key:
+        spelling = {column.lower(): column for column in columns}
+        missing_keys = [key for key in each.primary_key if key.lower() not in spelling]
+        if missing_keys or not each.primary_key:
             raise InvalidQuery(
                 f"the primary key of the temporal table '{name}' has no columns"
-                if not wrong
-                else f"the input '{name}' has no column '{wrong[0]}', which the primary key of its temporal "
+                if not missing_keys
+                else f"the input '{name}' has no column '{missing_keys[0]}', which the primary key of its temporal "
                 "table names",
                 where="temporalTables",
                 hint=f"its columns are {', '.join(columns)}",
             )
-        keys = tuple(dict.fromkeys(spelled[key.lower()] for key in each.primary_key))
+        keys = tuple(dict.fromkeys(spelling[key.lower()] for key in each.primary_key))
         tables[name.lower()] = Table(name, keys, vocab.event_time_column)
     return tables
 
@@ -269,10 +269,10 @@ def quote_as_of_times(query: str) -> str:
 
     Line numbers stay, and column numbers where possible.
     """
-    return _CLAUSE.sub(_quoted, query)
+    return _CLAUSE.sub(_quote_time, query)
 
 
-def _quoted(match: re.Match[str]) -> str:
+def _quote_time(match: re.Match[str]) -> str:
     if match["other"]:
         return match[0]
     space = match["space"]
@@ -293,7 +293,7 @@ def rewrite_as_of_joins(
     Raises:
         InvalidQuery: a clause that is not on a temporal table on the right side of a JOIN … ON.
     """
-    return _Rewriter(session, tables, views).plan(plan)
+    return _Rewriter(session, tables, views).rewrite(plan)
 
 
 class _Rewriter(PlanBuilder):
@@ -303,12 +303,12 @@ class _Rewriter(PlanBuilder):
         self._views = views
         self._parser = self.session._jsparkSession.sessionState().sqlParser()
 
-    def plan(self, plan: Any) -> Any:
+    def rewrite(self, plan: Any) -> Any:
         name = plan.nodeName()
         if name == "UnresolvedWith":
-            return self._with(plan)
-        if name == "Join" and (found := _clause_of(plan.right())) is not None:
-            return self._join(plan, *found)
+            return self._rewrite_with(plan)
+        if name == "Join" and (found := _find_clause(plan.right())) is not None:
+            return self._rewrite_join(plan, *found)
         if name == "RelationTimeTravel":
             raise InvalidQuery(
                 "FOR SYSTEM_TIME AS OF stands on the right of a JOIN alone",
@@ -316,21 +316,21 @@ class _Rewriter(PlanBuilder):
                 hint=SYNTAX_EXAMPLE,
             )
         children = items(plan.children())
-        made = [self.plan(child) for child in children]
-        if all(new is old for new, old in zip(made, children, strict=True)):
+        rewritten = [self.rewrite(child) for child in children]
+        if all(new is old for new, old in zip(rewritten, children, strict=True)):
             return plan
-        return self.rebuilt(plan, made)
+        return self.with_children(plan, rewritten)
 
-    def _with(self, plan: Any) -> Any:
+    def _rewrite_with(self, plan: Any) -> Any:
         relations = [
-            self.java.scala.Tuple3(each._1(), self.plan(each._2()), each._3())
+            self.java.scala.Tuple3(each._1(), self.rewrite(each._2()), each._3())
             for each in items(plan.cteRelations())
         ]
         unresolved = self.catalyst.plans.logical.UnresolvedWith
-        return unresolved(self.plan(plan.child()), self.seq(relations), plan.allowRecursion())
+        return unresolved(self.rewrite(plan.child()), self.seq(relations), plan.allowRecursion())
 
-    def _join(self, plan: Any, alias: str, clause: Any) -> Any:
-        table = self._table(clause)
+    def _rewrite_join(self, plan: Any, alias: str, clause: Any) -> Any:
+        table = self._find_table(clause)
         kind = plan.joinType().sql() if name_of(plan.joinType()) != "UsingJoin" else "USING"
         if kind not in ("INNER", "LEFT OUTER"):
             raise InvalidQuery(
@@ -350,23 +350,23 @@ class _Rewriter(PlanBuilder):
             analysis.UnresolvedAttribute(self.seq([alias, table.time])), analysis.UnresolvedAttribute(time)
         )
         named = self.catalyst.AliasIdentifier
-        relation = self.rebuilt_relation(clause.relation(), table.view)
+        relation = self.replace_view(clause.relation(), table.view)
         right = self.catalyst.plans.logical.SubqueryAlias(named(alias), relation)
         condition = self.expressions.And(plan.condition().get(), before)
         return self.catalyst.plans.logical.Join(
-            self.plan(plan.left()),
+            self.rewrite(plan.left()),
             right,
             plan.joinType(),
             self.java.scala.Option.apply(condition),
             plan.hint(),
         )
 
-    def rebuilt_relation(self, relation: Any, view: str) -> Any:
+    def replace_view(self, relation: Any, view: str) -> Any:
         """Return the relation under the name of another view."""
-        made = self.catalyst.analysis.UnresolvedRelation
-        return made(self.seq([view]), relation.options(), relation.isStreaming())
+        unresolved = self.catalyst.analysis.UnresolvedRelation
+        return unresolved(self.seq([view]), relation.options(), relation.isStreaming())
 
-    def _table(self, clause: Any) -> Table:
+    def _find_table(self, clause: Any) -> Table:
         relation = clause.relation()
         parts = items(relation.multipartIdentifier()) if name_of(relation) == "UnresolvedRelation" else []
         name = ".".join(parts)
@@ -381,7 +381,7 @@ class _Rewriter(PlanBuilder):
         raise InvalidQuery(message, where="query", hint=hint)
 
 
-def _clause_of(plan: Any) -> tuple[str, Any] | None:
+def _find_clause(plan: Any) -> tuple[str, Any] | None:
     """Return the alias and the AS OF clause of the right side of a join; None without such a clause."""
     alias = None
     while plan.nodeName() == "SubqueryAlias":
@@ -418,19 +418,19 @@ def run_query(
             column (see :class:`odf_engine.spark.errors.QueryError`).
     """
     _check_aliases(views, steps)
-    known = list(views)
+    names = list(views)
     with translate_errors():
         for name, frame in views.items():
             frame.createOrReplaceTempView(identifier(name))
     *others, last = steps
     for number, step in enumerate(others, 1):
-        place = f"query step {number} of {len(steps)}"
-        frame = _step(session, step, place, known, tables or {})
+        where = f"query step {number} of {len(steps)}"
+        frame = _run_step(session, step, where, names, tables or {})
         with translate_errors():
             frame.createOrReplaceTempView(identifier(str(step.alias)))
-        known.append(str(step.alias))
-    place = f"query step {len(steps)} of {len(steps)}" if others else "query"
-    return _step(session, last, place, known, tables or {})
+        names.append(str(step.alias))
+    where = f"query step {len(steps)} of {len(steps)}" if others else "query"
+    return _run_step(session, last, where, names, tables or {})
 
 
 def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]) -> None:
@@ -442,49 +442,53 @@ def _check_aliases(views: Mapping[str, DataFrame], steps: Sequence[SqlQueryStep]
             f"the last step of the query has the alias `{last.alias}`, so nothing is the result",
             hint="take its alias away",
         )
-    taken = {name.lower() for name in views}
+    names = {name.lower() for name in views}
     for number, step in enumerate(others, 1):
         if step.alias is None:
             raise InvalidQuery(
                 f"step {number} of the query has no alias, so later steps cannot see it",
                 hint="give it an `alias`; only the last step has none",
             )
-        if step.alias.lower() in taken:
+        if step.alias.lower() in names:
             raise InvalidQuery(f"the alias `{step.alias}` of step {number} is taken", hint="choose another")
-        taken.add(step.alias.lower())
+        names.add(step.alias.lower())
 
 
-def _step(
-    session: SparkSession, step: SqlQueryStep, place: str, known: Sequence[str], tables: Mapping[str, Table]
+def _run_step(
+    session: SparkSession, step: SqlQueryStep, place: str, views: Sequence[str], tables: Mapping[str, Table]
 ) -> DataFrame:
     query = re.sub(r"(\s*;)+\s*\Z", "", step.query)
     try:
         if uses_as_of_join([step]):
-            plan = only_select(session, quote_as_of_times(query), place)
-            check_confined(session, plan, known, clauses=True)
-            plan = rewrite_as_of_joins(session, plan, tables, known)
-            check_confined(session, plan, [*known, *(table.view for table in tables.values())])
+            plan = parse_select(session, quote_as_of_times(query), place)
+            check_confined(session, plan, views, clauses=True)
+            plan = rewrite_as_of_joins(session, plan, tables, views)
+            check_confined(session, plan, [*views, *(table.view for table in tables.values())])
         else:
-            plan = only_select(session, query, place)
-            check_confined(session, plan, known)
-        frame = PlanBuilder(session).frame(plan)
-        check_analysed(session, frame)
+            plan = parse_select(session, query, place)
+            check_confined(session, plan, views)
+        frame = PlanBuilder(session).to_frame(plan)
+        check_analyzed(session, frame)
         return frame
     except (PySparkException, QueryError) as error:
-        wrong = explain(error) if isinstance(error, PySparkException) else error
-        where = f"{place}, {wrong.where}" if isinstance(wrong, QueryError) and wrong.where else place
-        wrong.where = where
-        if "time travel" in wrong.message:
-            wrong.message = (
+        translated = to_user_error(error) if isinstance(error, PySparkException) else error
+        error_where = (
+            f"{place}, {translated.where}"
+            if isinstance(translated, QueryError) and translated.where
+            else place
+        )
+        translated.where = error_where
+        if "time travel" in translated.message:
+            translated.message = (
                 "FOR SYSTEM_TIME AS OF names a column, the event time of the rows, and no other time"
             )
-            wrong.hint = SYNTAX_EXAMPLE
-        if wrong.hint is None and "no table or view" in wrong.message:
-            wrong.hint = f"the query sees {', '.join(f'`{name}`' for name in known)}"
-        raise wrong from (None if wrong is error else error)
+            translated.hint = SYNTAX_EXAMPLE
+        if translated.hint is None and "no table or view" in translated.message:
+            translated.hint = f"the query sees {', '.join(f'`{name}`' for name in views)}"
+        raise translated from (None if translated is error else error)
 
 
-def only_select(session: SparkSession, query: str, place: str) -> Any:
+def parse_select(session: SparkSession, query: str, where: str) -> Any:
     """Parse a query; a command is rejected by name.
 
     The returned plan is the one to run: parsing the text again could give a plan that was not checked.
@@ -506,16 +510,16 @@ def only_select(session: SparkSession, query: str, place: str) -> Any:
         verb = (re.findall(r"\w+", query) or ["it"])[0].upper()
         raise InvalidQuery(
             f"only a single SELECT is allowed, and this is {verb}",
-            where=place,
+            where=where,
             hint="a query gives rows; it cannot change settings, tables or files",
         ) from None
 
 
-Find = Callable[[str], "DataFrame"]
+FindTable = Callable[[str], "DataFrame"]
 """Returns the rows of a table by name; raises `NotFound` and other errors of the table."""
-_PLACE: Final = re.compile(r"line (\d+), column (\d+)")
+_POSITION: Final = re.compile(r"line (\d+), column (\d+)")
 _COLUMNS: Final = "the columns of a dataset: odf schema NAME; its definition: odf show NAME"
-_ELSEWHERE: Final = {
+_OTHER_STATEMENTS: Final = {
     "DESCRIBE": _COLUMNS,
     "DESC": _COLUMNS,
     "SHOW": "the datasets that a query can read: odf list",
@@ -545,7 +549,7 @@ class AdHocQuery:
         """Table functions of the query, by the names passed to ``find``."""
         return self._query.calls
 
-    def run(self, session: SparkSession, find: Find) -> DataFrame:
+    def run(self, session: SparkSession, find: FindTable) -> DataFrame:
         """Return the lazy result.
 
         Args:
@@ -556,15 +560,15 @@ class AdHocQuery:
             InvalidQuery: not a query, a syntax error, an unknown name, or a type error.
         """
         first = next((each.text.upper() for each in tokenize(self.sql) if each.text != "("), "")
-        if first in _ELSEWHERE:
-            raise InvalidQuery(f"a query is a SELECT, and this is {first}", hint=_ELSEWHERE[first])
+        if first in _OTHER_STATEMENTS:
+            raise InvalidQuery(f"a query is a SELECT, and this is {first}", hint=_OTHER_STATEMENTS[first])
         for each in self._query.unknown:
-            _find(find, each.name, lambda error, each=each: self._at(each, error))
+            _raise_not_found(find, each.name, lambda error, each=each: self._error_at(each, error))
         with translate_errors():
-            plan = only_select(session, self._query.text, "query")
-            _make_views(session, plan, find)
-            frame = PlanBuilder(session).frame(plan)
-            check_analysed(session, frame)
+            plan = parse_select(session, self._query.text, "query")
+            _create_views(session, plan, find)
+            frame = PlanBuilder(session).to_frame(plan)
+            check_analyzed(session, frame)
             return to_storable(frame)
 
     @contextmanager
@@ -573,9 +577,9 @@ class AdHocQuery:
         try:
             yield
         except OdfError as error:
-            found = _PLACE.search(error.where or "")
-            if found is not None:
-                line, column = self._query.original_position(int(found[1]), int(found[2]))
+            match = _POSITION.search(error.where or "")
+            if match is not None:
+                line, column = self._query.original_position(int(match[1]), int(match[2]))
                 error.where = f"query, line {line}, column {column}"
             elif isinstance(error, InvalidQuery):
                 error.where = "query"
@@ -584,7 +588,7 @@ class AdHocQuery:
             error.excerpt = query_excerpt(error, [SqlQueryStep(query=self.sql)])
             raise
 
-    def _at(self, name: TableName, error: OdfError) -> QueryError:
+    def _error_at(self, name: TableName, error: OdfError) -> QueryError:
         line, column = self._query.position_of(name)
         where = f"line {line}, column {column}"
         return QueryError(error.message, hint=error.hint, where=where, line=line, column=column)
@@ -593,29 +597,29 @@ class AdHocQuery:
 def to_storable(frame: DataFrame) -> DataFrame:
     """Return the result with unique column names, and with values that a Parquet file can store."""
     with translate_errors():
-        names = unique_names(frame.columns)
+        names = make_names_unique(frame.columns)
         frame = frame.toDF(*names) if names != frame.columns else frame
-        odd = [field.name for field in frame.schema if not _can_be_kept(field)]
-        return frame.withColumns({name: sf.col(identifier(name)).cast("string") for name in odd})
+        unsupported = [field.name for field in frame.schema if not _is_storable(field)]
+        return frame.withColumns({name: sf.col(identifier(name)).cast("string") for name in unsupported})
 
 
-def unique_names(names: Collection[str]) -> list[str]:
+def make_names_unique(names: Collection[str]) -> list[str]:
     """Make names unique, ignoring case, by the suffixes ``_2``, ``_3``, …."""
     taken = {name.casefold() for name in names}
     seen: set[str] = set()
-    found: list[str] = []
+    result: list[str] = []
     for name in names:
-        made, number = name, 1
-        while made.casefold() in seen or (number > 1 and made.casefold() in taken):
+        unique, number = name, 1
+        while unique.casefold() in seen or (number > 1 and unique.casefold() in taken):
             number += 1
-            made = f"{name}_{number}"
-        seen.add(made.casefold())
-        found.append(made)
-    return found
+            unique = f"{name}_{number}"
+        seen.add(unique.casefold())
+        result.append(unique)
+    return result
 
 
-def _can_be_kept(field: st.StructField) -> bool:
-    if _holds(field.dataType, st.NullType | st.DayTimeIntervalType):
+def _is_storable(field: st.StructField) -> bool:
+    if _contains_type(field.dataType, st.NullType | st.DayTimeIntervalType):
         return False
     try:
         arrow_schema(st.StructType([field]))
@@ -624,41 +628,43 @@ def _can_be_kept(field: st.StructField) -> bool:
     return True
 
 
-def _holds(kind: st.DataType, wanted: Any) -> bool:
-    if isinstance(kind, st.ArrayType):
-        return _holds(kind.elementType, wanted)
-    if isinstance(kind, st.MapType):
-        return _holds(kind.keyType, wanted) or _holds(kind.valueType, wanted)
-    if isinstance(kind, st.StructType):
-        return any(_holds(field.dataType, wanted) for field in kind)
-    return isinstance(kind, wanted)
+def _contains_type(data_type: st.DataType, types: Any) -> bool:
+    if isinstance(data_type, st.ArrayType):
+        return _contains_type(data_type.elementType, types)
+    if isinstance(data_type, st.MapType):
+        return _contains_type(data_type.keyType, types) or _contains_type(data_type.valueType, types)
+    if isinstance(data_type, st.StructType):
+        return any(_contains_type(field.dataType, types) for field in data_type)
+    return isinstance(data_type, types)
 
 
-def _make_views(session: SparkSession, plan: Any, find: Find) -> None:
+def _create_views(session: SparkSession, plan: Any, find: FindTable) -> None:
     """Create a view of each dataset that a query refers to."""
-    tables, own = referenced_tables(session, plan)
-    made: set[str] = set()
+    tables, cte_names = referenced_tables(session, plan)
+    created: set[str] = set()
     for parts, node in tables:
         name = ".".join(parts)
-        if name.casefold() in made:
+        if name.casefold() in created:
             continue
         if len(parts) > 1:  # a format and a path, or a name that no dataset can have
-            _find(find, name, lambda error, node=node: confinement_error(node, error.message, error.hint))
+            _raise_not_found(
+                find, name, lambda error, node=node: confinement_error(node, error.message, error.hint)
+            )
         try:
             frame = find(name)
         except NotFound as error:
-            if name.casefold() in own:
+            if name.casefold() in cte_names:
                 continue
             raise confinement_error(node, error.message, error.hint) from None
         except (InvalidQuery, InvalidSchema, UsageError) as error:
             raise confinement_error(node, error.message, error.hint) from None
-        made.add(name.casefold())
+        created.add(name.casefold())
         frame.createOrReplaceTempView(identifier(name))
 
 
-def _find(find: Find, name: str, placed: Callable[[OdfError], QueryError]) -> None:
+def _raise_not_found(find: FindTable, name: str, locate: Callable[[OdfError], QueryError]) -> None:
     """Call ``find`` for a name that is not a dataset's, and raise its error with a position."""
     try:
         find(name)
     except OdfError as error:
-        raise placed(error) from None
+        raise locate(error) from None

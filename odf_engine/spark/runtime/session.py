@@ -26,8 +26,8 @@ from odf_engine.spark.runtime.spark_conf import (
     check_executors,
     check_master,
     is_application_ended,
-    is_here,
     is_local,
+    is_on_this_machine,
     spark_settings,
 )
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-PATIENCE: Final = 1.5
+CANCEL_GRACE_SECONDS: Final = 1.5
 """Seconds that cancelled tasks have to stop."""
-_LOOK_SECONDS: Final = 0.2
+_POLL_SECONDS: Final = 0.2
 
 
 class TaskCounter(Protocol):
@@ -62,9 +62,9 @@ def has_runaway_tasks(spark: TaskCounter, busy: Callable[[], bool]) -> bool:
     while spark.tasks_running:
         if busy():
             since = time.monotonic()
-        elif time.monotonic() - since > PATIENCE:
+        elif time.monotonic() - since > CANCEL_GRACE_SECONDS:
             return True
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return False
 
 
@@ -77,7 +77,7 @@ class Memory:
     resident: int
 
 
-def memory_of(context: SparkContext, pid: int) -> Memory | None:
+def read_memory(context: SparkContext, pid: int) -> Memory | None:
     """Return the memory of Spark's JVM; None if it has stopped. A call takes about a millisecond."""
     from py4j.protocol import Py4JError
 
@@ -85,12 +85,12 @@ def memory_of(context: SparkContext, pid: int) -> Memory | None:
     try:
         runtime = java.java.lang.Runtime.getRuntime()
         used = int(runtime.totalMemory()) - int(runtime.freeMemory())
-        return Memory(used, int(runtime.maxMemory()), resident(pid))
+        return Memory(used, int(runtime.maxMemory()), read_resident_memory(pid))
     except (Py4JError, OSError):
         return None
 
 
-def resident(pid: int | str = "self") -> int:
+def read_resident_memory(pid: int | str = "self") -> int:
     """Return the resident memory of a process in bytes; 0 if unknown."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1]) * resource.getpagesize()
@@ -101,7 +101,7 @@ def resident(pid: int | str = "self") -> int:
 _log = logging.getLogger(__name__)
 _MAX_LOG = 5_000_000
 _MAX_SOCKET_FOLDER = 55
-_FORGOTTEN = (
+_REMOVED_FUNCTIONS = (
     # They call arbitrary Java methods.
     "reflect", "java_method", "try_reflect",
     # They read a schema from a file that an argument names.
@@ -144,7 +144,7 @@ class SparkRuntime:
         self._root: SparkSession | None = None
         self._sockets: Path | None = None
         self._attached = self._stopping = False
-        self._forgotten: list[Any] = []
+        self._removed_functions: list[Any] = []
         self._java: Java | None = None
         self._detail = "not started"
         self._training: class_data_archive.ArchiveTrainer | None = None
@@ -155,7 +155,7 @@ class SparkRuntime:
         return self._detail
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether Spark was started and still runs. A cluster may end the application and leave the
         process.
         """
@@ -173,7 +173,7 @@ class SparkRuntime:
     def tasks_running(self) -> int:
         """Number of running tasks, including those of cancelled jobs; 0 if Spark does not run."""
         context = self._context
-        if context is None or not self.alive:
+        if context is None or not self.is_alive:
             return 0
         from odf_engine.spark.arrow_batches import tasks_running
 
@@ -183,7 +183,7 @@ class SparkRuntime:
     def memory(self) -> Memory | None:
         """Memory of the JVM; None if Spark does not run."""
         context, pid = self._context, self.pid
-        return None if context is None or pid is None else memory_of(context, pid)
+        return None if context is None or pid is None else read_memory(context, pid)
 
     def start(self) -> None:
         """Start Spark and wait until it is ready; does nothing if it already runs.
@@ -195,28 +195,28 @@ class SparkRuntime:
             UsageError: the configuration changes a fixed setting.
         """
         with self._lock:
-            if self.alive:
+            if self.is_alive:
                 return
             self._clear()
             check_master(self._config.master)
-            began = time.monotonic()
+            started = time.monotonic()
             self._java = find_java(getattr(self._config, "java", None) or os.environ.get("ODF_JAVA"))
             _rotate(self._log)
-            used = class_data_archive.find(self._java) if self._java_flags is None else None
+            archive = class_data_archive.find_archive(self._java) if self._java_flags is None else None
             try:
-                self._bring_up(
-                    [*(self._java_flags or ()), *class_data_archive.flags_to_use(self._java, used)]
+                self._launch_spark(
+                    [*(self._java_flags or ()), *class_data_archive.use_flags(self._java, archive)]
                 )
             except SparkFailed:
-                if used is None or self._interrupted:
+                if archive is None or self._interrupted:
                     raise
                 # A damaged archive must never prevent the start of Spark.
-                class_data_archive.discard(self._java)
-                used = None
-                self._bring_up([])
+                class_data_archive.discard_archive(self._java)
+                archive = None
+                self._launch_spark([])
             if not is_local(self._config.master):
                 self._check_executors()
-            self._detail = self._describe(time.monotonic() - began, used)
+            self._detail = self._describe(time.monotonic() - started, archive)
 
     def session(self) -> SparkSession:
         """Return a new session for one job, without views and settings of other jobs.
@@ -225,13 +225,13 @@ class SparkRuntime:
             SparkFailed: Spark is not running.
         """
         root = self._root
-        if root is None or not self.alive:
+        if root is None or not self.is_alive:
             raise SparkFailed("Spark is not running", hint=f"the log is {self._log}")
         from odf_engine.spark.errors import translate_errors
 
         with translate_errors():
             session = root.newSession()
-            self._forget_functions(session)
+            self._remove_functions(session)
         return session
 
     def train_archive_in_background(self, busy: Callable[[], bool] | None = None) -> None:
@@ -254,16 +254,16 @@ class SparkRuntime:
         Takes about two seconds. Ends early and silently if Spark is stopped meanwhile.
         """
         folder = self._folder
-        if folder is None or not self.alive:
+        if folder is None or not self.is_alive:
             return
         try:
             with tempfile.TemporaryDirectory(prefix="warm-", dir=folder) as scratch:
                 class_data_archive.warm_up_job(self.session(), Path(scratch))
         except Exception:
-            if not self._stopping and self.alive:
+            if not self._stopping and self.is_alive:
                 _log.warning("Spark could not do a small job", exc_info=True)
 
-    def let_end(self) -> None:
+    def wait_until_exited(self) -> None:
         """Wait until Spark's process exits by itself, after it has written its files."""
         with self._lock:
             self._detach()
@@ -302,9 +302,9 @@ class SparkRuntime:
             self._detail = "stopped"
             self._stopping = False
 
-    def _bring_up(self, flags: Sequence[str]) -> None:
+    def _launch_spark(self, flags: Sequence[str]) -> None:
         assert self._java is not None
-        self._folder = _own_folder(self._scratch)
+        self._folder = _create_run_folder(self._scratch)
         self._sockets = _socket_folder(self._folder)
         settings = spark_settings(self._config, self._folder / "local", self._sockets)
         local = is_local(self._config.master)
@@ -318,7 +318,9 @@ class SparkRuntime:
                 log=self._log,
                 flags=flags,
                 extra_class_path=() if local else _cluster_class_path(),
-                environment={"SPARK_LOCAL_IP": "127.0.0.1"} if is_here(self._config.master) else {},
+                environment={"SPARK_LOCAL_IP": "127.0.0.1"}
+                if is_on_this_machine(self._config.master)
+                else {},
             )
             with self._launch:
                 self._launched = process
@@ -330,7 +332,7 @@ class SparkRuntime:
             self._gateway = connect(process, self._folder, self._log)
             self._attach(pyspark.sql.SparkSession)
         except BaseException as error:
-            reason = _reason(error)
+            reason = _failure_reason(error)
             if process is not None:
                 process.kill()
                 process.wait()
@@ -354,11 +356,11 @@ class SparkRuntime:
             self._clear()
             raise
 
-    def _forget_functions(self, session: SparkSession) -> None:
+    def _remove_functions(self, session: SparkSession) -> None:
         """Remove the functions that call arbitrary Java methods: a query must only read its inputs."""
         java_session: Any = session._jsparkSession
         registry = java_session.sessionState().functionRegistry()
-        for name in self._forgotten:
+        for name in self._removed_functions:
             registry.dropFunction(name)
 
     def _attach(self, session_type: type[SparkSession]) -> None:
@@ -366,7 +368,7 @@ class SparkRuntime:
         from pyspark.java_gateway import launch_gateway
 
         assert self._gateway is not None
-        _hush()
+        _silence_stderr()
         self._attached = True
         os.environ["PYSPARK_GATEWAY_PORT"] = str(self._gateway.port)
         os.environ["PYSPARK_GATEWAY_SECRET"] = self._gateway.secret
@@ -374,18 +376,18 @@ class SparkRuntime:
             gateway: Any = launch_gateway()
         finally:
             del os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"]
-        with _python_untouched():
+        with _restore_python_state():
             self._context = SparkContext(conf=SparkConf(_jvm=gateway.jvm), gateway=gateway)
         accumulators: Any = getattr(self._context, "_accumulatorServer", None)
         if accumulators is not None:
             # It would print a stack trace when its connection to Java closes.
             accumulators.handle_error = lambda *_: None
         self._root = session_type(self._context)
-        self._forgotten = _function_names(self._context)
+        self._removed_functions = _function_names(self._context)
 
     def _detach(self) -> None:
         """Reset PySpark's global state, so that Spark can be started again in the same process."""
-        context, self._context, self._root, self._forgotten = self._context, None, None, []
+        context, self._context, self._root, self._removed_functions = self._context, None, None, []
         if not self._attached:
             return
         self._attached = False
@@ -402,16 +404,16 @@ class SparkRuntime:
         SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
         SparkSession._instantiatedSession = SparkSession._activeSession = None
 
-    def _describe(self, seconds: float, used: Path | None) -> str:
+    def _describe(self, seconds: float, archive: Path | None) -> str:
         assert self._java is not None and self._context is not None
-        how = "with class-data archive" if used is not None else "without class-data archive"
+        archive_text = "with class-data archive" if archive is not None else "without class-data archive"
         return (
             f"Spark {self._context.version} on {self._config.master}, "
-            f"Java {self._java.full_version} ({self._java.origin}), {how}, ready in {seconds:.1f} s"
+            f"Java {self._java.full_version} ({self._java.origin}), {archive_text}, ready in {seconds:.1f} s"
         )
 
 
-def _hush() -> None:
+def _silence_stderr() -> None:
     """Suppress output of PySpark to standard error: errors are raised and reported once."""
     import py4j.java_gateway
 
@@ -429,10 +431,10 @@ def _function_names(context: SparkContext) -> list[Any]:
     """Return the Java identifiers of the functions to remove."""
     java: Any = context._jvm
     identifier, option = java.org.apache.spark.sql.catalyst.FunctionIdentifier, java.scala.Option
-    return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _FORGOTTEN]
+    return [identifier(name, option.apply("builtin"), option.apply("system")) for name in _REMOVED_FUNCTIONS]
 
 
-class _python_untouched:
+class _restore_python_state:
     """Restores the module path and the handler of ctrl-c, which Spark's context changes."""
 
     def __enter__(self) -> None:
@@ -450,7 +452,7 @@ class _python_untouched:
             signal.signal(signal.SIGINT, self._handler)
 
 
-def _own_folder(scratch: Path) -> Path:
+def _create_run_folder(scratch: Path) -> Path:
     """Create a folder for this process, and remove those of processes that have exited without cleanup."""
     scratch.mkdir(parents=True, exist_ok=True)
     for old in scratch.glob("run-*"):
@@ -462,18 +464,18 @@ def _own_folder(scratch: Path) -> Path:
 
 def _socket_folder(folder: Path) -> Path:
     """Create a private folder for sockets between Spark and Python. A socket path must be short."""
-    inside = folder / "sockets"
-    if len(str(inside)) <= _MAX_SOCKET_FOLDER:
-        inside.mkdir()
-        return inside
+    preferred = folder / "sockets"
+    if len(str(preferred)) <= _MAX_SOCKET_FOLDER:
+        preferred.mkdir()
+        return preferred
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     base = Path(runtime) if runtime and len(runtime) < 20 and os.access(runtime, os.W_OK) else Path("/tmp")
-    mine = base / f"odf-{os.getuid()}"
+    user_folder = base / f"odf-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
-        mine.mkdir(mode=0o700)
-    status = mine.lstat()
+        user_folder.mkdir(mode=0o700)
+    status = user_folder.lstat()
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077:
-        return _own_folder(mine)
+        return _create_run_folder(user_folder)
     return Path(tempfile.mkdtemp(prefix="odf-", dir=base))  # another user owns the name
 
 
@@ -488,7 +490,7 @@ def _cluster_class_path() -> list[str]:
     return [folder for name in names if (folder := os.environ.get(name))]
 
 
-def _reason(error: BaseException) -> str:
+def _failure_reason(error: BaseException) -> str:
     """Return the reason of a failed start. Java must still run: it holds the reason of its exceptions."""
     from odf_engine.spark.errors import clean_message, throwable_chain
 

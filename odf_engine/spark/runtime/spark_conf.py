@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-WAIT_SECONDS: Final = 120.0
+EXECUTOR_WAIT_SECONDS: Final = 120.0
 """Maximum time in seconds until a cluster provides an executor."""
 _PORT: Final = 7077
 _CONNECT_SECONDS: Final = 10.0
-_FILES: Final = 16
+_MIN_FILES: Final = 16
 _ROUNDS: Final = 5
 _LOST_ON: Final = re.compile(r"\(TID \d+\) \((\S+) executor")
-_SHARE: Final = (
+_SHARED_PATH_HINT: Final = (
     "the workspace has to lie on a path that all machines of the cluster share, under the same name, "
     "and that the executors' user may write"
 )
@@ -49,8 +49,8 @@ def check_master(master: str) -> None:
     for part in master.removeprefix("spark://").split(","):
         try:
             address = urlsplit(f"//{part}")
-            to = (address.hostname or "localhost", address.port or _PORT)
-            socket.create_connection(to, _CONNECT_SECONDS).close()
+            target = (address.hostname or "localhost", address.port or _PORT)
+            socket.create_connection(target, _CONNECT_SECONDS).close()
         except (OSError, ValueError) as error:
             reason = str(getattr(error, "strerror", None) or error)
         else:
@@ -83,32 +83,34 @@ def check_executors(session: SparkSession, folder: Path, shown: Path) -> None:
     Raises:
         SparkFailed: the cluster provides no executors, or one cannot access the path.
     """
-    given, made = folder / "given", folder / "made"
+    source, target = folder / "given", folder / "made"
     session.conf.set("spark.sql.files.openCostInBytes", "16m")  # each file is a separate task
     checked: set[str] = set()
     try:
         for _ in range(_ROUNDS):
             # Executors that started meanwhile are checked in the next round.
-            waiting = [each for each in _executors(session) if str(each.id()) not in checked]
-            if checked and not waiting:
+            unchecked = [each for each in _executors(session) if str(each.id()) not in checked]
+            if checked and not unchecked:
                 return
             token = uuid.uuid4().hex
-            count = max(_FILES, 2 * sum(int(each.totalCores()) for each in _executors(session)))
-            given.mkdir()
+            count = max(_MIN_FILES, 2 * sum(int(each.totalCores()) for each in _executors(session)))
+            source.mkdir()
             for number in range(count):
-                (given / str(number)).write_text(token)
-            _copy(session, given, made, shown)
-            found = "".join(path.read_text() for path in made.glob("part-*")).split()
+                (source / str(number)).write_text(token)
+            _copy_on_executors(session, source, target, shown)
+            found = "".join(path.read_text() for path in target.glob("part-*")).split()
             if found != [token] * count:
-                raise SparkFailed(f"what executors write to {shown} is not there", hint=_SHARE)
+                raise SparkFailed(f"what executors write to {shown} is not there", hint=_SHARED_PATH_HINT)
             checked |= {str(each.id()) for each in _executors(session) if int(each.completedTasks()) > 0}
-            shutil.rmtree(given)
-            shutil.rmtree(made)
+            shutil.rmtree(source)
+            shutil.rmtree(target)
     except OSError as error:
-        raise SparkFailed(f"what executors write to {shown} is not ours: {error}", hint=_SHARE) from error
+        raise SparkFailed(
+            f"what executors write to {shown} is not ours: {error}", hint=_SHARED_PATH_HINT
+        ) from error
 
 
-def _copy(session: SparkSession, given: Path, made: Path, shown: Path) -> None:
+def _copy_on_executors(session: SparkSession, source: Path, target: Path, shown: Path) -> None:
     """Copy a folder with the executors.
 
     Raises:
@@ -119,51 +121,51 @@ def _copy(session: SparkSession, given: Path, made: Path, shown: Path) -> None:
 
     from odf_engine.spark.text_files import spark_path
 
-    with _in_time(session) as late:
+    with _cancel_after_timeout(session) as timed_out:
         try:
-            frame = session.read.schema("value STRING").text(spark_path(given))
-            frame.write.text(str(made))
+            frame = session.read.schema("value STRING").text(spark_path(source))
+            frame.write.text(str(target))
         except (PySparkException, Py4JError) as error:
-            if late.is_set():
+            if timed_out.is_set():
                 raise SparkFailed(
-                    f"the cluster gave no executor within {WAIT_SECONDS:.0f} seconds",
+                    f"the cluster gave no executor within {EXECUTOR_WAIT_SECONDS:.0f} seconds",
                     hint="it may be busy, or no worker has what `spark.executor.memory` and "
                     "`spark.executor.cores` (in `spark.conf`) ask for",
                 ) from error
-            where = _LOST_ON.search(str(_message(error)))
-            raise _unseen(where[1] if where else "", shown) from error
+            where = _LOST_ON.search(str(_full_message(error)))
+            raise _access_error(where[1] if where else "", shown) from error
     failed = next((str(each.hostPort()) for each in _executors(session) if int(each.failedTasks()) > 0), None)
     if failed is not None:
-        raise _unseen(failed, shown)
+        raise _access_error(failed, shown)
 
 
-def _unseen(host: str, shown: Path) -> SparkFailed:
-    which = f"the executor on {host}" if host else "an executor"
-    return SparkFailed(f"{which} cannot read and write in {shown}", hint=_SHARE)
+def _access_error(host: str, shown: Path) -> SparkFailed:
+    executor = f"the executor on {host}" if host else "an executor"
+    return SparkFailed(f"{executor} cannot read and write in {shown}", hint=_SHARED_PATH_HINT)
 
 
-def _message(error: BaseException) -> str:
+def _full_message(error: BaseException) -> str:
     from odf_engine.spark.errors import throwable_chain
 
     return " ".join(each.message for each in throwable_chain(error))
 
 
 @contextmanager
-def _in_time(session: SparkSession) -> Iterator[threading.Event]:
+def _cancel_after_timeout(session: SparkSession) -> Iterator[threading.Event]:
     """Cancel the jobs of this thread after a timeout; the event is set then."""
     context = session.sparkContext
-    group, late = f"odf-{uuid.uuid4().hex}", threading.Event()
+    group, timed_out = f"odf-{uuid.uuid4().hex}", threading.Event()
 
     def cancel() -> None:
-        late.set()
+        timed_out.set()
         context.cancelJobGroup(group)
 
-    timer = threading.Timer(WAIT_SECONDS, cancel)
+    timer = threading.Timer(EXECUTOR_WAIT_SECONDS, cancel)
     timer.daemon = True
     context.setJobGroup(group, "odf")
     timer.start()
     try:
-        yield late
+        yield timed_out
     finally:
         timer.cancel()
         context.setLocalProperty("spark.jobGroup.id", None)  # pyright: ignore[reportArgumentType]
@@ -173,8 +175,8 @@ def _executors(session: SparkSession) -> list[Any]:
     """Return Spark's information on the running executors."""
     java: Any = session.sparkContext._jsc
     found = java.sc().statusStore().executorList(True)
-    every = [found.apply(at) for at in range(found.size())]
-    return [each for each in every if str(each.id()) != "driver"]
+    executors = [found.apply(index) for index in range(found.size())]
+    return [each for each in executors if str(each.id()) != "driver"]
 
 
 _EXECUTOR_FLAGS: Final = "spark.executor.defaultJavaOptions"
@@ -262,7 +264,7 @@ _LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
 }
-_HERE: Final = re.compile(r"spark://(127\.[\d.]+|localhost)(:\d+)?", re.IGNORECASE)
+_LOOPBACK_MASTER: Final = re.compile(r"spark://(127\.[\d.]+|localhost)(:\d+)?", re.IGNORECASE)
 
 
 def is_local(master: str) -> bool:
@@ -270,9 +272,9 @@ def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 
 
-def is_here(master: str) -> bool:
+def is_on_this_machine(master: str) -> bool:
     """Return whether only this machine is involved: one JVM, or a cluster on the loopback address."""
-    return is_local(master) or _HERE.fullmatch(master) is not None
+    return is_local(master) or _LOOPBACK_MASTER.fullmatch(master) is not None
 
 
 def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[str, str]:
@@ -295,7 +297,7 @@ def spark_settings(config: SparkConfig, scratch: Path, sockets: Path) -> dict[st
     return {
         **DEFAULTS,
         **(_LOCAL if is_local(config.master) else {}),
-        **(_LOOPBACK if is_here(config.master) else {}),
+        **(_LOOPBACK if is_on_this_machine(config.master) else {}),
         "spark.local.dir": str(scratch),
         # Over TCP every small result would wait 40 milliseconds for a delayed acknowledgement.
         "spark.python.unix.domain.socket.enabled": "true",

@@ -27,12 +27,12 @@ from odf_engine.spark.readers import query_schema, slices_frame
 from odf_engine.spark.row_order import SortOrder, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema, identifier
 from odf_engine.spark.streaming.as_of_join import (
-    ALIVE,
     DUE,
+    IS_ACTIVE,
+    IS_OLDEST,
+    IS_VERSION_LOST,
     JOINED_VOCABULARY,
-    OLDEST,
     TIME,
-    UNKNOWN,
     AsOfJoin,
     AsOfQuery,
     add_due_time,
@@ -107,7 +107,7 @@ def prepare_as_of_query(
     check_repeatable(frame, "query")
     as_of = AsOfQuery(session, frame, vocabs, tables)
     try:
-        rows = as_of.follow_rest(nothing).frame.drop(POSITION, OPERATION)
+        rows = as_of.track_rest(nothing).frame.drop(POSITION, OPERATION)
         return PreparedAsOfQuery(
             as_of, StreamingPlan(rows, "append", (), {}, exact=False, by_commit=False), by_row=True
         )
@@ -205,9 +205,9 @@ class PendingRows:
                 self._writer.write_batch(pa.record_batch(rest.select(schema.names).columns, schema=schema))
             now = batch.slice(0, count)
             if not self._outer:
-                now = now.filter(now.column(ALIVE))
+                now = now.filter(now.column(IS_ACTIVE))
             if now.num_rows:
-                self.unknown += pc.sum(now.column(UNKNOWN)).as_py() or 0
+                self.unknown += pc.sum(now.column(IS_VERSION_LOST)).as_py() or 0
                 yield now
 
 
@@ -239,7 +239,7 @@ def _carried(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     last = rows.slice(rows.num_rows - 1)
     if rows.num_rows < 2 or not _same_key(rows.slice(rows.num_rows - 2), keys)[0].as_py():
         return last
-    at = last.schema.get_field_index(OLDEST)
+    at = last.schema.get_field_index(IS_OLDEST)
     # Read only where the row lies before the time: then so do all before it.
     return last.set_column(at, last.schema.field(at), pa.array([True], pa.bool_()))
 
@@ -251,8 +251,8 @@ def _needed(rows: pa.RecordBatch, keys: Sequence[str], until: int, *, end: bool)
     no = pa.array([False])
     replaced = pa.concat_arrays([pc.and_(same, past[1:]), no])
     follows = pa.concat_arrays([no, same])
-    oldest = pc.and_(past, pc.or_(rows.column(OLDEST), follows))
-    at = rows.schema.get_field_index(OLDEST)
+    oldest = pc.and_(past, pc.or_(rows.column(IS_OLDEST), follows))
+    at = rows.schema.get_field_index(IS_OLDEST)
     made = rows.set_column(at, rows.schema.field(at), oldest)
     kept = pc.or_(pc.invert(past), pc.invert(replaced))
     count = rows.num_rows if end else rows.num_rows - 1
@@ -304,10 +304,10 @@ class AsOfStreaming(StatefulTransaction):
         return query
 
     def _plain(self, query: StreamingPlan) -> Mapping[str, str]:
-        plain = dict(query.plain)
+        plain = dict(query.unsupported_changes)
         for join in self._as_of.joins:
             if (why := plain.pop(join.view, None)) is not None:
-                plain |= dict.fromkeys(self._as_of.reads(join), why)
+                plain |= dict.fromkeys(self._as_of.inputs_before_join(join), why)
         return plain
 
     def _streamed(self, query: StreamingPlan) -> set[str]:
@@ -329,10 +329,10 @@ class AsOfStreaming(StatefulTransaction):
             for known, new in zip(files, self._joined(batch, number), strict=True):
                 known.append(new)
         slices = [each for batch in todo for each in batch.slices]
-        views = self._views(slices, self._as_of.read_after())
+        views = self._views(slices, self._as_of.inputs_after_joins())
         for join, paths in zip(self._as_of.joins, files, strict=True):
             views[join.view] = self._read(paths, joined_schema(join))
-        return [self._row_by_row(self._as_of.follow_rest(views), ready.contract)]
+        return [self._row_by_row(self._as_of.track_rest(views), ready.contract)]
 
     def _row_by_row(self, found: TrackedResult, contract: OutputContract) -> Iterator[pa.RecordBatch]:
         """What comes after the joins, with the operation of each row."""
@@ -354,7 +354,7 @@ class AsOfStreaming(StatefulTransaction):
 
     def _joined(self, batch: Batch, number: int) -> list[Path]:
         """Runs the joins of a batch: the rows that came out of each, in files."""
-        views = self._views(batch.slices, self._as_of.joined())
+        views = self._views(batch.slices, self._as_of.joined_inputs())
         changing = {self._inputs[each.at].alias for each in batch.slices if each.changes}
         files: list[Path] = []
         for at, join in enumerate(self._as_of.joins):
@@ -378,7 +378,7 @@ class AsOfStreaming(StatefulTransaction):
         folder = self._kept / f"as-of-{at}"
         folder.mkdir(parents=True, exist_ok=True)
         # What comes out of a join before may have corrections that came earlier.
-        pairs = self._by_row and (at > 0 or bool(changing & self._as_of.reads(join)))
+        pairs = self._by_row and (at > 0 or bool(changing & self._as_of.inputs_before_join(join)))
         rows = add_due_time(self._as_of.rows(at, views), pairs=pairs)
         rows = self._with_kept(rows, folder / _ROWS, f"rows-{at}")
         new = self._as_of.versions(at, views[join.table.name])

@@ -36,7 +36,7 @@ from odf_engine.spark.plan_rewrite import (
     track_origins,
 )
 from odf_engine.spark.readers import query_schema, slices_frame
-from odf_engine.spark.row_order import Make, SortOrder, Step, UnsortedResult, sorted_batches
+from odf_engine.spark.row_order import FrameFactory, SortOrder, Step, UnsortedResult, sorted_batches
 from odf_engine.spark.sql_types import arrow_schema
 from odf_engine.spark.streaming.micro_batch import MicroBatchQuery
 from odf_engine.spark.streaming.stateful_query import StreamingPlan, plan_stream, state_fingerprint
@@ -172,7 +172,7 @@ def _order(followed: TrackedResult) -> SortOrder:
     return SortOrder() if followed.ordered else SortOrder((POSITION,), passes=True)
 
 
-def _make(followed: TrackedResult) -> Make:
+def _make(followed: TrackedResult) -> FrameFactory:
     frame = followed.frame.select(POSITION, OPERATION)
 
     def make(sort: bool) -> tuple[DataFrame, Step]:
@@ -254,7 +254,7 @@ def _checked(
     inputs: Sequence[QueryInput],
 ) -> ValidatedQuery:
     columns = arrow_schema(query.frame.schema)
-    own = pa.schema([columns.field(name) for name in query.own(columns.names)])
+    own = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
     contract = OutputContract(own, vocab, declared)
     if query.mode == "update":
         EmittedRows(own, query.keys, contract.event_time)

@@ -27,8 +27,8 @@ from odf_engine.metadata.model import Checkpoint, DatasetVocabulary, TransformRe
 from odf_engine.progress import Reporter
 from odf_engine.spark.arrow_batches import arrow_batches
 from odf_engine.spark.readers import query_schema, readable_slice
-from odf_engine.spark.row_order import SortOrder, by_all_columns, by_order, external_sort
-from odf_engine.spark.runtime.spark_conf import is_here
+from odf_engine.spark.row_order import SortOrder, external_sort, sort_by_all_columns, sort_by_terms
+from odf_engine.spark.runtime.spark_conf import is_on_this_machine
 from odf_engine.spark.sql_types import arrow_schema, spark_schema
 from odf_engine.spark.streaming.micro_batch import MicroBatchQuery, is_safe_path
 from odf_engine.spark.streaming.stateful_query import ROWS, StreamingPlan, plan_stream
@@ -100,7 +100,7 @@ class BatchSorter:
         """Rows as a query's ORDER BY says (:attr:`Stateful.order`), then by time and every other column."""
         path = self._folder / "unsorted.parquet"
         self._write(rows, schema, path)
-        frame = by_order(self._read(schema, path), order, time)
+        frame = sort_by_terms(self._read(schema, path), order, time)
         return arrow_batches(frame, self._reporter, progress=False)[1]
 
     def _path(self, number: int) -> Path:
@@ -115,7 +115,7 @@ class BatchSorter:
                 writer.write_batch(batch)
 
     def _by_spark(self, schema: pa.Schema, path: Path, time: str) -> DataFrame:
-        return by_all_columns(self._read(schema, path), time)
+        return sort_by_all_columns(self._read(schema, path), time)
 
     def _read(self, schema: pa.Schema, path: Path) -> DataFrame:
         return self._session.read.schema(spark_schema(schema)).parquet(spark_path(path))
@@ -432,7 +432,7 @@ class StatefulTransaction:
         aliases = {self._request.query_inputs[each.at].query_alias for each in slices if each.changes}
         query = self._query(aliases)
         columns = arrow_schema(query.frame.schema)
-        own = pa.schema([columns.field(name) for name in query.own(columns.names)])
+        own = pa.schema([columns.field(name) for name in query.query_columns(columns.names)])
         contract = OutputContract(own, self._request.vocab, self._declared)
         self._check(query, slices)
         emitted = EmittedRows(own, query.keys, contract.event_time) if query.mode == "update" else None
@@ -527,7 +527,7 @@ class StatefulTransaction:
 
     def _plain(self, query: StreamingPlan) -> Mapping[str, str]:
         """Inputs whose retractions and corrections the query cannot take, and what in it cannot."""
-        return query.plain
+        return query.unsupported_changes
 
     def _streamed(self, query: StreamingPlan) -> set[str]:
         """Inputs whose rows have to be in the time that Spark knows for streams."""
@@ -606,7 +606,7 @@ def safe_folder(folder: Path, master: str) -> Path:
     """
     if is_safe_path(folder):
         return folder
-    if not is_here(master):
+    if not is_on_this_machine(master):
         raise Unsupported(
             "on a cluster, a query with state needs a workspace whose path has no other characters than "
             "letters, digits and _ . - /",
