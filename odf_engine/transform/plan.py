@@ -34,11 +34,11 @@ _MAX_AT_ONCE: Final = 1000
 
 
 class Diverged(Conflict):
-    """An input's history is not the one that the dataset was made from."""
+    """An input's chain does not contain the blocks that the dataset was derived from."""
 
 
 class ChainPosition(msgspec.Struct, frozen=True):
-    """A place in an input's chain: a block, and what data there was up to it."""
+    """A position in an input's chain: a block, with the last offset and the watermark up to it."""
 
     block: Multihash
     sequence_number: int
@@ -49,7 +49,7 @@ class ChainPosition(msgspec.Struct, frozen=True):
 def last_consumed_position(
     dataset: Dataset, alias: str, last: ExecuteTransformInput | None
 ) -> ChainPosition | None:
-    """Where a transaction left an input."""
+    """Return the position in an input after its last transaction; None before the first."""
     if last is None:
         return None
     offset = last.prev_offset if last.new_offset is None else last.new_offset
@@ -59,7 +59,11 @@ def last_consumed_position(
 def position_of_block(
     dataset: Dataset, alias: str, block: Multihash | None, offset: int | None
 ) -> ChainPosition | None:
-    """A place in an input's chain that a block of the derivative names; None for none."""
+    """Return the position of an input block that a block of the derivative refers to; None without a block.
+
+    Raises:
+        Diverged: the input's chain does not contain the block.
+    """
     if block is None:
         return None
     number = _number_of(dataset, block)
@@ -74,10 +78,10 @@ def position_of_block(
 
 
 def check_offset(dataset: Dataset, alias: str, place: ChainPosition | None) -> None:
-    """Whether the offset of a place is the one that its block says.
+    """Check that the offset of a position matches the chain.
 
     Raises:
-        BadData: it is another one.
+        BadData: the offset differs.
     """
     if place is None:
         return
@@ -90,7 +94,7 @@ def check_offset(dataset: Dataset, alias: str, place: ChainPosition | None) -> N
 
 
 def _number_of(dataset: Dataset, block: Multihash) -> int | None:
-    """The number of a block of the chain; None when the chain does not have it."""
+    """Return the sequence number of a block of the chain; None if the chain does not contain it."""
     try:
         number = dataset.block(block).block.sequence_number
         found = dataset.list_blocks(1, before=number + 1)
@@ -100,7 +104,7 @@ def _number_of(dataset: Dataset, block: Multihash) -> int | None:
 
 
 def _data_at(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | None]:
-    """The last offset and the watermark after block ``number``."""
+    """Return the last offset and the watermark after block ``number``."""
     newest = dataset.list_blocks(1, before=number + 1, kinds=_DATA_KINDS)
     if not newest:
         return None, None
@@ -113,7 +117,7 @@ def _data_at(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | Non
 def end_of_transaction(
     dataset: Dataset, state: ChainState, begin: ChainPosition | None, max_rows: int
 ) -> ChainPosition:
-    """How far the transaction goes in this input."""
+    """Return the end of the transaction's interval in this input."""
     number = state.sequence_number
     first = 0 if begin is None or begin.offset is None else begin.offset + 1
     for row in dataset.slices(first, first):
@@ -126,24 +130,24 @@ def end_of_transaction(
 
 
 def _before_schemas(dataset: Dataset, number: int) -> list[int]:
-    """The numbers of the blocks before each change of the schema after block ``number``."""
+    """Return the numbers of the blocks before each schema change after block ``number``."""
     rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
     return [row.sequence_number - 1 for row in rows if row.sequence_number > number]
 
 
 def _filling(dataset: Dataset, offset: int) -> list[int]:
-    """The number of the block with this offset, where there is one."""
+    """Return the number of the block with this offset, as a list of at most one."""
     return [row.sequence_number for row in dataset.slices(offset, offset)]
 
 
 def schema_at(dataset: Dataset, number: int, alias: str) -> bytes:
-    """The schema that the input had after block ``number``."""
+    """Return the schema of the input after block ``number``, as Arrow schema in FlatBuffers."""
     rows = dataset.list_blocks(1, before=number + 1, kinds=("SetDataSchema",))
     return _schema_of(dataset, rows[0].hash if rows else None, alias)
 
 
 def schema_at_time(dataset: Dataset, moment: Timestamp | None, alias: str) -> bytes:
-    """The schema that the input had at a moment; the newest where none is given."""
+    """Return the schema of the input at a system time; the latest without a time."""
     rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
     found = [row.hash for row in rows if moment is None or row.system_time <= moment]
     return _schema_of(dataset, found[0] if found else None, alias)
@@ -160,7 +164,7 @@ def _schema_of(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
 
 
 def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: ChainPosition) -> list[Watermark]:
-    """Each new watermark between two places, oldest first."""
+    """Return each new watermark between two positions, oldest first."""
     before = None if begin is None else begin.watermark
     if end.watermark is None or end.watermark == before:
         return []
@@ -168,7 +172,7 @@ def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: Chain
     found: list[Watermark] = []
     number = end.sequence_number + 1
     while number - after > 1:
-        # No more than the blocks in between: a long chain before them costs nothing.
+        # Never more than the blocks in between: earlier blocks of a long chain are not read.
         rows = dataset.list_blocks(min(_MAX_AT_ONCE, number - after - 1), before=number, kinds=_DATA_KINDS)
         for row in rows:
             if row.sequence_number <= after:
@@ -185,19 +189,19 @@ def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: Chain
 
 @dataclass(frozen=True)
 class InputPlan:
-    """What one input brings to a transaction.
+    """The part of an input in a transaction.
 
     Attributes:
-        entry: the dataset that is read.
-        alias: what the query calls it.
-        interval: blocks and offsets, as the chain will state them.
-        slices: those with the new rows, oldest first; none when there are no new rows.
-        watermark: up to when the input's event time is complete after the interval.
-        explicit: the watermarks that the interval's blocks brought, with the times of these blocks.
-        vocab: the input's column names.
-        schema: of the input at the end of the interval, as Arrow holds it.
-        before: up to when time was complete at the beginning of the interval: the watermark of the
-            input, or of the dataset where it is made from more than before and the input is new to it.
+        entry: the input dataset.
+        alias: its name in the query.
+        interval: interval of blocks and offsets, as stored in the chain.
+        slices: slices with the new rows, oldest first; empty without new rows.
+        watermark: watermark of the input after the interval.
+        explicit: watermarks of the blocks in the interval, with the system times of these blocks.
+        vocab: column names of the input.
+        schema: schema at the end of the interval, as Arrow schema in FlatBuffers.
+        before: watermark at the start of the interval. For an input that is new to an existing dataset, the
+            watermark of the dataset.
     """
 
     entry: DatasetEntry
@@ -212,23 +216,23 @@ class InputPlan:
 
     @property
     def offsets(self) -> OffsetInterval | None:
-        """Offsets of the new rows, both inclusive."""
+        """Offset interval of the new rows, both ends inclusive."""
         return OffsetInterval(self.slices[0].start, self.slices[-1].end) if self.slices else None
 
 
 @dataclass(frozen=True)
 class Transaction:
-    """One step of a derivative dataset, ready to be run.
+    """A transaction of a derivative dataset that is ready to run.
 
     Attributes:
-        entry: the dataset that is made.
-        state: of its chain; the transaction follows its head.
+        entry: the derivative dataset.
+        state: state of its chain; the transaction follows its head.
         transform: the query.
         inputs: in the order of the query's inputs.
-        watermark: of the result: the least of the inputs', and never less than before.
-        kind: what the engine does: it executes the query on what inputs bring; or, at the boundary of
-            two queries where no input moves, it finishes the state of the old one, or rebuilds that
-            which the new one would have, from the inputs' start.
+        watermark: watermark of the result: the minimum of the inputs, and not below the previous one.
+        kind: ``execute`` runs the query over new input data. At a change of the query, without new input
+            data, ``finish`` flushes the state of the old query, and ``rebuild`` computes the state of the new
+            query from the start of the inputs.
     """
 
     entry: DatasetEntry
@@ -240,20 +244,20 @@ class Transaction:
 
 
 def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -> Transaction | None:
-    """The next transaction; None when there is nothing to do.
+    """Return the next transaction; None if the dataset is up to date.
 
-    Nothing is to be done while an input has never had data, and when no input has new rows or a new
-    watermark: other blocks of an input alone make no transaction.
+    No transaction is due while an input has never had data, or while no input has new rows or a new
+    watermark. Other blocks of an input cause no transaction.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: a derivative dataset.
-        max_rows: so many rows of an input at most, rounded up to a whole slice.
+        max_rows: maximum number of rows of each input, rounded up to a complete slice.
 
     Raises:
         NotFound: an input is not in the workspace.
-        Diverged: an input's chain does not hold the block where the last transaction ended.
-        Unsupported: the transform, or an input's schema, is of a newer specification.
+        Diverged: an input's chain does not contain the block at which the last transaction ended.
+        Unsupported: the transform or an input's schema is from a newer specification.
     """
     state = entry.dataset.state()
     transform = state.transform
@@ -283,14 +287,14 @@ def boundary_transaction(
     kind: Literal["finish", "rebuild"],
     moment: Timestamp,
 ) -> Transaction:
-    """A transaction at the boundary of two queries: no input moves.
+    """Return a transaction at a change of the query, without new input data.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: the dataset.
-        state: of its chain before the transaction, with the query that is finished or rebuilt.
-        kind: which of both.
-        moment: the transaction's system time: the query to rebuild sees the schemas of then.
+        state: state of its chain before the transaction, with the query to finish or rebuild.
+        kind: the operation.
+        moment: system time of the transaction: a rebuilt query reads the input schemas of that time.
 
     Raises:
         NotFound, Diverged, Unsupported: as for :func:`plan_transaction`.
@@ -311,7 +315,7 @@ def _standing(
     since_start: Timestamp | None,
     complete: Timestamp | None,
 ) -> InputPlan:
-    """An input that does not move; with all that was read of it when the moment of its schema is given."""
+    """Plan an input without new data. With ``since_start`` it includes all data that was read before."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
     entry = _input(workspace, dataset_id, alias)
@@ -345,20 +349,20 @@ def transaction_of_block(
     event: ExecuteTransform,
     system_time: Timestamp | None = None,
 ) -> Transaction:
-    """A transaction of the past, as its block says it was run.
+    """Return a past transaction as recorded in its block.
 
     Args:
-        workspace: where the inputs are.
-        entry: the dataset that was made.
-        state: of its chain before the block.
-        event: what the block says.
-        system_time: of the block.
+        workspace: the workspace of the inputs.
+        entry: the derivative dataset.
+        state: state of its chain before the block.
+        event: event of the block.
+        system_time: system time of the block.
 
     Raises:
         NotFound: an input is not in the workspace.
-        Diverged: an input's chain does not hold the blocks that the event names.
-        BadData: the offsets of the event are not those of the blocks that it names.
-        Unsupported: the transform, or an input's schema, is of a newer specification.
+        Diverged: an input's chain does not contain the blocks in the event.
+        BadData: the offsets in the event do not match the blocks.
+        Unsupported: the transform or an input's schema is from a newer specification.
     """
     transform = state.transform
     if transform is None:
@@ -397,7 +401,7 @@ def _plan_input(
     max_rows: int,
     complete: Timestamp | None,
 ) -> InputPlan | None:
-    """What the input brings; None while it never had data."""
+    """Plan an input from the last consumed position; None if it has never had data."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
     entry = _input(workspace, dataset_id, alias)
@@ -415,7 +419,7 @@ def _input_plan(
     end: ChainPosition,
     complete: Timestamp | None,
 ) -> InputPlan:
-    """What the input brings between two places in its chain."""
+    """Plan an input between two positions in its chain."""
     dataset = entry.dataset
     begin_offset = None if begin is None else begin.offset
     new_rows = end.offset is not None and end.offset != begin_offset

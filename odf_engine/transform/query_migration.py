@@ -1,4 +1,4 @@
-"""Migrates a derivative dataset to a new query, and previews the outcome."""
+"""Migration of a derivative dataset to a new query, with a preview of the outcome."""
 
 from __future__ import annotations
 
@@ -44,17 +44,17 @@ StateOutcome = Literal["none", "kept", "lost", "flushed", "rebuilt"]
 
 
 class InputWithoutSchema(Unsupported):
-    """A query cannot be looked at yet: an input has no schema before it has data."""
+    """A query cannot be validated: an input without data has no schema."""
 
 
 @dataclass(frozen=True)
 class MigrationPreview:
-    """What a definition would change.
+    """The effect of a definition.
 
     Attributes:
-        columns: that the query gives, besides those that the engine fills in.
-        new: columns that the dataset does not have yet; none for one that has no schema.
-        state: what becomes of the state of its query: none, kept or lost.
+        columns: result columns of the query, without the system columns of the engine.
+        new: columns that the dataset does not have yet; empty if it has no schema.
+        state: outcome for the state of the current query: none, kept or lost.
     """
 
     columns: pa.Schema
@@ -65,11 +65,11 @@ class MigrationPreview:
 def preview_migration(
     workspace: Workspace, snapshot: DatasetSnapshot, engine: Engine
 ) -> MigrationPreview | None:
-    """Looks whether the query of a definition can be run; None when it has none, or a newer one.
+    """Validate the query of a definition; None without a query, or with one of a newer specification.
 
     Raises:
-        NotYet: an input has no schema.
-        OdfError: the definition or its query is wrong.
+        InputWithoutSchema: an input has no schema.
+        OdfError: the definition or its query is invalid.
     """
     (update,) = workspace.update([snapshot], dry_run=True)
     state = None if update.entry is None else update.entry.dataset.state()
@@ -90,7 +90,7 @@ def preview_migration(
 
 
 def transform_after(update: Update, state: ChainState | None) -> SetTransform | None:
-    """The transform after an update."""
+    """Return the transform after an update."""
     found = [event for event in update.events if isinstance(event, SetTransform)]
     return found[-1] if found else None if state is None else state.transform
 
@@ -103,7 +103,7 @@ def _vocabulary(update: Update, state: ChainState | None) -> DatasetVocabulary:
 
 
 def schema_after(update: Update, state: ChainState | None) -> pa.Schema | None:
-    """The schema after an update."""
+    """Return the schema after an update."""
     for event in update.events:
         if isinstance(event, SetDataSchema) and event.schema is not None:
             return decode_schema(event.schema)
@@ -111,7 +111,7 @@ def schema_after(update: Update, state: ChainState | None) -> pa.Schema | None:
 
 
 def with_schema(update: Update, state: ChainState, schema: pa.Schema | None) -> Update:
-    """The update with this schema, where the dataset has another one."""
+    """Return the update with a change of the schema, if the dataset's schema differs."""
     declared = declared_schema(state)
     if schema is None or (declared is not None and schema.equals(declared, check_metadata=True)):
         return update
@@ -126,7 +126,7 @@ def with_schema(update: Update, state: ChainState, schema: pa.Schema | None) -> 
 def checked_query(
     workspace: Workspace, transform: SetTransform, engine: Engine, vocab: DatasetVocabulary
 ) -> ValidatedQuery:
-    """What the engine says of a query over its inputs as they are now."""
+    """Validate a query with the engine over the current schemas of its inputs."""
     inputs = [_query_input(workspace, item) for item in transform.inputs]
     with attach_query_excerpt(transform.transform.queries or []):
         return engine.validate(transform.transform, inputs, vocab, None)
@@ -146,7 +146,9 @@ def _query_input(workspace: Workspace, item: TransformInput) -> QueryInput:
 
 
 def state_before(workspace: Workspace, entry: DatasetEntry, state: ChainState, engine: Engine) -> str | None:
-    """What the state of a dataset's query depends on; None where it keeps none, or nobody knows."""
+    """Return the state fingerprint of a dataset's current query; None if it has no state, or is not
+    validated.
+    """
     if state.last_checkpoint is None or state.transform is None:
         return None
     old = boundary_transaction(workspace, entry, state, "finish", state.system_time)
@@ -160,13 +162,13 @@ def state_before(workspace: Workspace, entry: DatasetEntry, state: ChainState, e
 def state_outcome(
     state: ChainState, before: str | None, transform: SetTransform, checked: ValidatedQuery
 ) -> StateOutcome:
-    """What becomes of the state of the query that a dataset has.
+    """Return the outcome for the state of the current query.
 
     Args:
-        state: of the chain.
-        before: what the state depends on (:func:`state_before`).
+        state: state of the chain.
+        before: fingerprint of the current state (:func:`state_before`).
         transform: the new query.
-        checked: what the engine says of it.
+        checked: validation result of the new query.
     """
     if checked.state is None and state.last_checkpoint is None:
         return "none"
@@ -181,10 +183,10 @@ def _by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:
 
 
 def check_choice(fate: StateOutcome, choice: Choice, checked: ValidatedQuery) -> None:
-    """Lets pass what is clear.
+    """Check that the choice is valid and sufficient.
 
     Raises:
-        UsageError: somebody has to choose.
+        UsageError: a choice is required, or not possible.
     """
     flush = (
         "--flush lets come out now what the old query has still to give, such as windows that are open, "
@@ -203,11 +205,11 @@ def check_choice(fate: StateOutcome, choice: Choice, checked: ValidatedQuery) ->
 
 @dataclass(frozen=True)
 class MigrationResult:
-    """What became of a dataset whose definition changed.
+    """The outcome of a changed definition.
 
     Attributes:
-        changes: what was appended, for people.
-        state: what became of the state of its query.
+        changes: descriptions of the appended events.
+        state: outcome for the state of the query.
     """
 
     changes: list[Change]
@@ -215,7 +217,7 @@ class MigrationResult:
 
 
 class _Boundary(NamedTuple):
-    """Where one query ends and another one begins."""
+    """The change from one query to another."""
 
     state: ChainState
     update: Update
@@ -236,23 +238,23 @@ def migrate_query(
     accept_columns: bool = False,
     origin: str | None = None,
 ) -> MigrationResult:
-    """Changes a derivative dataset to what a definition says; nothing is appended before all is found right.
+    """Migrate a derivative dataset to a definition. Everything is validated before the first commit.
 
     Args:
-        workspace: where the dataset and its inputs are.
+        workspace: the workspace of the dataset and its inputs.
         entry: the dataset.
         snapshot: the definition.
-        engine: what runs its queries.
-        reporter: hears of phases, amounts and commits, and is asked whether to stop.
-        choice: what becomes of a state that the new query cannot go on from.
-        accept_columns: whether new columns come into the schema where nothing else changes.
-        origin: where the definition came from, when somebody else wrote it.
+        engine: runs the queries.
+        reporter: receives phases, amounts and commits; checked for cancellation.
+        choice: what to do with a state that the new query cannot use.
+        accept_columns: add new columns to the schema even if the definition has not changed.
+        origin: origin of the definition if its author is a third party.
 
     Raises:
-        UsageError: the state cannot be kept, and nothing was chosen.
-        InvalidQuery: the new query is wrong, or lacks columns that the dataset has.
-        Conflict: somebody else committed meanwhile.
-        OdfError: the definition is wrong, or a transaction failed.
+        UsageError: the state cannot be kept, and no choice was made.
+        InvalidQuery: the new query is invalid, or lacks columns of the dataset.
+        Conflict: another process has committed meanwhile.
+        OdfError: the definition is invalid, or a transaction failed.
     """
     return _Migration(workspace, entry, snapshot, engine, reporter).run(choice, accept_columns, origin)
 
@@ -316,7 +318,7 @@ class _Migration:
         except InputWithoutSchema:
             raise
         except Unsupported as error:
-            # Engines of others may know nothing of validation: what keeps no state can go on all the same.
+            # External engines may not implement validation. A query without state can continue without it.
             if transform.transform.engine.lower() == SPARK or state.last_checkpoint is not None:
                 raise
             self._reporter.log(f"the new query is taken as it is: {error}", "warning")
@@ -385,7 +387,7 @@ class _Migration:
     def _performed(
         self, transaction: Transaction, system_time: Timestamp
     ) -> Iterator[tuple[TransactionResult, Path, Path]]:
-        """The result of a transaction, with the files of its slice and of its checkpoint."""
+        """Run a transaction; yield its result with the paths of its slice and its checkpoint."""
         staged = self._entry.dataset.staging_path("data")
         with job_scratch_folder(self._workspace.odf / "cache", "transform") as folder:
             try:
@@ -426,10 +428,10 @@ _SAID = {
 
 
 def _first_schema(events: Sequence[MetadataEvent], schema: pa.Schema, at: _Boundary) -> list[MetadataEvent]:
-    """The events of a flush whose rows are the first that the dataset has, with their schema.
+    """Return the events of a flush that produces the first rows of the dataset, with their schema.
 
     Raises:
-        InvalidQuery: the new query lacks columns that the old one gives.
+        InvalidQuery: the new query lacks columns of the old one.
     """
     rest = [event for event in events if not isinstance(event, SetDataSchema)]
     first = SetDataSchema(schema=encode_schema(schema))

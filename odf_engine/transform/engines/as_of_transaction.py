@@ -61,12 +61,12 @@ if TYPE_CHECKING:
 
 
 class PreparedAsOfQuery(NamedTuple):
-    """A query that was cut at its joins.
+    """A query that is split at its as-of joins.
 
     Attributes:
         as_of: its parts.
-        query: what comes after the joins; of a query that goes row by row only the columns.
-        by_row: whether what comes after the joins goes row by row.
+        query: the part after the joins; only its columns are valid if it is stateless.
+        by_row: whether the part after the joins is stateless.
     """
 
     as_of: AsOfQuery
@@ -82,18 +82,18 @@ def prepare_as_of_query(
     event_time: str,
     changing: set[str],
 ) -> PreparedAsOfQuery:
-    """The query over streams without rows.
+    """Prepare a query with as-of joins over streams without rows.
 
     Args:
-        session: the job's own, which ``streams`` belongs to.
-        streams: makes the streams.
+        session: session of the job, which owns ``streams``.
+        streams: creates the streams.
         transform: the query.
-        inputs: what it reads, in the order of declaration.
-        event_time: what the result calls its event time.
-        changing: inputs that bring retractions or corrections this time.
+        inputs: its inputs, in the order of declaration.
+        event_time: event time column of the result.
+        changing: inputs with retractions or corrections in this transaction.
 
     Raises:
-        InvalidQuery, Unsupported: the query cannot be run.
+        InvalidQuery, Unsupported: the query cannot run.
     """
     schemas = {each.alias: query_schema(each.schema, each.vocab) for each in inputs}
     vocabs = {each.alias: each.vocab for each in inputs}
@@ -122,7 +122,7 @@ def prepare_as_of_query(
 
 
 def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput) -> DataFrame:
-    """Rows of an input, with the types that they have as a stream."""
+    """Return the rows of an input, with the types of a stream."""
     frame = slices_frame(session, paths, input.schema, input.vocab)
     time = input.vocab.event_time_column
     if types.is_date(input.schema.field(time).type):
@@ -133,12 +133,13 @@ def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput)
 def fingerprint_as_of(
     session: SparkSession, streams: MicroBatchQuery, query: PreparedAsOfQuery, inputs: Sequence[QueryInput]
 ) -> str:
-    """What the state of such a query depends on, as text: the joins and what comes before them, and what
-    keeps something after them.
+    """Return a text that identifies the state of a query with as-of joins.
+
+    It covers the joins, the rows before them, and the stateful operators after them.
 
     Args:
         session, streams, inputs: as for :func:`prepare_as_of_query`.
-        query: what that gave.
+        query: the prepared query.
     """
     as_of = query.as_of
     joined = {
@@ -160,22 +161,22 @@ def fingerprint_as_of(
 
 
 def nullable(frame: DataFrame) -> pa.Schema:
-    """The columns of rows that are written together with others of the same columns."""
+    """Return the schema of a frame with all columns nullable, to append rows of other frames to a file."""
     return pa.schema([field.with_nullable(True) for field in arrow_schema(frame.schema)])
 
 
 class PendingRows:
-    """The rows of a join that are not due: they go into a file.
+    """The left rows of a join that are not due yet; they are written to a file.
 
     Args:
-        path: of the file.
-        schema: of the rows.
-        until: the watermark in milliseconds; None while there is none.
-        outer: whether rows without a version come out.
+        path: path of the file.
+        schema: schema of the rows.
+        until: watermark in milliseconds; None without a watermark.
+        outer: whether rows without a version are emitted.
 
     Attributes:
-        least: the least event time among them, in milliseconds.
-        unknown: how many of the other rows have not the version at their time.
+        least: minimum event time of the pending rows, in milliseconds.
+        unknown: number of emitted rows whose version has been dropped.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, until: int | None, *, outer: bool) -> None:
@@ -192,7 +193,7 @@ class PendingRows:
         self._writer.close()
 
     def due(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Passes on rows that come out, of rows in the order in which they are due."""
+        """Yield the due rows. The rows must be in the order of their due time."""
         schema = self._writer.schema
         for batch in batches:
             count = 0
@@ -214,12 +215,12 @@ class PendingRows:
 def retained_versions(
     batches: Iterable[pa.RecordBatch], keys: Sequence[str], until: int | None
 ) -> Iterator[pa.RecordBatch]:
-    """The versions that rows may still ask for: the newest of each key at a time, and all later ones.
+    """Yield the versions that rows may still need: the latest of each key at a time, and all later ones.
 
     Args:
-        batches: versions by key, then by event time and place.
-        keys: the columns of the key.
-        until: that time in milliseconds; None when every version is needed.
+        batches: versions sorted by key, event time and position.
+        keys: the key columns.
+        until: that time in milliseconds; None if every version is needed.
     """
     if until is None:
         yield from batches
@@ -227,7 +228,7 @@ def retained_versions(
     held: pa.RecordBatch | None = None
     for batch in batches:
         rows = batch if held is None else pa.concat_batches([held, batch])
-        # Whether the last row is needed, is said by the one after it; its own predecessor is not.
+        # Whether the last row is needed depends on the row after it.
         yield from _needed(rows, keys, until, end=False)
         held = _carried(rows, keys)
     if held is not None:
@@ -235,17 +236,17 @@ def retained_versions(
 
 
 def _carried(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
-    """The last row, which knows whether there were others of its key before it."""
+    """Return the last row, marked if there were other versions of its key before it."""
     last = rows.slice(rows.num_rows - 1)
     if rows.num_rows < 2 or not _same_key(rows.slice(rows.num_rows - 2), keys)[0].as_py():
         return last
     at = last.schema.get_field_index(IS_OLDEST)
-    # Read only where the row lies before the time: then so do all before it.
+    # Read only if the row is before the time: then all earlier ones are too.
     return last.set_column(at, last.schema.field(at), pa.array([True], pa.bool_()))
 
 
 def _needed(rows: pa.RecordBatch, keys: Sequence[str], until: int, *, end: bool) -> Iterator[pa.RecordBatch]:
-    """Those of the rows, without the last one unless it is the ``end``."""
+    """Yield the needed rows, without the last one unless it is the ``end``."""
     past = pc.less_equal(rows.column(TIME), _moment(until, rows.column(TIME).type))
     same = _same_key(rows, keys)
     no = pa.array([False])
@@ -262,7 +263,7 @@ def _needed(rows: pa.RecordBatch, keys: Sequence[str], until: int, *, end: bool)
 
 
 def _same_key(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.Array:
-    """Of each row but the last, whether the next has the same key."""
+    """Return for each row but the last whether the next one has the same key."""
     count = rows.num_rows - 1
     equal = [pc.equal(rows.column(key).slice(0, count), rows.column(key).slice(1, count)) for key in keys]
     return reduce(pc.and_, equal)
@@ -277,7 +278,7 @@ _VERSIONS: Final = "versions.parquet"
 
 
 class AsOfStreaming(StatefulTransaction):
-    """One transaction of a query with as-of joins."""
+    """A transaction of a query with as-of joins."""
 
     _as_of: AsOfQuery
     _by_row: bool
@@ -335,7 +336,7 @@ class AsOfStreaming(StatefulTransaction):
         return [self._row_by_row(self._as_of.track_rest(views), ready.contract)]
 
     def _row_by_row(self, found: TrackedResult, contract: OutputContract) -> Iterator[pa.RecordBatch]:
-        """What comes after the joins, with the operation of each row."""
+        """Yield the rows of a stateless part after the joins, with their operations."""
         if found.ordered:
             rows = sorted_batches(
                 lambda _: (found.frame, contract.require_event_time), SortOrder(), self._reporter
@@ -353,7 +354,7 @@ class AsOfStreaming(StatefulTransaction):
         return [*super()._files(batch, number), *([path] for path in self._joined(batch, number))]
 
     def _joined(self, batch: Batch, number: int) -> list[Path]:
-        """Runs the joins of a batch: the rows that came out of each, in files."""
+        """Run the joins of a batch; return the files of the joined rows."""
         views = self._views(batch.slices, self._as_of.joined_inputs())
         changing = {self._inputs[each.at].alias for each in batch.slices if each.changes}
         files: list[Path] = []
@@ -373,11 +374,11 @@ class AsOfStreaming(StatefulTransaction):
         until: int | None,
         path: Path,
     ) -> None:
-        """Runs one join: writes the rows that come out, and its state."""
+        """Run one join: write the joined rows and the new state."""
         keys = [f"k{number}" for number in range(len(join.keys))]
         folder = self._kept / f"as-of-{at}"
         folder.mkdir(parents=True, exist_ok=True)
-        # What comes out of a join before may have corrections that came earlier.
+        # The joined rows of an earlier join may contain corrections from earlier batches.
         pairs = self._by_row and (at > 0 or bool(changing & self._as_of.inputs_before_join(join)))
         rows = add_due_time(self._as_of.rows(at, views), pairs=pairs)
         rows = self._with_kept(rows, folder / _ROWS, f"rows-{at}")
@@ -396,7 +397,7 @@ class AsOfStreaming(StatefulTransaction):
                 "time is no longer known: they have the oldest that is",
                 "warning",
             )
-        # What waits will ask for versions at its own time.
+        # Pending rows will need versions at their own times.
         needed = until if waiting.least is None or until is None else min(until, waiting.least)
         known = self._sorted(versions, (*keys, TIME, POSITION))
         with pq.ParquetWriter(folder / _VERSIONS, nullable(versions)) as writer:
@@ -417,14 +418,14 @@ class AsOfStreaming(StatefulTransaction):
         return super()._save(ready, marks)
 
     def _with_kept(self, new: DataFrame, kept: Path, name: str) -> DataFrame:
-        """New rows together with those of the state, which is about to be written anew."""
+        """Return new rows together with those of the state, whose file is then rewritten."""
         if not kept.exists():
             return new
         before = kept.rename(self._scratch / f"{name}-{len(list(self._scratch.iterdir()))}.parquet")
         return self._read([before], new.schema).unionAll(new)
 
     def _numbered(self, at: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-        """Rows that come out of a join, with their place in the order in which they do."""
+        """Return joined rows with their position in the order of emission."""
         places = batch.column(POSITION)
         before = pa.concat_arrays([pa.array([self._last[at][0]], pa.int64()), places[:-1]])
         steps = pc.cast(pc.not_equal(places, before), pa.int64())
@@ -441,7 +442,7 @@ class AsOfStreaming(StatefulTransaction):
     # --- Rows as frames -----------------------------------------------------------------------
 
     def _views(self, slices: Sequence[Slice], names: set[str]) -> dict[str, DataFrame]:
-        """Some inputs with the rows of some slices."""
+        """Return inputs as frames, with the rows of some slices."""
         return {
             each.alias: input_frame(self._session, [one.path for one in slices if one.at == at], each)
             for at, each in enumerate(self._inputs)
@@ -454,7 +455,7 @@ class AsOfStreaming(StatefulTransaction):
         return self._session.read.schema(schema).parquet(*map(spark_path, paths))
 
     def _sorted(self, frame: DataFrame, first: Sequence[str]) -> Iterator[pa.RecordBatch]:
-        """Rows by some columns and then by all that can be compared."""
+        """Return the rows sorted by some columns and then by all comparable ones."""
         flat = [field.name for field in arrow_schema(frame.schema) if not types.is_nested(field.type)]
         keys = [*first, *(name for name in flat if name not in first)]
         ordered = frame.sort(*keys)

@@ -19,28 +19,28 @@ from odf_engine.metadata.model import Checkpoint
 
 FORMAT: Final = 1
 ENGINE: Final = SPARK_VERSION
-"""The engine that writes state."""
+"""The engine version that writes the state."""
 _ABOUT: Final = "checkpoint.json"
 
-# Limits of what others may have written.
+# Limits for checkpoints written by third parties.
 _ALLOWED_BYTES: Final = 64 << 20
 _ALLOWED_RATIO: Final = 250
-"""A checkpoint may unpack to 64 MiB, or to this many times its size."""
+"""Maximum decompressed size of a checkpoint: 64 MiB, or this many times its compressed size."""
 _MAX_ABOUT_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 1 << 16
 _MAX_ENTRIES: Final = 100_000
 
 
 class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
-    """What a checkpoint says about itself.
+    """The metadata of a checkpoint.
 
     Attributes:
-        format: of the file.
-        engine: that wrote it.
-        query: a hash of the query and its inputs, whose state it is.
-        state: what the state depends on: another query of the same may go on from it.
-        watermarks: of each input in milliseconds, by the alias in the query.
-        watermark: the least of them, when all inputs have one.
+        format: version of the file format.
+        engine: engine that wrote it.
+        query: hash of the query and its inputs.
+        state: fingerprint of the state; another query with the same fingerprint can continue from it.
+        watermarks: watermark of each input in milliseconds, by the alias in the query.
+        watermark: minimum of the watermarks if all inputs have one.
     """
 
     format: int
@@ -57,12 +57,12 @@ class _Head(msgspec.Struct):
 
 
 def write_checkpoint(path: Path, about: CheckpointMetadata, folder: Path) -> Checkpoint:
-    """Writes a checkpoint.
+    """Write a checkpoint.
 
     Args:
-        path: the new file.
-        about: what it says about itself.
-        folder: everything in it becomes part of the checkpoint.
+        path: path of the new file.
+        about: its metadata.
+        folder: folder with the content.
 
     Returns:
         Its hash and size.
@@ -82,15 +82,15 @@ def write_checkpoint(path: Path, about: CheckpointMetadata, folder: Path) -> Che
 
 
 def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
-    """Unpacks a checkpoint.
+    """Extract a checkpoint.
 
     Args:
-        path: the file.
-        folder: where its parts go.
+        path: path of the file.
+        folder: folder for the content.
 
     Raises:
-        BadData: it is missing, damaged or no checkpoint, or it unpacks to more than is allowed.
-        Unsupported: it was written by a version that this one does not understand.
+        BadData: missing, damaged, not a checkpoint, or larger than allowed.
+        Unsupported: written by an incompatible version.
     """
     with _opened(path) as (about, tar):
         count = 0
@@ -105,7 +105,7 @@ def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
 
 
 def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
-    """What a checkpoint says about itself.
+    """Read the metadata of a checkpoint.
 
     Raises:
         BadData, Unsupported: as in :func:`read_checkpoint`.
@@ -116,7 +116,7 @@ def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[CheckpointMetadata, tarfile.TarFile]]:
-    """What a checkpoint says about itself, and its other parts."""
+    """Open a checkpoint; yield its metadata, and the archive after it."""
     try:
         with (
             pa.input_stream(str(path), compression="zstd") as input,
@@ -138,7 +138,7 @@ def _opened(path: Path) -> Iterator[tuple[CheckpointMetadata, tarfile.TarFile]]:
 
 
 class _Unpacked:
-    """The decompressed bytes of a checkpoint, as long as they are not many more than the compressed ones."""
+    """The decompressed bytes of a checkpoint, up to a limit relative to the compressed size."""
 
     def __init__(self, stream: pa.NativeFile, packed_bytes: int) -> None:
         self._stream = stream
@@ -148,7 +148,7 @@ class _Unpacked:
         """Return the next bytes, ``size`` of them except at the end.
 
         Raises:
-            tarfile.ReadError: there were more than are allowed.
+            tarfile.ReadError: the limit is exceeded.
         """
         data = self._stream.read(size)
         self._left -= len(data)
@@ -158,14 +158,14 @@ class _Unpacked:
 
 
 class _Entry(tarfile.TarInfo):
-    """An entry of a checkpoint: a file, or the attributes of the file after it, such as a long name."""
+    """An entry of a checkpoint: a file, or the extended attributes of the next file, such as a long name."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         """Read a header.
 
         Raises:
-            tarfile.ReadError: the entry is of another kind, or has too many attributes to hold in memory.
+            tarfile.ReadError: an entry of another type, or attributes that exceed the memory limit.
         """
         entry = super().frombuf(buf, encoding, errors)
         if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE, tarfile.XHDTYPE):

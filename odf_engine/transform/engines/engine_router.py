@@ -1,4 +1,4 @@
-"""Chooses the engine for a query: Spark, a configured service, the sandbox."""
+"""Selects the engine for a query: Spark, a configured service, or the sandbox."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from odf_engine.spark.runtime.session import SparkRuntime
 
 SPARK: Final = "spark"
-"""The engine that is always here; the configuration may put another one in its place."""
+"""The engine that is always available; the configuration can replace it."""
 
 
 class EngineMissing(InvalidQuery):
-    """The query is for an engine that is not here."""
+    """The query requires an engine that is not available."""
 
 
 class EngineRouter:
-    """All engines of a workspace, asked as if they were one: each query goes to the engine that it is for.
+    """All engines of a workspace behind the engine contract; each query runs on the engine it names.
 
     Args:
-        config: names engines elsewhere, and their addresses (``engines``).
+        config: names and addresses of external engines (``engines``).
         spark: runs queries for ``spark``.
     """
 
@@ -52,11 +52,11 @@ class EngineRouter:
         self._known: dict[str, Engine] = {} if SPARK in self._addresses else {SPARK: spark}
 
     def get_engine(self, name: str) -> Engine:
-        """The engine of this name, whatever its case.
+        """Return the engine with this name, ignoring case.
 
         Raises:
             EngineMissing: there is none.
-            InvalidManifest: its address in the configuration is none.
+            InvalidManifest: its configured address is invalid.
         """
         key = name.lower()
         if key not in self._known:
@@ -112,13 +112,13 @@ class EngineRouter:
 
 @contextmanager
 def engines_for(workspace: Workspace, entry: DatasetEntry, runtime: SparkRuntime) -> Iterator[EngineRouter]:
-    """The engines for the queries of a dataset, for as long as one job needs them.
+    """Return the engines for the queries of a dataset, for the duration of one job.
 
-    Spark runs queries of somebody else, which nobody here trusts, in a sandbox. The engines elsewhere are
-    what their owners made of them.
+    Spark runs queries of untrusted datasets in a sandbox. External engines are responsible for their own
+    isolation.
 
     Args:
-        workspace: says in its configuration which engines there are.
+        workspace: its configuration lists the engines.
         entry: a derivative dataset.
         runtime: the Spark of this process.
     """

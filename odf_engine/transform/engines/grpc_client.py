@@ -1,4 +1,4 @@
-"""Engine client over gRPC; checks what an external engine wrote."""
+"""Engine client over gRPC; checks the output of an external engine."""
 
 from __future__ import annotations
 
@@ -96,15 +96,15 @@ from odf_engine.transform.engines.grpc_messages import (
 def check_engine_output(
     request: TransformRequest, interval: OffsetInterval | None, declared: pa.Schema | None
 ) -> TransactionResult:
-    """What the engine wrote, read once and found to be right.
+    """Check the output of an engine in one pass.
 
     Args:
-        request: says where the files are, and what they have to be.
-        interval: the offsets that the engine says it wrote; None for no rows.
-        declared: the schema of the dataset; None before it has one.
+        request: has the paths and the requirements.
+        interval: offset interval reported by the engine; None for no rows.
+        declared: schema of the dataset; None before it has one.
 
     Raises:
-        BadData: what it wrote is not what the contract asks for, in one sentence.
+        BadData: the output violates the contract; the message is one sentence.
     """
     path = Path(request.new_data_path)
     if interval is None:
@@ -150,7 +150,7 @@ def _is_moment(kind: pa.DataType) -> bool:
 
 
 def _check_rows(path: Path, schema: pa.Schema, request: TransformRequest) -> int:
-    """Looks at the system columns of each row; the last offset."""
+    """Check the system columns of each row; return the last offset."""
     expected, before = request.next_offset, int(Op.APPEND)
     latest = request.system_time.ms
     for batch in read_batches(path, schema.names[:4]):
@@ -170,7 +170,7 @@ def _check_rows(path: Path, schema: pa.Schema, request: TransformRequest) -> int
 
 
 def _check_operations(operations: pa.Array, before: int) -> int:
-    """Corrections are pairs, the new row directly after the old one; the last operation."""
+    """Check that corrections are adjacent pairs of old and new row; return the last operation."""
     codes = operations.cast(pa.int64())
     known = pa.array([int(each) for each in Op], pa.int64())
     if codes.null_count or not pc.all(pc.is_in(codes, value_set=known)).as_py():
@@ -183,7 +183,7 @@ def _check_operations(operations: pa.Array, before: int) -> int:
 
 
 def _checkpoint(request: TransformRequest) -> Checkpoint | None:
-    """What the engine left of its state, if anything."""
+    """Return the checkpoint of the engine, if it wrote one."""
     path = Path(request.new_checkpoint_path)
     if not path.exists() and not path.is_symlink():
         return None
@@ -197,11 +197,11 @@ _CHUNK = 1 << 20
 
 
 class FileExchange:
-    """Folders for the files of a transaction: read by the engine, written by it, and for its own use.
+    """Folders of a transaction: input files, output files, and scratch space of the engine.
 
     Args:
-        folder: here; ``in``, ``out`` and ``scratch`` are made within.
-        seen_as: what the engine calls it; by default the same.
+        folder: local path; ``in``, ``out`` and ``scratch`` are created in it.
+        seen_as: path of the folder in the engine; the same by default.
     """
 
     def __init__(self, folder: Path, seen_as: PurePath | None = None) -> None:
@@ -213,7 +213,7 @@ class FileExchange:
 
     @contextmanager
     def staged_request(self, request: TransformRequest) -> Iterator[TransformRequest]:
-        """The request with the paths that the engine knows; the files are there within the block.
+        """Return the request with the engine's paths; the files exist during the block.
 
         Raises:
             OSError: the folder cannot be written.
@@ -246,7 +246,7 @@ class FileExchange:
 
     @contextmanager
     def lend(self, tables: Sequence[TableFiles]) -> Iterator[list[TableFiles]]:
-        """The tables with the paths that the engine knows; the files are there within the block.
+        """Return the tables with the engine's paths; the files exist during the block.
 
         Raises:
             OSError: the folder cannot be written.
@@ -267,10 +267,10 @@ class FileExchange:
             clear(self.inputs)
 
     def fetch(self, request: TransformRequest) -> None:
-        """Copies what the engine wrote to where the request wants it: afterwards the engine cannot change it.
+        """Copy the output to the requested paths, where the engine cannot change it any more.
 
         Raises:
-            BadData: there is something else than a file in its place.
+            BadData: an output is not a regular file.
         """
         for name, wanted in (("data", request.new_data_path), ("checkpoint", request.new_checkpoint_path)):
             _copy(self.outputs / name, Path(wanted))
@@ -278,7 +278,7 @@ class FileExchange:
     def _hand(self, path: str, name: str) -> str:
         place = self.inputs / name
         try:
-            # Another name for the same file, which is never changed: nothing is copied.
+            # Slices are immutable, so a hard link replaces a copy.
             place.hardlink_to(Path(path).resolve())
         except OSError:
             shutil.copyfile(path, place)
@@ -286,7 +286,7 @@ class FileExchange:
 
 
 def clear(folder: Path) -> None:
-    """Empties a folder."""
+    """Remove the content of a folder."""
     for each in folder.iterdir():
         if each.is_dir() and not each.is_symlink():
             shutil.rmtree(each, ignore_errors=True)
@@ -295,7 +295,7 @@ def clear(folder: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """Copies a file, and nothing else: a link could lead anywhere, a pipe would never end."""
+    """Copy a regular file. A link could point anywhere, and a pipe would never end."""
     try:
         descriptor = os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -321,22 +321,22 @@ Rows = OffsetInterval | None
 
 
 class TookTooLong(OdfError):
-    """The engine did not answer within the time that it has."""
+    """The engine did not respond within the time limit."""
 
 
 class GrpcEngine:
     """An engine at an address.
 
     Args:
-        address: such as ``grpc://127.0.0.1:2884`` or ``unix:/run/engine.sock``. The engine sees the same
-            files under the same paths. One that sees only a folder has it after a question mark, and what
-            it calls it: ``grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine``.
-        name: what errors call it; by default its address.
-        seconds: how long a request may take; by default as long as it takes.
-        exchange: the folder that it sees, in place of the one of the address.
+        address: such as ``grpc://127.0.0.1:2884`` or ``unix:/run/engine.sock``. The engine reads the same
+            files under the same paths. For an engine with access to one folder only, that folder and its path
+            in the engine follow: ``grpc://127.0.0.1:2884?folder=/srv/exchange&as=/opt/engine``.
+        name: name in errors; the address by default.
+        seconds: time limit of a request; none by default.
+        exchange: the shared folder, instead of the one in the address.
 
     Raises:
-        InvalidManifest: this is no such address.
+        InvalidManifest: the address is invalid.
     """
 
     def __init__(
@@ -351,7 +351,7 @@ class GrpcEngine:
         self._target, given = _target(address)
         self._seconds = seconds
         self._exchange = exchange or given
-        # One request at a time goes through a folder.
+        # The folder serves one request at a time.
         self._turn: Any = nullcontext() if self._exchange is None else Lock()
 
     def execute(
@@ -360,8 +360,8 @@ class GrpcEngine:
         """See :class:`odf_engine.transform.engines.contract.Engine`.
 
         Raises:
-            SourceUnavailable: the engine cannot be reached, or broke off.
-            BadData: what it wrote is not what the contract asks for.
+            SourceUnavailable: the engine is unreachable, or ended the connection.
+            BadData: its output violates the contract.
         """
 
         def ask(inner: TransformRequest) -> Rows:
@@ -373,13 +373,13 @@ class GrpcEngine:
     def finish(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
-        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`execute`."""
         return self._migrate("finish", request, declared, reporter)
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
-        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`execute`."""
         return self._migrate("rebuild", request, declared, reporter)
 
     def validate(
@@ -392,7 +392,7 @@ class GrpcEngine:
         """See :class:`odf_engine.transform.engines.contract.Engine`.
 
         Raises:
-            SourceUnavailable: the engine cannot be reached, or broke off.
+            SourceUnavailable: the engine is unreachable, or ended the connection.
         """
         shown = [InputSchema(each.alias, encode_schema(each.schema), each.vocab) for each in inputs]
         query = ValidateQuery(transform, shown, vocab, _schema(declared))
@@ -402,7 +402,7 @@ class GrpcEngine:
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
-        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`execute`."""
         exchange = self._exchange
         with (
             self._turn,
@@ -422,7 +422,7 @@ class GrpcEngine:
         return RowProvenance([(each.alias, each.rows) for each in found.feeds], found.exact, reason)
 
     def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
-        """As in the engine contract. Also raises the errors of :meth:`execute`."""
+        """See the engine contract. Also raises the errors of :meth:`execute`."""
         exchange = self._exchange
         with self._turn, nullcontext(tables) if exchange is None else exchange.lend(tables) as inner:
             shown = [
@@ -470,7 +470,7 @@ class GrpcEngine:
     def _ask(
         self, method: str, message: bytes, answer: Callable[[bytes, Reporter], T | None], reporter: Reporter
     ) -> T:
-        """Sends a request and listens until ``answer`` makes something of a message."""
+        """Send a request and read messages until ``answer`` returns a result."""
         with grpc.insecure_channel(self._target, options=_OPTIONS) as channel:
             stream: Any = channel.unary_stream(method)
             try:
@@ -492,7 +492,7 @@ class GrpcEngine:
         raise self._broken("it ended without an answer")
 
     def _ask_own(self, method: str, query: Wire, kind: type[T], reporter: Reporter) -> T:
-        """Asks our own service, which other engines do not have."""
+        """Call this program's own service, which other engines do not have."""
 
         def answer(message: bytes, reporter: Reporter) -> T | None:
             found = decode(unwrap(message), Answer)
@@ -509,7 +509,7 @@ class GrpcEngine:
         return self._ask(f"/{OWN_SERVICE}/{method}", wrap(encode(query)), answer, reporter)
 
     def _transformed(self, message: bytes, reporter: Reporter) -> tuple[Rows] | None:
-        """What a message of ExecuteTransform says; the interval within a tuple, since it may be None."""
+        """Parse a message of ExecuteTransform. The interval is in a tuple, since it may be None."""
         response = decode_table(unwrap(message), TransformResponse)
         further = unwrap(message, FURTHER)
         match response:
@@ -541,7 +541,7 @@ class GrpcEngine:
 
 
 def _target(address: str) -> tuple[str, FileExchange | None]:
-    """What gRPC calls the address, and the folder that it names."""
+    """Return the gRPC target of an address, and its shared folder."""
     if address.startswith("unix:"):
         return address, None
     parts = urlsplit(address)

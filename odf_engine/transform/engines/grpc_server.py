@@ -1,4 +1,4 @@
-"""Serves the Spark engine over gRPC (``python -m``)."""
+"""Server of the Spark engine over gRPC (``python -m``)."""
 
 from __future__ import annotations
 
@@ -78,19 +78,19 @@ _NEWS_SECONDS: Final = 0.25
 
 
 class ResponseFormat(Protocol):
-    """How the answers of a service are written."""
+    """Encoding of the responses of a service."""
 
     def progress_message(self, told: ProgressMessage) -> bytes:
-        """A message of progress."""
+        """Return a progress message."""
         ...
 
     def failed(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
-        """A message that an error was; ``invalid`` when the query is to blame."""
+        """Return an error message; ``invalid`` if the query is the cause."""
         ...
 
 
 class JsonResponses:
-    """Messages of one JSON document."""
+    """Responses as one JSON document."""
 
     def progress_message(self, told: ProgressMessage) -> bytes:
         return wrap(encode(told))
@@ -100,7 +100,7 @@ class JsonResponses:
 
 
 class FlatBufferResponses:
-    """Messages of a FlatBuffer, and a JSON document for those who know it."""
+    """Responses as FlatBuffer, with a JSON document as extension."""
 
     def __init__(self, progress: Any, invalid: Callable[[str], Any], failed: Callable[[str], Any]) -> None:
         self._progress, self._invalid, self._failed = progress, invalid, failed
@@ -116,7 +116,7 @@ class FlatBufferResponses:
 
 
 class _ProgressBuffer(Reporter):
-    """Gathers what there is to tell, for the next message."""
+    """Collects progress for the next message."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class _ProgressBuffer(Reporter):
             self._lines.append(Line(text, level))
 
     def told(self) -> ProgressMessage:
-        """What is new since it was asked last."""
+        """Return the progress since the last call."""
         with self._news:
             told = ProgressMessage(self._phase, self._amounts, self._lines)
             self._phase, self._amounts, self._lines = None, {}, []
@@ -149,10 +149,10 @@ class _ProgressBuffer(Reporter):
 
 
 class Requests:
-    """The requests that are being worked on.
+    """The requests in progress.
 
     Args:
-        left: called, in a thread of its own, after a request was cancelled.
+        left: called in a separate thread after a request was cancelled.
     """
 
     def __init__(self, left: Callable[[], None]) -> None:
@@ -162,12 +162,12 @@ class Requests:
         self._held = False
 
     def busy(self) -> bool:
-        """Whether there are any."""
+        """Return whether there are any."""
         return self._open > 0
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """New requests wait until the end of the block."""
+        """Delay new requests until the end of the block."""
         with self._gate:
             self._held = True
         try:
@@ -180,7 +180,9 @@ class Requests:
     def answers(
         self, work: Callable[[Reporter], bytes], context: grpc.ServicerContext, form: ResponseFormat
     ) -> Iterator[bytes]:
-        """Progress while the work runs, then what came of it. A client that goes away stops the work."""
+        """Yield progress while the work runs, then its result. The work is cancelled when the client
+        disconnects.
+        """
         reporter = _ProgressBuffer()
         done: queue.Queue[bytes] = queue.Queue()
         context.add_callback(reporter.cancel)
@@ -234,14 +236,14 @@ _AT_ONCE: Final = 4
 
 
 class EngineServer:
-    """Serves a Spark that has started.
+    """Serves a running Spark.
 
     Args:
         runtime: the Spark.
-        address: host and port; port 0 takes a free one, which :attr:`port` names. Or ``unix:`` and a path.
+        address: host and port, or ``unix:`` and a path. Port 0 selects a free port, see :attr:`port`.
 
     Raises:
-        OdfError: the address cannot be had.
+        OdfError: the address is not available.
     """
 
     def __init__(self, runtime: SparkRuntime, address: str) -> None:
@@ -263,11 +265,11 @@ class EngineServer:
             raise OdfError(f"the engine cannot listen: {error}", where=address) from None
 
     def start(self) -> None:
-        """Begins to answer."""
+        """Start to accept requests."""
         self._server.start()
 
     def stop(self) -> None:
-        """Ends running requests and stops."""
+        """Cancel running requests and stop."""
         self._server.stop(grace=1).wait()
 
     def _handle(self, service: str, methods: dict[str, Callable[..., Iterator[bytes]]]) -> None:
@@ -275,7 +277,7 @@ class EngineServer:
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
 
     def _left(self) -> None:
-        """A request was cancelled: its tasks must not go on for ever."""
+        """Restart Spark if the tasks of a cancelled request do not stop."""
         if has_runaway_tasks(self._runtime, self._requests.busy):
             with self._requests.paused():
                 if not self._requests.busy():
@@ -355,7 +357,7 @@ def _schema(data: bytes | None) -> pa.Schema | None:
 
 
 def _watermark(request: TransformRequest) -> Timestamp | None:
-    """The least of the inputs' newest watermarks; none while one has none in this request."""
+    """Return the minimum of the inputs' latest watermarks; None if an input has none in this request."""
     newest = [max((mark.event_time for mark in each.explicit_watermarks), default=None)
               for each in request.query_inputs]  # fmt: skip
     known = [mark for mark in newest if mark is not None]
@@ -369,17 +371,17 @@ def serve(
     stopped: threading.Event,
     scratch: Path | None,
 ) -> None:
-    """Serves until it is stopped.
+    """Serve until stopped.
 
     Args:
-        config: how Spark runs.
+        config: Spark configuration.
         address: see :class:`EngineServer`.
-        said: is told when and where the engine listens.
-        stopped: set to end it.
-        scratch: a folder for temporary files; by default one of the machine's own.
+        said: receives a message when the engine listens.
+        stopped: set to stop the server.
+        scratch: folder for temporary files; the default of the system if None.
 
     Raises:
-        OdfError: Spark does not start, or the address cannot be had.
+        OdfError: Spark does not start, or the address is not available.
     """
     with tempfile.TemporaryDirectory(prefix="odf-engine-", dir=scratch) as folder:
         runtime = SparkRuntime(config, Path(folder) / "spark.log", Path(folder))
@@ -396,7 +398,7 @@ def serve(
 
 
 def main() -> int:
-    """The program: options as ``odf engine serve`` gives them, and those of a sandbox."""
+    """Run the program: options of ``odf engine serve``, and those of a sandbox."""
     escape_standard_streams()
     given = _arguments()
     stopped = threading.Event()
@@ -405,7 +407,7 @@ def main() -> int:
     try:
         if given.socket is None:
             config, address = _configured(given.settings_of), f"{given.host}:{given.port}"
-            if given.settings_of is not None:  # the executors of a cluster see the workspace, not /tmp
+            if given.settings_of is not None:  # the executors of a cluster can access the workspace, not /tmp
                 given.scratch = given.settings_of / "cache"
                 given.scratch.mkdir(exist_ok=True)
         else:

@@ -1,4 +1,4 @@
-"""Isolates a process with Linux namespaces; a script that imports nothing of ours."""
+"""Isolates a process with Linux namespaces; also a script that imports no other module of this program."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ for each in sys.argv[1].split():
     resource.setrlimit(kind, (least, least))
 os.execvp(sys.argv[2], sys.argv[2:])
 """
-"""Sets limits of the kernel, then runs a command. It runs in the sandbox: the kernel counts the processes of
-the user namespace in which the limit is set."""
+"""Sets kernel limits, then runs a command. It runs in the sandbox: the kernel counts processes per user
+namespace in which the limit is set.
+"""
 
 _DEVICES: Final = ("null", "zero", "full", "random", "urandom")
 _PROBE_SECONDS: Final = 20
@@ -39,14 +40,14 @@ _PROBE_SECONDS: Final = 20
 
 @dataclass(frozen=True)
 class Limits:
-    """What processes in a sandbox may use.
+    """Resource limits of processes in a sandbox.
 
     Attributes:
-        memory: of each process, in bytes.
-        file: the size of each file, in bytes.
-        tmp: the size of ``/tmp`` and of ``/dev/shm``, in bytes of memory.
-        processes: how many processes and threads run at the same time. Some kernels do not enforce this, and
-            none does for root: :class:`odf_engine.transform.engines.sandbox.Watch` does.
+        memory: memory of each process, in bytes.
+        file: size of each file, in bytes.
+        tmp: size of ``/tmp`` and of ``/dev/shm``, in bytes of memory.
+        processes: number of concurrent processes and threads. Some kernels do not enforce it, and none does
+            for root: :class:`odf_engine.transform.engines.sandbox.Watch` does.
     """
 
     memory: int
@@ -57,12 +58,12 @@ class Limits:
 
 @dataclass(frozen=True)
 class MountSandbox:
-    """What a process sees: these files and folders, by the place where it sees them, and an empty ``/tmp``.
+    """The file system of a sandbox: these files and folders, by their path inside, and an empty ``/tmp``.
 
     Attributes:
-        read: may be read; what is not there is left out.
-        write: folders that may be written as well.
-        limits: what it may use.
+        read: read-only paths; missing ones are skipped.
+        write: writable folders.
+        limits: resource limits.
     """
 
     read: Mapping[Path, Path]
@@ -70,7 +71,7 @@ class MountSandbox:
     limits: Limits
 
     def wrap_command(self, program: Program, command: Sequence[str]) -> list[str]:
-        """The command that runs ``command`` behind these walls; it ends when its parent does."""
+        """Return the command that runs ``command`` in the sandbox; it ends with its parent process."""
         read = {place: each for place, each in self.read.items() if each.exists()}
         if program == "unshare":
             shut = ["setpriv", "--pdeathsig", "KILL", "--", "unshare", "--user", "--map-root-user", "--net"]
@@ -91,7 +92,7 @@ class MountSandbox:
         return [*shut, *last, "--", sys.executable, "-I", "-S", "-c", _LIMIT, self._limits(), *command]
 
     def _limits(self) -> str:
-        """The limits that the kernel enforces for each process, as :data:`_LIMIT` reads them."""
+        """Return the limits that the kernel enforces per process, in the format of :data:`_LIMIT`."""
         limits = f"DATA={self.limits.memory} FSIZE={self.limits.file} CORE=0"
         release = re.match(r"(\d+)\.(\d+)", platform.release())
         # An older kernel would count all processes of the user on this machine.
@@ -100,7 +101,7 @@ class MountSandbox:
 
 
 def unavailable_reason(program: Program, walls: MountSandbox) -> str | None:
-    """Why a program cannot shut anything in here, in a few words; None when it can."""
+    """Return why a program cannot create a sandbox here, in a few words; None if it can."""
     if shutil.which(program) is None:
         return "not installed"
     command = walls.wrap_command(program, [sys.executable, "-I", "-S", "-c", ""])
@@ -118,7 +119,7 @@ _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REMOUNT = 0x1, 0x2, 0x4, 0x8,
 _MS_NOATIME, _MS_NODIRATIME, _MS_BIND, _MS_REC = 0x400, 0x800, 0x1000, 0x4000
 _MS_PRIVATE, _MS_RELATIME, _MNT_DETACH = 0x40000, 0x200000, 2
 _PIVOT_ROOT: Final = {"x86_64": 155, "aarch64": 41, "riscv64": 41, "ppc64le": 203, "s390x": 217}
-"""The number of the system call, which C libraries have no function for."""
+"""Number of the system call, for which C libraries have no function."""
 _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _MAX_CAPABILITIES = 24, 38, 64
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 0x1
 _OLD, _NEW = Path("/old"), Path("/new")
@@ -144,7 +145,7 @@ def _pivot(root: Path, old: Path) -> None:
 
 
 def _build(read: Sequence[Sequence[Path]], write: Sequence[Sequence[Path]], tmp: int) -> None:
-    """Makes a file system of these places alone, and goes there."""
+    """Build a file system of these paths alone, and make it the root."""
     _mount("none", Path("/"), "", _MS_REC | _MS_PRIVATE)
     _mount("tmpfs", Path("/tmp"), "tmpfs", _MS_NOSUID | _MS_NODEV)
     for each in (_OLD, _NEW):
@@ -171,8 +172,8 @@ def _build(read: Sequence[Sequence[Path]], write: Sequence[Sequence[Path]], tmp:
 
 
 def _bind(path: Path, place: Path, *, write: bool) -> None:
-    """Shows a file or folder of the old root at a place below the new one."""
-    # The kernel would follow links to the root that there is now.
+    """Mount a file or folder of the old root at a path of the new one."""
+    # The kernel would resolve links relative to the current root.
     source, target = _followed(_OLD / path.relative_to("/")), _NEW / place.relative_to("/")
     if source.is_dir():
         target.mkdir(parents=True, exist_ok=True)
@@ -194,7 +195,7 @@ def _followed(path: Path) -> Path:
 
 
 def _kept(target: Path) -> int:
-    """What a file system was mounted with has to stay: only its owner may change that."""
+    """Return the mount flags that must stay: only the owner of the mount may change them."""
     shown = os.statvfs(target).f_flag
     names = {os.ST_NODEV: _MS_NODEV, os.ST_NOEXEC: _MS_NOEXEC, os.ST_NOATIME: _MS_NOATIME,
              os.ST_NODIRATIME: _MS_NODIRATIME, os.ST_RELATIME: _MS_RELATIME,
@@ -203,14 +204,14 @@ def _kept(target: Path) -> int:
 
 
 def _loopback() -> None:
-    """Brings up the only network there is: Java and Python talk through it."""
+    """Enable the loopback interface, the only network: Java and Python communicate over it."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sH14x", b"lo", _IFF_UP))
 
 
 def _give_up_rights() -> None:
     for capability in range(_MAX_CAPABILITIES):
-        ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for those there are not
+        ctypes.CDLL(None).prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0)  # fails for undefined capabilities
     _call("prctl", _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 

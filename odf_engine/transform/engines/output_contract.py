@@ -22,15 +22,15 @@ _PLACE = "odf_place"
 
 
 class EmittedRows:
-    """The newest row of each group, as it is in the dataset.
+    """The latest row of each group in the dataset.
 
     Args:
-        schema: of the rows.
-        keys: columns that tell groups apart; none when all rows are one group.
-        event_time: the column that rows are put in order by, before all others.
+        schema: schema of the rows.
+        keys: columns that identify groups; empty if all rows are one group.
+        event_time: column by which rows are sorted first.
 
     Raises:
-        Unsupported: groups cannot be told apart by such a column.
+        Unsupported: a key column has a nested type.
     """
 
     def __init__(self, schema: pa.Schema, keys: Sequence[str], event_time: str) -> None:
@@ -48,10 +48,10 @@ class EmittedRows:
         self._rows = schema.empty_table()
 
     def load(self, path: Path) -> None:
-        """Takes the rows of a file, where there is one.
+        """Load the rows of a file, if it exists.
 
         Raises:
-            BadData: it is damaged, or has other columns.
+            BadData: the file is damaged, or has other columns.
         """
         before = read_emitted(path)
         if before is None:
@@ -62,25 +62,25 @@ class EmittedRows:
             raise BadData(f"the checkpoint is damaged: {error}", where=path.name) from error
 
     def save(self, path: Path) -> None:
-        """Writes the rows to a file."""
+        """Write the rows to a file."""
         with ipc.new_file(str(path), self._rows.schema) as file:
             file.write_table(self._rows.combine_chunks())
 
     def changes(self, new: pa.Table, alive: Sequence[bool]) -> tuple[pa.Table, list[int]]:
-        """What new rows of groups change.
+        """Return the changes of new rows.
 
         Args:
-            new: at most one row of each group.
-            alive: of each, whether the group still is part of the result.
+            new: at most one row per group.
+            alive: for each, whether the group is still part of the result.
 
         Returns:
-            Rows in order, -C and +C of a group after each other, and the operation of each.
+            Rows in order, -C and +C of a group adjacent, and the operation of each row.
         """
         old, count = self._rows, self._rows.num_rows
         both = pa.concat_tables([old, new.select(self._names).cast(old.schema)])
         before, after, stays = self._matched(both, count)
         same = _same_rows(both, before, after)
-        units: list[tuple[int, int | None]] = []  # the row that stands for a group, and the one before it
+        units: list[tuple[int, int | None]] = []  # the row that represents a group, and its previous row
         kept = list(stays)
         for was, now, equal in zip(before, after, same, strict=True):
             lives = alive[now - count]
@@ -107,17 +107,17 @@ class EmittedRows:
         return both.take(pa.array(places, pa.int64())), operations
 
     def replacement_changes(self, before: pa.Table | None) -> tuple[pa.Table, list[int]]:
-        """What turns the rows of another query into the rows of these groups.
+        """Return the changes that turn the rows of another query into the rows of these groups.
 
         Args:
-            before: the newest rows of its groups; columns that it did not have are null. None when
-                it was not such a query.
+            before: latest rows of the other query's groups; missing columns are null. None if it had no
+                groups.
 
         Returns:
             As for :meth:`changes`.
 
         Raises:
-            BadData: its columns are of other types.
+            BadData: its columns have other types.
         """
         rows, old = self._rows, self._aligned(before)
         both = pa.concat_tables([old, rows])
@@ -142,13 +142,15 @@ class EmittedRows:
             raise BadData(f"the rows of the old query are no rows of the new one: {error}") from error
 
     def _tells_apart(self, rows: pa.Table) -> bool:
-        """Whether these rows are one for each group."""
+        """Return whether the rows have at most one row per group."""
         if not self._keys:
             return rows.num_rows <= 1
         return rows.group_by(self._keys).aggregate([]).num_rows == rows.num_rows
 
     def _matched(self, both: pa.Table, count: int) -> tuple[list[int | None], list[int], list[int]]:
-        """Of each group with a new row the places of its old and its new row; and the other old rows."""
+        """Return the old and new row index of each group with a new row, and the indexes of the other old
+        rows.
+        """
         places = pa.array(range(both.num_rows), pa.int64())
         columns: dict[str, Any] = {f"k{at}": both.column(name) for at, name in enumerate(self._keys)}
         columns = columns or {"k0": pa.nulls(both.num_rows, pa.int8())}
@@ -172,7 +174,7 @@ class EmittedRows:
 
 
 def read_emitted(path: Path) -> pa.Table | None:
-    """The rows of a file that :meth:`EmittedRows.save` wrote; None where there is none.
+    """Read the rows of a file written by :meth:`EmittedRows.save`; None if it does not exist.
 
     Raises:
         BadData: it is damaged.
@@ -189,7 +191,7 @@ def read_emitted(path: Path) -> pa.Table | None:
 
 
 def _same_rows(both: pa.Table, before: Sequence[int | None], after: Sequence[int]) -> list[bool]:
-    """Of each pair of places, whether the rows there are the same."""
+    """Return for each pair of row indexes whether the rows are equal."""
     old = both.take(pa.array(before, pa.int64()))
     new = both.take(pa.array(after, pa.int64()))
     same = [place is not None for place in before]
@@ -212,20 +214,20 @@ def _same_values(left: pa.ChunkedArray, right: pa.ChunkedArray) -> pa.ChunkedArr
 
 
 class OutputContract:
-    """The columns of a result.
+    """The required columns of a result.
 
     Args:
-        own: the query's own columns.
-        vocab: the dataset's column names.
-        declared: the schema that the dataset has; None before it has one.
+        own: columns of the query.
+        vocab: column names of the dataset.
+        declared: schema of the dataset; None before it has one.
 
     Attributes:
-        schema: of the slice.
-        event_time: what the query calls the event time.
-        operation: what the query calls the operation; None when it does not give one.
+        schema: schema of the slice.
+        event_time: event time column as spelled in the query.
+        operation: operation column as spelled in the query; None if it has none.
 
     Raises:
-        InvalidQuery: no event time, a column of a reserved name, or other columns than the dataset has.
+        InvalidQuery: no event time, a reserved column name, or columns that differ from the dataset.
     """
 
     def __init__(self, own: pa.Schema, vocab: DatasetVocabulary, declared: pa.Schema | None) -> None:
@@ -240,10 +242,10 @@ class OutputContract:
         self.schema = declared if declared is not None else slice_schema(data, vocab)
 
     def require_event_time(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Lets pass rows that have an event time.
+        """Check that all rows have an event time.
 
         Raises:
-            BadData: shows the first that has none.
+            BadData: shows the first row without one.
         """
         times = batch.column(self.event_time)
         if times.null_count:
@@ -259,7 +261,7 @@ class OutputContract:
         return batch
 
     def finished(self, batch: pa.RecordBatch, operations: pa.Array) -> pa.RecordBatch:
-        """The query's own columns, with these operations unless it gives them itself."""
+        """Return the columns of the query, with these operations unless the query has its own."""
         batch = batch.select(self._own.names)
         if self.operation is not None:
             return batch
@@ -267,7 +269,7 @@ class OutputContract:
 
 
 def _one(schema: pa.Schema, name: str) -> str | None:
-    """What the schema calls a column, whatever the case of its letters."""
+    """Return the name of a column as spelled in the schema, ignoring case."""
     (place,) = match_columns(schema.names, [name])
     return None if place is None else schema.names[place]
 
@@ -304,15 +306,15 @@ def _check_columns(own: pa.Schema, vocab: DatasetVocabulary) -> None:
 
 
 def add_new_columns(declared: pa.Schema, made: pa.Schema, vocab: DatasetVocabulary) -> pa.Schema:
-    """The schema of a dataset with the columns that a query gives and it does not have yet, at its end.
+    """Return the schema of a dataset extended by the new columns of a query.
 
     Args:
-        declared: the schema that the dataset has.
-        made: of the slices that the query makes.
-        vocab: the dataset's column names.
+        declared: schema of the dataset.
+        made: schema of the query's slices.
+        vocab: column names of the dataset.
 
     Raises:
-        InvalidQuery: the query lacks columns, or gives them in other types.
+        InvalidQuery: the query lacks columns, or has them in other types.
     """
     wrong, new = _differences(made, declared, vocab)
     if wrong:
@@ -342,7 +344,7 @@ def _check_same(data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary) 
 def _differences(
     data: pa.Schema, declared: pa.Schema, vocab: DatasetVocabulary
 ) -> tuple[list[str], list[str]]:
-    """What is missing or of another type, as people read it; and the names of columns that are new."""
+    """Return descriptions of missing and incompatible columns, and the names of new columns."""
     system = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     wanted = pa.schema([field for field in declared if field.name not in system])
     given = pa.schema([field for field in data if field.name not in system])

@@ -1,4 +1,4 @@
-"""Runs foreign queries in an isolated engine process."""
+"""Runs queries of untrusted datasets in an isolated engine process."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _MIN_FREE: Final = 1 << 30
 _MAX_PRINTED: Final = 16 << 20
 _BLOCK: Final = 4096
 _LAST_BYTES: Final = 1 << 16
-_EXCHANGE: Final = Path("/exchange")  # what the engine calls the folder of its files
+_EXCHANGE: Final = Path("/exchange")  # path of the file exchange folder in the engine
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
 _SETTINGS: Final = (
     "alternatives", "group", "host.conf", "hosts", "java*", "ld.so.*", "localtime", "nsswitch.conf", "passwd"
@@ -62,16 +62,15 @@ T = TypeVar("T")
 
 
 class Sandbox:
-    """The engine for the queries of a dataset or proof. It starts with the first query and is then reused.
+    """The engine for the queries of an untrusted dataset or proof. It starts with the first query.
 
     Args:
-        config: says what may be used (``sandbox``).
-        cache: a folder for the files that go in and out; it is on the file system of the datasets, so
-            that they need not be copied.
-        log: what the engine prints is appended there.
-        name: of the dataset, or of what else the queries are from, for errors.
-        without: runs the queries where no sandbox can be had, if the configuration allows that.
-        dataset: whether the queries are those of a dataset, which can be trusted.
+        config: the limits (``sandbox``).
+        cache: folder for input and output files, on the file system of the datasets, so that hard links work.
+        log: file to which the output of the engine is appended.
+        name: name of the dataset or other origin of the queries, for errors.
+        without: runs the queries if no sandbox is available and the configuration allows that.
+        dataset: whether the queries belong to a dataset, which can be trusted.
     """
 
     def __init__(
@@ -85,10 +84,10 @@ class Sandbox:
         self._dataset = dataset
         self._process: _Process | None = None
         self._starting = threading.Lock()
-        self._kept = ExitStack()  # the process, and its folders
+        self._kept = ExitStack()  # the process and its folders
 
     def close(self) -> None:
-        """Ends the engine at once, and leaves no file behind."""
+        """Kill the engine and remove all files."""
         self._process = None
         self._kept.close()
 
@@ -98,7 +97,7 @@ class Sandbox:
         """See :class:`odf_engine.transform.engines.contract.Engine`.
 
         Raises:
-            NotTrusted: there is no sandbox here, and nobody has allowed to do without.
+            NotTrusted: no sandbox is available, and running without one is not allowed.
         """
         return self._asked(reporter, lambda engine: engine.execute(request, declared, reporter))
 
@@ -164,7 +163,7 @@ class Sandbox:
             exchange = FileExchange(
                 folders.enter_context(job_scratch_folder(self._cache, "sandbox")), _EXCHANGE
             )
-            # The path of a socket must be short.
+            # A socket path must be short.
             sockets = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="odf-")))
             walls = MountSandbox(
                 read={each: each for each in _readable(java)} | {_EXCHANGE / "in": exchange.inputs},
@@ -187,7 +186,7 @@ class Sandbox:
             return process.engine
 
     def _program(self, walls: MountSandbox) -> Program | None:
-        """What shuts in here; None when nothing does, and that is allowed."""
+        """Return the sandbox program; None if none is available and that is allowed."""
         chosen = self._config.sandbox.program
         reasons: list[str] = []
         for program in PROGRAMS if chosen == "auto" else (chosen,):
@@ -206,7 +205,7 @@ class Sandbox:
 
 
 class _Process:
-    """The process of an engine that is shut in."""
+    """The process of a sandboxed engine."""
 
     def __init__(
         self,
@@ -232,7 +231,7 @@ class _Process:
             command.append(f"--master={config.spark.master}")
         with open_file(log, "ab") as output:
             self._begin = output.tell()
-            # It ends by itself when its standard input closes, which it does with this process.
+            # It exits when its standard input closes, which happens when this process exits.
             self._process = subprocess.Popen(
                 walls.wrap_command(program, command),
                 stdin=subprocess.PIPE,
@@ -246,19 +245,19 @@ class _Process:
 
     @property
     def exceeded(self) -> OdfError | None:
-        """The limit for which it was killed; None when it was not."""
+        """The exceeded limit for which it was killed, or None."""
         return self._watch.exceeded
 
     @property
     def running(self) -> bool:
-        """Whether it still runs; one that is about to end gets a moment for it."""
+        """Whether it still runs, after a short wait for a process that is about to exit."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         return self._process.poll() is None
 
     @property
     def last_words(self) -> str:
-        """What it printed last, for a sentence."""
+        """The last output of the process, as suffix of an error message."""
         with self._log.open("rb") as file:
             file.seek(max(self._begin, self._log.stat().st_size - _LAST_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
@@ -266,11 +265,11 @@ class _Process:
         return f": {shown[-400:]}" if shown else ""
 
     def wait(self, reporter: Reporter) -> None:
-        """Waits until it answers.
+        """Wait until the engine listens.
 
         Raises:
             OdfError: it does not start.
-            Cancelled: meanwhile.
+            Cancelled: the job was cancelled meanwhile.
         """
         deadline = time.monotonic() + _START_SECONDS
         while not self._socket.exists():
@@ -282,7 +281,7 @@ class _Process:
             time.sleep(0.05)
 
     def end(self) -> None:
-        """Kills it, and everything that it started."""
+        """Kill the process and all of its descendants."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -291,16 +290,16 @@ class _Process:
 
 
 class Watch(threading.Thread):
-    """Kills a process whose sandbox exceeds a limit that the kernel does not enforce; ends with the process.
+    """Kills a process whose sandbox exceeds a limit that the kernel does not enforce.
 
     Args:
-        process: started with a command of :meth:`MountSandbox.around`.
-        folders: those that it may write, on disks of this machine.
-        log: the file that it prints to, and where its output begins.
+        process: started with a command of :meth:`MountSandbox.wrap_command`.
+        folders: its writable folders on disks of this machine.
+        log: log file of the process, and the offset of its output.
         config: the limits.
 
     Attributes:
-        exceeded: the error that names the limit; None while all are kept.
+        exceeded: error for the exceeded limit; None otherwise.
     """
 
     def __init__(
@@ -315,12 +314,12 @@ class Watch(threading.Thread):
         self._folders = list(folders)
         self._log, self._begin = log
         self._config = config
-        # Space of files that are deleted and still open is not seen in a folder.
+        # The folder does not show the space of files that are deleted but open.
         self._least_free = {each: min(_MIN_FREE, _free(each) // 2) for each in self._folders}
         self.exceeded: OdfError | None = None
 
     def run(self) -> None:
-        """The thread itself."""
+        """Check the limits until the process exits."""
         while self._process.poll() is None:
             try:
                 self.exceeded = self._found()
@@ -353,17 +352,17 @@ def _stopped(reason: str, hint: str | None) -> OdfError:
 
 
 def _used(folder: Path) -> int:
-    """Bytes on disk of everything in a folder; each file counts as a block at least.
+    """Return the disk usage of a folder in bytes; each file counts as one block at least.
 
     Raises:
-        OSError: a folder cannot be read: the process may hide files in it.
+        OSError: a folder is unreadable; the process could hide files in it.
     """
     used = 0
     waiting = [folder]
     while waiting:
         with contextlib.suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
             for each in entries:
-                with contextlib.suppress(FileNotFoundError):  # it was deleted meanwhile
+                with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
                     used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK)
                     if each.is_dir(follow_symlinks=False):
                         waiting.append(Path(each.path))
@@ -375,11 +374,11 @@ def _free(folder: Path) -> int:
 
 
 def _tasks(pid: int, most: int) -> int:
-    """How many threads a process and its descendants have; some number above ``most`` if they have more."""
+    """Return the number of threads of a process and its descendants. Counting stops above ``most``."""
     count = 0
     waiting = [pid]
     while waiting and count <= most:
-        with contextlib.suppress(OSError):  # it ended meanwhile
+        with contextlib.suppress(OSError):  # exited meanwhile
             for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
                 count += 1
                 waiting += map(int, (task / "children").read_text().split())
@@ -396,12 +395,12 @@ def _limits(config: SandboxConfig) -> Limits:
 
 
 def _bytes(size: str) -> int:
-    """The bytes of a size such as ``64m`` or ``2g``."""
+    """Parse a size such as ``64m`` or ``2g`` into bytes."""
     return int(size[:-1]) << {"m": 20, "g": 30}[size[-1].lower()]
 
 
 def _readable(java: Java) -> list[Path]:
-    """What Python and Java consist of."""
+    """Return the paths of Python and Java."""
     return [
         *map(Path, _SYSTEM),
         *(found for pattern in _SETTINGS for found in sorted(Path("/etc").glob(pattern))),
@@ -413,13 +412,13 @@ def _readable(java: Java) -> list[Path]:
 
 
 def _packages() -> Iterator[Path]:
-    """Where modules are; of a folder that is no such place by itself, this program's alone."""
+    """Yield the folders of Python packages; of a source checkout only this program's package."""
     yield from (Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages"))
     yield Path(odf_engine.__path__[0])
 
 
 def _environment(java: Java) -> dict[str, str]:
-    """Nothing that is secret; the settings of Spark are not those of the workspace either."""
+    """Return the environment without secrets, and without the Spark settings of the workspace."""
     kept = {name: os.environ[name] for name in ("LANG", "ODF_SPARK_ARCHIVE") if name in os.environ}
     return {
         **kept,

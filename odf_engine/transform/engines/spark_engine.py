@@ -67,13 +67,15 @@ INPUT: Final = "input"
 
 
 def raw_query(session: SparkSession, request: RawQueryRequest, reporter: Reporter) -> int:
-    """Writes the result to the request's output path; how many records it has. Without any there is no file.
+    """Write the result of a query to the request's output path; return the number of rows.
+
+    No file is written for an empty result.
 
     Raises:
         NotFound: an input file is missing.
-        InvalidQuery: the query is wrong.
-        BadData: a value that cannot be computed.
-        Cancelled: nothing is left.
+        InvalidQuery: the query is invalid.
+        BadData: a value cannot be computed.
+        Cancelled: no output file remains.
     """
     for path in request.input_data_paths:
         if not Path(path).is_file():
@@ -100,16 +102,16 @@ def raw_query(session: SparkSession, request: RawQueryRequest, reporter: Reporte
 def derive_row_provenance(
     followed: TrackedResult, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
 ) -> RowProvenance:
-    """Finds them: the rows of a transaction are in the order of their positions, which name input rows.
+    """Derive the provenance of rows of a stateless transaction.
 
-    The other half of a correction belongs to a row that one half of it made: without it, the operation
-    would be another one.
+    Rows of a transaction are in the order of their positions, which identify the input rows. The other row of
+    a correction pair contributes as well: without it, the operation would differ.
 
     Args:
-        followed: the result of the transaction's query.
-        request: of the transaction.
-        rows: offsets of rows that it made.
-        reporter: is asked whether to stop.
+        followed: result of the transaction's query.
+        request: request of the transaction.
+        rows: offsets of result rows.
+        reporter: checked for cancellation.
     """
     found: dict[int, set[int]] = defaultdict(set)
     for position, operation in _positions(followed, request.next_offset, rows, reporter):
@@ -128,10 +130,10 @@ def derive_row_provenance(
 
 
 def all_input_rows(request: TransformRequest, why: str) -> RowProvenance:
-    """Everything that a transaction read, for a query that keeps state.
+    """Return all rows that a transaction read, for a stateful query.
 
     Raises:
-        Unsupported: it goes on from a state, and what that was made of the request does not say.
+        Unsupported: it continues from a state, whose rows are not in the request.
     """
     if request.prev_checkpoint_path is not None:
         raise Unsupported(f"{why}, and its rows come from earlier transactions too", where="query")
@@ -146,7 +148,7 @@ def all_input_rows(request: TransformRequest, why: str) -> RowProvenance:
 def _positions(
     followed: TrackedResult, first: int, rows: Sequence[OffsetInterval], reporter: Reporter
 ) -> Iterator[tuple[int, int]]:
-    """Position and operation of each of the rows."""
+    """Yield position and operation of each of the rows."""
     wanted = [(each.start - first, each.end - first) for each in rows]
     sort = False
     while True:
@@ -182,7 +184,7 @@ def _make(followed: TrackedResult) -> FrameFactory:
 
 
 def intervals(offsets: Sequence[int]) -> list[OffsetInterval]:
-    """Offsets in ascending order as intervals."""
+    """Return ascending offsets as intervals."""
     found: list[OffsetInterval] = []
     for offset in offsets:
         if found and offset == found[-1].end + 1:
@@ -202,14 +204,14 @@ def validate_query(
     vocab: DatasetVocabulary,
     declared: pa.Schema | None,
 ) -> ValidatedQuery:
-    """Implements ``Engine.validate``. The caller must not use ``session`` again."""
+    """Implement ``Engine.validate``. The caller must not use ``session`` again."""
     if uses_as_of_join(transform.queries or []):
         with tempfile.TemporaryDirectory(prefix="odf-validate-") as folder:
             streams = MicroBatchQuery(session, Path(folder, "state"), Path(folder))
             made = prepare_as_of_query(session, streams, transform, inputs, vocab.event_time_column, set())
             text = fingerprint_as_of(session, streams, made, inputs)
         return _checked(made.query, vocab, declared, text, inputs)
-    # No join asks for them, but what they name has to be there.
+    # No join uses them, but their columns must exist.
     temporal_tables(
         transform.temporal_tables or [], {each.alias: (each.schema.names, each.vocab) for each in inputs}
     )
@@ -262,11 +264,11 @@ def _checked(
 
 
 def state_dependencies(fingerprint: str, datasets: Sequence[str]) -> str:
-    """What the state of a query depends on, its very inputs included.
+    """Return a fingerprint of a query's state that includes the ids of the inputs.
 
     Args:
-        fingerprint: of the query (:attr:`ValidatedQuery.state`).
-        datasets: the ids of the inputs, in the order of declaration.
+        fingerprint: fingerprint of the query (:attr:`ValidatedQuery.state`).
+        datasets: ids of the inputs, in the order of declaration.
     """
     return _hash([fingerprint, *datasets])
 
@@ -284,7 +286,7 @@ _ANY_TIME: Final = "1970-01-01T00:00:00+00:00"
 
 
 class SparkEngine:
-    """Runs queries of the dialect ``spark`` in a Spark that has started."""
+    """Runs queries of the dialect ``spark`` in a running Spark."""
 
     def __init__(self, runtime: SparkRuntime) -> None:
         self._runtime = runtime
@@ -371,10 +373,10 @@ class SparkEngine:
         return session
 
     def _state(self, request: TransformRequest) -> str:
-        """What the state of the query depends on.
+        """Return the fingerprint of the query's state.
 
         Raises:
-            InvalidQuery: it keeps none.
+            InvalidQuery: the query is stateless.
         """
         inputs = [
             QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
@@ -386,7 +388,7 @@ class SparkEngine:
         return state_dependencies(state, [str(each.dataset_id) for each in request.query_inputs])
 
     def _query(self, session: SparkSession, request: TransformRequest) -> TrackedResult | None:
-        """The result of a query that goes row by row; None when it needs state."""
+        """Return the result of a stateless query; None if it needs state."""
         views: dict[str, DataFrame] = {}
         for each in request.query_inputs:
             schema = pq.read_schema(each.schema_file)
@@ -421,7 +423,7 @@ class _Output:
     """The result of a query as rows of a slice (the output contract).
 
     Raises:
-        InvalidQuery: no event time, a column of a reserved name, or other columns than the dataset has.
+        InvalidQuery: no event time, a reserved column name, or columns that differ from the dataset.
     """
 
     def __init__(
@@ -434,10 +436,10 @@ class _Output:
         self.schema = self._contract.schema
 
     def batches(self, reporter: Reporter, *, sort: bool) -> Iterator[pa.RecordBatch]:
-        """The rows in their order, with their operations.
+        """Yield the rows in order, with their operations.
 
         Raises:
-            OutOfOrder: ask again, with ``sort``.
+            UnsortedResult: call again with ``sort``.
         """
         if self._followed.ordered:
             rows = sorted_batches(
@@ -455,12 +457,12 @@ class _Output:
 
 
 def _kind(request: TransformRequest) -> type[StatefulTransaction]:
-    """How a query that keeps state is run."""
+    """Return the class that runs a stateful query."""
     return AsOfStreaming if uses_as_of_join(request.transform.queries or []) else StatefulTransaction
 
 
 def define_system_time(session: SparkSession, moment: str) -> None:
-    """Makes ``system_time()`` the time of the transaction, in RFC 3339."""
+    """Define ``system_time()`` as the system time of the transaction, in RFC 3339."""
     session.sql(
         f"CREATE OR REPLACE TEMPORARY FUNCTION system_time() RETURNS TIMESTAMP RETURN TIMESTAMP'{moment}'"
     )

@@ -1,4 +1,4 @@
-"""Stateful transactions: batch boundaries, execution, order of rows."""
+"""Stateful transactions: batch boundaries, execution, row order."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ if TYPE_CHECKING:
 
 
 class BatchSorter:
-    """Takes the rows of batches and puts them in order.
+    """Sorts the rows of batches.
 
     Args:
-        session: the job's own.
-        folder: for files that last as long as the rows are wanted.
-        reporter: hears of amounts, and is asked whether to stop.
+        session: session of the job.
+        folder: folder for files that must exist while the rows are read.
+        reporter: receives amounts; checked for cancellation.
     """
 
     def __init__(self, session: SparkSession, folder: Path, reporter: Reporter) -> None:
@@ -64,9 +64,9 @@ class BatchSorter:
         self._reporter = reporter
 
     def sorted(self, frame: DataFrame, contract: OutputContract, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of batch ``number`` by event time and then every other column.
+        """Return the rows of batch ``number`` sorted by event time and then by every other column.
 
-        All of them are there when this returns.
+        All rows have been read from the frame at return.
 
         Raises:
             BadData: a row has no event time.
@@ -85,7 +85,9 @@ class BatchSorter:
         return iter(()) if first is None else chain([first], found)
 
     def kept(self, frame: DataFrame, contract: OutputContract, number: int) -> Iterator[pa.RecordBatch]:
-        """The rows of batch ``number`` as they come, for :meth:`ordered`; all of them are there then.
+        """Return the rows of batch ``number`` unsorted, for :meth:`sort_by_query`.
+
+        All rows have been read from the frame at return.
 
         Raises:
             BadData: a row has no event time.
@@ -97,7 +99,9 @@ class BatchSorter:
     def ordered(
         self, rows: Iterator[pa.RecordBatch], schema: pa.Schema, order: Sequence[str], time: str
     ) -> Iterator[pa.RecordBatch]:
-        """Rows as a query's ORDER BY says (:attr:`Stateful.order`), then by time and every other column."""
+        """Sort rows by the query's ORDER BY (:attr:`StreamingPlan.order`), then by time and every other
+        column.
+        """
         path = self._folder / "unsorted.parquet"
         self._write(rows, schema, path)
         frame = sort_by_terms(self._read(schema, path), order, time)
@@ -122,7 +126,7 @@ class BatchSorter:
 
 
 END_OF_TIME: Final = 253_402_300_799_000
-"""A watermark in milliseconds behind which there are no rows: the end of the year 9999."""
+"""A watermark in milliseconds after all rows: the end of the year 9999."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +134,10 @@ class Slice:
     """A slice of an input.
 
     Attributes:
-        path: its file.
-        at: number of the input.
-        added: when it was committed, in milliseconds.
-        earliest: the least event time in milliseconds; None when it has no rows.
+        path: path of the file.
+        at: index of the input.
+        added: system time of its commit, in milliseconds.
+        earliest: minimum event time in milliseconds; None without rows.
         changes: whether it has retractions or corrections.
     """
 
@@ -146,11 +150,11 @@ class Slice:
 
 @dataclass(frozen=True)
 class Batch:
-    """What is read at once.
+    """The slices of one micro-batch.
 
     Attributes:
-        slices: in the order in which they were added.
-        watermark: up to when time is complete after them, in milliseconds; None when that is not known.
+        slices: in the order of their commits.
+        watermark: watermark after them, in milliseconds; None if unknown.
     """
 
     slices: Sequence[Slice]
@@ -159,17 +163,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Watermarks:
-    """The newest watermark of each input, by its alias, in milliseconds."""
+    """The latest watermark of each input, by its alias, in milliseconds."""
 
     known: Mapping[str, int]
 
     def combined(self, aliases: Sequence[str]) -> int | None:
-        """The watermark of all inputs together; None while one has none."""
+        """Return the minimum of the watermarks; None if an input has none."""
         found = [self.known.get(alias) for alias in aliases]
         return None if None in found else min(mark for mark in found if mark is not None)
 
     def after(self, inputs: Sequence[TransformRequestInput], until: int | None) -> Watermarks:
-        """What is known just before a moment; None for the end of the transaction."""
+        """Return the watermarks just before a time; None for the end of the transaction."""
         known = dict(self.known)
         for each in inputs:
             for mark in each.explicit_watermarks:
@@ -180,7 +184,7 @@ class Watermarks:
 
 
 def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
-    """What the slices of a transaction are like, in the order in which they were added.
+    """Read the properties of a transaction's slices, in the order of their commits.
 
     Raises:
         NotFound, BadData: a slice is missing or damaged.
@@ -192,13 +196,13 @@ def read_slices(inputs: Sequence[TransformRequestInput]) -> list[Slice]:
 def batches(
     slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
 ) -> Iterator[Batch]:
-    """The batches of a transaction, of which each gives what it would give by itself.
+    """Yield the batches of a transaction. Larger batches give the same rows as single slices.
 
     Args:
         slices: in order.
-        inputs: with the watermarks that the transaction brings.
-        before: the watermarks at its beginning.
-        each: every slice has to be a batch of its own.
+        inputs: the inputs, with the new watermarks.
+        before: watermarks at the start.
+        each: every slice must be a separate batch.
     """
     aliases = [item.query_alias for item in inputs]
     reached = before.combined(aliases)
@@ -222,14 +226,15 @@ def batches(
 def batches_by_watermark(
     slices: Sequence[Slice], inputs: Sequence[TransformRequestInput], before: Watermarks, *, each: bool
 ) -> Iterator[Batch]:
-    """The same for queries whose rows come out when the watermark reaches their time (as-of joins), and
-    for those where what comes out depends on each commit.
+    """Yield the batches for queries that emit rows when the watermark reaches their time (as-of joins).
+
+    Also for queries whose output depends on each commit.
 
     Args:
         slices: in order.
-        inputs: with the watermarks that the transaction brings.
-        before: the watermarks at its beginning.
-        each: every commit to an input has to be a batch of its own, also one of a watermark alone.
+        inputs: the inputs, with the new watermarks.
+        before: watermarks at the start.
+        each: every commit must be a separate batch, even one with a watermark alone.
     """
     aliases = [item.query_alias for item in inputs]
     done = reached = before.combined(aliases)
@@ -238,7 +243,7 @@ def batches_by_watermark(
     moments |= {mark.system_time.ms for item in inputs for mark in item.explicit_watermarks}
     for moment in sorted(moments):
         new = [item for item in slices if item.added == moment]
-        # A version may come for the very time up to which rows came out.
+        # A version may arrive for the exact time up to which rows were emitted.
         late = reached is not None and any(_is_late(item, reached + 1) for item in new)
         if (late or each) and (held or reached != done):
             yield Batch(held, reached)
@@ -274,7 +279,7 @@ def _slice(path: Path, at: int, vocab: DatasetVocabulary) -> Slice:
 
 
 def _recorded(file: pq.ParquetFile, names: Sequence[str]) -> list[tuple[Any, Any]] | None:
-    """Least and greatest values as the file itself says; None when it does not."""
+    """Return minimum and maximum of columns from the file's statistics; None without statistics."""
     metadata = file.metadata
     places = {metadata.schema.column(at).path: at for at in range(metadata.num_columns)}
     found: list[tuple[Any, Any]] = []
@@ -316,7 +321,7 @@ _EMITTED: Final = "emitted.arrow"
 
 
 class PreparedQuery(NamedTuple):
-    """A query that is about to run: over which slices, and of a grouping without a window what it gave."""
+    """A query that is ready to run: its slices, and the emitted rows of a grouping without a window."""
 
     query: StreamingPlan
     contract: OutputContract
@@ -325,14 +330,14 @@ class PreparedQuery(NamedTuple):
 
 
 class StatefulTransaction:
-    """One transaction.
+    """A transaction of a stateful query.
 
     Args:
-        session: the job's own, in which ``system_time()`` is defined.
-        request: what to run; its checkpoints' folder is used for temporary files.
-        declared: the schema of the dataset; None before it has one.
-        reporter: hears of amounts and late rows, and is asked whether to stop.
-        state: what the query's state depends on (:attr:`Validated.state`).
+        session: session of the job, in which ``system_time()`` is defined.
+        request: the request; the folder of its new checkpoint is used for temporary files.
+        declared: schema of the dataset; None before it has one.
+        reporter: receives amounts and late rows; checked for cancellation.
+        state: fingerprint of the query's state (:attr:`ValidatedQuery.state`).
     """
 
     def __init__(
@@ -359,16 +364,17 @@ class StatefulTransaction:
         self._streams = MicroBatchQuery(session, self._kept / "state", folder)
 
     def run(self) -> TransactionResult:
-        """Runs it and writes slice and checkpoint.
+        """Run it; write the slice and the checkpoint.
 
         Raises:
-            InvalidQuery, Unsupported: the query; BadData: a value, a slice or the checkpoint.
-            Cancelled: nothing is left.
+            InvalidQuery, Unsupported: the query is invalid or not supported.
+            BadData: a value, a slice or the checkpoint is invalid.
+            Cancelled: no output files remain.
         """
         return self._cleared(self._run)
 
     def finish(self) -> TransactionResult:
-        """Writes the rows that were still to come, and no checkpoint; the request brings nothing.
+        """Write the remaining rows and no checkpoint; the request has no new input data.
 
         Raises:
             OdfError: as for :meth:`run`.
@@ -376,10 +382,10 @@ class StatefulTransaction:
         return self._cleared(self._finish)
 
     def rebuild(self) -> TransactionResult:
-        """Writes the state after everything that the request brings, begun from nothing.
+        """Write the state after all input data of the request, from an empty state.
 
-        The rows until then are dropped. Of a grouping without a window the slice has what turns the rows
-        of the query whose checkpoint the request names into its own.
+        The rows are dropped. For a grouping without a window the slice has the changes that turn the rows of
+        the query whose checkpoint is in the request into its own rows.
 
         Raises:
             OdfError: as for :meth:`run`.
@@ -445,7 +451,7 @@ class StatefulTransaction:
         return list(batches(ready.slices, inputs, marks, each=ready.emitted is not None))
 
     def _results(self, ready: PreparedQuery, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
-        """Runs batches; the rows of each in order."""
+        """Run batches; return the rows of each in order."""
         results: list[Iterator[pa.RecordBatch]] = []
         for number, batch in enumerate(todo):
             rows = self._batch(ready.query, ready.contract, batch, number)
@@ -468,7 +474,7 @@ class StatefulTransaction:
         return plan_stream(self._session, frame, inputs, self._request.vocab.event_time_column, changing)
 
     def _before(self) -> CheckpointMetadata:
-        """The state after the transaction before, unpacked."""
+        """Extract and return the state of the previous transaction."""
         path = self._request.prev_checkpoint_path
         if path is None:
             return CheckpointMetadata(
@@ -484,7 +490,7 @@ class StatefulTransaction:
         return about
 
     def _emitted_before(self) -> pa.Table | None:
-        """The newest rows of the groups of the query before, where it had such."""
+        """Return the latest rows of the previous query's groups, if it had any."""
         path, folder = self._request.prev_checkpoint_path, self._scratch / "before"
         if path is None:
             return None
@@ -507,7 +513,7 @@ class StatefulTransaction:
         return write_checkpoint(self._new_checkpoint, about, self._kept)
 
     def _check(self, query: StreamingPlan, slices: Sequence[Slice]) -> None:
-        """Refuses rows that the query would get wrong."""
+        """Reject rows that the query cannot process correctly."""
         plain, streamed = self._plain(query), self._streamed(query)
         for each in slices:
             name = self._request.query_inputs[each.at].query_alias
@@ -526,11 +532,11 @@ class StatefulTransaction:
                 )
 
     def _plain(self, query: StreamingPlan) -> Mapping[str, str]:
-        """Inputs whose retractions and corrections the query cannot take, and what in it cannot."""
+        """Return the inputs whose changes are not supported, with the operation that prevents it."""
         return query.unsupported_changes
 
     def _streamed(self, query: StreamingPlan) -> set[str]:
-        """Inputs whose rows have to be in the time that Spark knows for streams."""
+        """Return the inputs whose rows must be in the time range of Spark's streams."""
         aliases = {each.query_alias for each in self._request.query_inputs}
         return aliases if query.mode == "append" else set()
 
@@ -539,7 +545,7 @@ class StatefulTransaction:
     def _batch(
         self, query: StreamingPlan, contract: OutputContract, batch: Batch, number: int
     ) -> Iterator[pa.RecordBatch]:
-        """Runs a batch; its rows in order."""
+        """Run a batch; return its rows in order."""
         files = self._files(batch, number)
         taken: list[Iterator[pa.RecordBatch]] = []
 
@@ -547,7 +553,7 @@ class StatefulTransaction:
             gather = self._arrange.kept if query.order else self._arrange.sorted
             taken.append(gather(frame, contract, number))
 
-        # A row may still come whose time is exactly the watermark, where that makes a difference.
+        # A row with exactly the watermark's time may still arrive, if that makes a difference.
         mark = max(0, (batch.watermark or 0) - query.exact)
         late = self._streams.run(query.frame, query.mode, files, mark, take, self._reporter)
         if late:
@@ -555,7 +561,7 @@ class StatefulTransaction:
         return chain.from_iterable(taken)
 
     def _files(self, batch: Batch, number: int) -> list[list[Path]]:
-        """What a batch reads, by number of the input."""
+        """Return the files of a batch by input."""
         inputs = self._request.query_inputs
         files: list[list[Path]] = [[] for _ in inputs]
         for each in batch.slices:
@@ -579,7 +585,7 @@ class StatefulTransaction:
 
 
 def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
-    """The state that the transaction goes on from, where it is that of the very same query.
+    """Return the checkpoint's metadata if it belongs to exactly this query; else None.
 
     Raises:
         BadData, Unsupported: the checkpoint cannot be read.
@@ -590,7 +596,7 @@ def matching_checkpoint(request: TransformRequest) -> CheckpointMetadata | None:
 
 
 def _hash(request: TransformRequest) -> str:
-    """Of what the state belongs to."""
+    """Return the hash of the query and its inputs, to which the state belongs."""
     steps = msgspec.json.encode(request.transform.queries or [], order="sorted")
     if request.transform.temporal_tables:
         steps += msgspec.json.encode(request.transform.temporal_tables, order="sorted")
@@ -599,10 +605,10 @@ def _hash(request: TransformRequest) -> str:
 
 
 def safe_folder(folder: Path, master: str) -> Path:
-    """This folder, or another one where its name would mean something else to Spark.
+    """Return the folder, or a temporary one if Spark would interpret characters of its path.
 
     Raises:
-        Unsupported: the machines of a cluster would not see another one.
+        Unsupported: the machines of a cluster could not access a temporary folder.
     """
     if is_safe_path(folder):
         return folder
@@ -631,7 +637,7 @@ def _finished(contract: OutputContract, batch: pa.RecordBatch) -> pa.RecordBatch
 
 
 def _changed(emitted: EmittedRows, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """What the newest rows of groups change, with the operation of each row."""
+    """Yield the changes of the latest rows of groups, with the operation of each row."""
     found = list(rows)
     if not found:
         return iter(())
