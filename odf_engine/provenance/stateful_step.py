@@ -1,4 +1,4 @@
-"""Row provenance of windows, joins, groupings, deduplication."""
+"""Row provenance of windows, joins, groupings and deduplication."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ from odf_engine.transform.engines.stateful_transaction import (
     END_OF_TIME,
     Batch,
     Watermarks,
-    batches,
+    batches_by_slice,
     batches_by_watermark,
     read_slices,
 )
@@ -72,12 +72,12 @@ _MOST: Final = 200_000
 
 @dataclass
 class Entries:
-    """A group: what its changelog has, and the batches in which it had rows.
+    """The changelog entries of a group, and the batches in which it had rows.
 
     Attributes:
-        wanted: of each entry, whether it is asked for.
+        wanted: for each entry, whether it is to be traced.
         batches: in ascending order.
-        retracts: whether a row that is asked for takes back another one.
+        retracts: whether a traced row retracts another one.
     """
 
     wanted: list[bool] = field(default_factory=list[bool])
@@ -87,11 +87,11 @@ class Entries:
 
 @dataclass(frozen=True)
 class Groups:
-    """The groups of rows that are asked for.
+    """The groups of the traced rows.
 
     Attributes:
-        entries: by their values.
-        keys: ``g0``, … and ``odf_key_0``, …: of each the values as they are compared, and as they are.
+        entries: by the comparable values of the group.
+        keys: ``g0``, … and ``odf_key_0``, …: the comparable and the original values of each group.
     """
 
     entries: dict[Group, Entries]
@@ -101,17 +101,17 @@ class Groups:
 def groups_of(
     lineage: Lineage, sought: SoughtRows, rows: DataFrame, first: int, last: int, take: Take
 ) -> Groups:
-    """The groups of the rows that are sought.
+    """Return the groups of the traced rows.
 
     Args:
-        lineage: the query, followed.
-        sought: the rows.
-        rows: those of their slice.
-        first, last: the batches of the transaction.
+        lineage: the tracked query.
+        sought: the traced rows.
+        rows: rows of their slice.
+        first, last: batches of the transaction.
         take: runs a frame.
 
     Raises:
-        Unsupported: there are too many.
+        Unsupported: there are too many entries.
     """
     names, under = lineage.group_columns or [], lineage.grouping_rows()
     keys = [f"{KEY_PREFIX}{at}" for at in range(len(names))]
@@ -138,12 +138,12 @@ def groups_of(
 
 
 def compared_groups(names: Sequence[str], rows: DataFrame, keys: Sequence[str] | None = None) -> list[str]:
-    """What tells groups apart as columns ``g0``, …, in the form in which slices keep it.
+    """Return the columns that identify groups as ``g0``, …, in the form in which slices store them.
 
     Args:
-        names: the columns of the result for it.
-        rows: of a slice.
-        keys: other columns that have the same values.
+        names: columns of the result.
+        rows: rows of a slice.
+        keys: other columns with the same values.
     """
     found: list[str] = []
     places = match_columns(rows.columns, list(names))
@@ -168,18 +168,18 @@ def _read_log(
 
 
 def last_batch_of(entries: Entries, batches: Sequence[int]) -> int | None:
-    """The batch of the last entry that is asked for; None where entries and batches do not go together."""
+    """Return the batch of the last traced entry; None if entries and batches do not match one to one."""
     if len(entries.wanted) != len(batches):
         return None
     return max(batch for batch, asked in zip(batches, entries.wanted, strict=True) if asked)
 
 
 def changing_batches(values: Sequence[tuple[int, dict[str, Any]]], first: int) -> list[int]:
-    """Those of the batches in which the row of a group changed.
+    """Return the batches in which the row of a group changed.
 
     Args:
-        values: the group's row after batches, in their order.
-        first: the transaction's first batch.
+        values: row of the group after batches, in their order.
+        first: first batch of the transaction.
     """
     emitted: dict[str, Any] | None = None
     found: list[int] = []
@@ -205,7 +205,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def group_key(row: dict[str, Any], columns: Sequence[str]) -> Group:
-    """The values of a group as they are compared."""
+    """Return the values of a group in comparable form."""
     return _group(row, columns)
 
 
@@ -228,7 +228,7 @@ _MAX_SLICES: Final = 3000
 
 @dataclass(frozen=True)
 class PlannedTransaction:
-    """Some of the history: a transaction as it was planned, and as it is asked for."""
+    """A transaction as planned, with its request."""
 
     transaction: Transaction
     request: TransformRequest
@@ -236,12 +236,13 @@ class PlannedTransaction:
 
 @dataclass(frozen=True)
 class BatchPolicy:
-    """The cut of a query's input into batches (:mod:`odf_engine.transform.engines.stateful_transaction`).
+    """How the input of a query is split into batches
+    (:mod:`odf_engine.transform.engines.stateful_transaction`).
 
     Attributes:
-        by_commit: rows come out as what they are made of comes in.
+        by_commit: rows are emitted in the order of the inputs' commits.
         update: groups without a window.
-        as_of: it has as-of joins.
+        as_of: the query has as-of joins.
     """
 
     by_commit: bool
@@ -249,7 +250,7 @@ class BatchPolicy:
     as_of: bool
 
     def batches(self, part: PlannedTransaction, marks: Watermarks) -> list[Batch]:
-        """The batches of a transaction that goes on from these watermarks."""
+        """Return the batches of a transaction that continues from these watermarks."""
         inputs = part.request.query_inputs
         slices = read_slices(inputs)
         if self.as_of:
@@ -257,22 +258,22 @@ class BatchPolicy:
             return list(batches_by_watermark(slices, inputs, marks, each=each))
         if self.by_commit:
             return list(batches_by_watermark(slices, inputs, marks, each=True))
-        return list(batches(slices, inputs, marks, each=self.update))
+        return list(batches_by_slice(slices, inputs, marks, each=self.update))
 
 
 class Timeline:
-    """All batches until the end of a transaction, numbered from the beginning of its state.
+    """All batches up to the end of a transaction, numbered from the beginning of its state.
 
     Args:
-        past: what lies before it; None when its state begins with it.
-        own: the transaction itself.
-        cutting: how its query is run.
-        exact: whether rows whose time is exactly the watermark may still come.
+        past: the earlier transactions as one; None if the state begins with this transaction.
+        own: the transaction.
+        cutting: how its query is split into batches.
+        exact: whether rows with a time equal to the watermark may still arrive.
 
     Attributes:
         first, last: numbers of the batches of the transaction itself.
-        changing: the names of inputs that brought retractions or corrections.
-        late: the names of inputs that brought rows from before the watermark of then.
+        changing: names of inputs with retractions or corrections.
+        late: names of inputs with late rows.
 
     Raises:
         Unsupported: there are too many slices.
@@ -299,21 +300,21 @@ class Timeline:
         self.last = len(self._batches) - 1
         aliases = [each.query_alias for each in own.request.query_inputs]
         slices = [each for batch in self._batches for each in batch.slices]
-        self.changing = {aliases[each.at] for each in slices if each.changes}
+        self.changing = {aliases[each.input_index] for each in slices if each.changes}
         before = [0, *map(self._mark, self._batches)]
         self.late = {
-            aliases[each.at]
+            aliases[each.input_index]
             for number, batch in enumerate(self._batches)
             for each in batch.slices
             if each.earliest is not None and each.earliest <= before[number]
         }
 
     def after(self, *, exact: bool | None = None) -> list[tuple[int, int]]:
-        """The watermarks that batches left, in milliseconds, and the number of each first one to do so.
+        """Return the watermarks after batches, in milliseconds, each with the first batch that reached it.
 
         Args:
-            exact: whether rows of the very time of the watermark may still come; as the query says, where
-                nothing else is said.
+            exact: whether rows with a time equal to the watermark may still arrive; by default as for the
+                query.
         """
         less = self._exact if exact is None else exact
         found: list[tuple[int, int]] = []
@@ -324,17 +325,17 @@ class Timeline:
         return found
 
     def before(self) -> str:
-        """The watermark before each batch in milliseconds, as SQL over ``odf_batch``."""
+        """Return the watermark before each batch in milliseconds, as SQL over ``odf_batch``."""
         marks = [0, *map(self._mark, self._batches)]
         return _stepped(BATCH, list(enumerate(marks[:-1])))
 
     def frames(self, session: SparkSession) -> dict[str, DataFrame]:
-        """The rows of each input as the query sees them."""
+        """Return the rows of each input as the query reads them."""
         hidden = (ORIGINS_COLUMN, BATCH, WATERMARK_COLUMN)
         return {name: frame.drop(*hidden) for name, frame in self.tables(session).items()}
 
     def tables(self, session: SparkSession) -> dict[str, DataFrame]:
-        """The rows of each input, with the columns that row lineage needs."""
+        """Return the rows of each input, with the columns for row lineage."""
         return {
             each.query_alias: self._table(session, at) for at, each in enumerate(self._request.query_inputs)
         }
@@ -351,7 +352,7 @@ class Timeline:
         paths: list[Path] = []
         for number, batch in enumerate(self._batches):
             for each in batch.slices:
-                if each.at == at:
+                if each.input_index == at:
                     paths.append(each.path)
                     batch_of[ends[str(each.path)]] = number
         numbers = sorted(batch_of.items())
@@ -373,7 +374,7 @@ class Timeline:
 
 
 def _stepped(column: str, steps: Sequence[tuple[int, int]]) -> str:
-    """A number for each value of a column: that of the first step that reaches it, looked for by halves."""
+    """Return an SQL expression of the value of the first step that reaches a column, as binary search."""
     joined: list[tuple[int, int]] = []
     for end, value in steps:
         if joined and joined[-1][1] == value:
@@ -394,15 +395,15 @@ _FINISHED: Final = "its transaction ended the state of a query, and gave what wa
 
 
 class StatefulTrace:
-    """One transaction of a query with state.
+    """Traces a transaction of a stateful query.
 
     Args:
-        session: as :func:`odf_engine.provenance.stateless_step.session_at` makes it.
-        past: what lies before it, as one; None when its state begins with it.
+        session: created by :func:`odf_engine.provenance.stateless_step.transaction_session`.
+        past: the earlier transactions as one; None if the state begins with this transaction.
         own: the transaction.
         sought: the rows.
-        folder: for temporary files. Its path is a safe one (see :func:`is_safe_path`).
-        reporter: hears of amounts, and is asked whether to stop.
+        folder: folder for temporary files, with a safe path (see :func:`is_safe_path`).
+        reporter: receives amounts; checked for cancellation.
     """
 
     def __init__(
@@ -422,11 +423,11 @@ class StatefulTrace:
         self._request = own.request
 
     def trace(self) -> StepResult:
-        """Where the rows come from.
+        """Trace the rows.
 
         Raises:
-            NeedsState: the query cannot be followed.
-            OdfError: it cannot be run any more.
+            StatefulQueryError: the query is not supported.
+            OdfError: the query cannot run any more.
         """
         query = self._query()
         cutting = BatchPolicy(query.by_commit, query.mode == "update", as_of=self._as_of)
@@ -453,11 +454,11 @@ class StatefulTrace:
         )
 
     def _frame(self, time: Timeline) -> DataFrame:
-        """The query over streams without rows: its plan is what is followed."""
+        """Return the query over streams without rows, of which only the plan is used."""
         return self._streamed
 
     def _query(self) -> StreamingPlan:
-        """What the query is like."""
+        """Return the streaming plan of the query."""
         streams = MicroBatchQuery(self._session, self._folder / "state", self._folder)
         views: dict[str, DataFrame] = {}
         for at, each in enumerate(self._request.query_inputs):
@@ -472,7 +473,7 @@ class StatefulTrace:
     _ranked = True
 
     def _signed(self, own: Sequence[str]) -> bool:
-        """Whether a row and its retraction are told apart by their operation."""
+        """Return whether the operation distinguishes a row from its retraction."""
         return False
 
     # --- Rows that are final ------------------------------------------------------------------
@@ -498,7 +499,7 @@ class StatefulTrace:
         return traced
 
     def _take(self, found: DataFrame, traced: StepResult) -> None:
-        """Takes the places that rows carry."""
+        """Add the origins that rows carry."""
         rows = found.selectExpr(OFFSET, SLICE_COUNT, MATCH_COUNT, f"explode_outer({ORIGINS_COLUMN}) AS place")
         rows = rows.selectExpr(OFFSET, SLICE_COUNT, MATCH_COUNT, "place.at AS at", "place.offset AS offset")
         alike = False
@@ -517,7 +518,7 @@ class StatefulTrace:
     def _take_groups(
         self, found: DataFrame, keys: Sequence[str], lineage: Lineage, traced: StepResult
     ) -> None:
-        """Takes the places of the rows of the groups that were found."""
+        """Add the origins of the rows of the matched groups."""
         path = self._folder / f"groups-{len(list(self._folder.iterdir()))}"
         with cancellable(self._session, self._reporter):
             found.write.parquet(spark_path(path))
@@ -562,7 +563,7 @@ class StatefulTrace:
         return traced
 
     def _computed(self, groups: Groups, which: Sequence[Group], time: Timeline) -> dict[Group, int | None]:
-        """The cuts of groups whose rows did not always change their result."""
+        """Compute the last batches of groups whose result did not change with every batch."""
         batches = sorted({batch for group in which for batch in groups.entries[group].batches})
         if len(batches) > _MAX_PREFIXES:
             return {}
@@ -591,7 +592,7 @@ class StatefulTrace:
         }
 
     def _cut(self, groups: Groups, cuts: Mapping[Group, int | None], last: int) -> DataFrame:
-        """The keys of groups with their cuts: ``last`` where there is none."""
+        """Return the keys of groups with their last batches; ``last`` if unknown."""
         names = [name for name in groups.keys.columns if not name.startswith(KEY_PREFIX)]
         if not names:
             return groups.keys.sparkSession.sql(f"SELECT {cuts.get((), last) or last} AS {LAST_BATCH}")

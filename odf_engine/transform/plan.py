@@ -30,7 +30,7 @@ from odf_engine.workspace.workspace import Workspace
 
 _DATA_KINDS: Final = ("AddData", "ExecuteTransform")
 _MAX_SCHEMAS: Final = 1000
-_MAX_AT_ONCE: Final = 1000
+_MAX_BLOCKS: Final = 1000
 
 
 class Diverged(Conflict):
@@ -66,7 +66,7 @@ def position_of_block(
     """
     if block is None:
         return None
-    number = _number_of(dataset, block)
+    number = _sequence_number(dataset, block)
     if number is None:
         raise Diverged(
             f"the history of input '{alias}' is not the one that this dataset was made from",
@@ -74,36 +74,36 @@ def position_of_block(
             hint="the input was reset or replaced, or what is here is older; to make this dataset anew "
             "from what is here: odf pull NAME --reset-on-divergence",
         )
-    return ChainPosition(block, number, offset, _data_at(dataset, number)[1])
+    return ChainPosition(block, number, offset, _offset_and_watermark(dataset, number)[1])
 
 
-def check_offset(dataset: Dataset, alias: str, place: ChainPosition | None) -> None:
+def check_offset(dataset: Dataset, alias: str, position: ChainPosition | None) -> None:
     """Check that the offset of a position matches the chain.
 
     Raises:
         BadData: the offset differs.
     """
-    if place is None:
+    if position is None:
         return
-    offset = _data_at(dataset, place.sequence_number)[0]
-    if offset != place.offset:
+    offset = _offset_and_watermark(dataset, position.sequence_number)[0]
+    if offset != position.offset:
         raise BadData(
-            f"input '{alias}' is said to end at offset {place.offset}, and ended at {offset} at that block",
-            where=f"block {place.block} of {alias}",
+            f"input '{alias}' is said to end at offset {position.offset}, and ended at {offset} at that block",
+            where=f"block {position.block} of {alias}",
         )
 
 
-def _number_of(dataset: Dataset, block: Multihash) -> int | None:
+def _sequence_number(dataset: Dataset, block: Multihash) -> int | None:
     """Return the sequence number of a block of the chain; None if the chain does not contain it."""
     try:
         number = dataset.block(block).block.sequence_number
-        found = dataset.list_blocks(1, before=number + 1)
+        blocks = dataset.list_blocks(1, before=number + 1)
     except NotFound:
         return None
-    return number if found and found[0].hash == block else None
+    return number if blocks and blocks[0].hash == block else None
 
 
-def _data_at(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | None]:
+def _offset_and_watermark(dataset: Dataset, number: int) -> tuple[int | None, Timestamp | None]:
     """Return the last offset and the watermark after block ``number``."""
     newest = dataset.list_blocks(1, before=number + 1, kinds=_DATA_KINDS)
     if not newest:
@@ -121,21 +121,21 @@ def end_of_transaction(
     number = state.sequence_number
     first = 0 if begin is None or begin.offset is None else begin.offset + 1
     for row in dataset.slices(first, first):
-        number = min([number, *_before_schemas(dataset, row.sequence_number)])
-        number = min([number, *_filling(dataset, first + max_rows - 1)])
+        number = min([number, *_blocks_before_schemas(dataset, row.sequence_number)])
+        number = min([number, *_block_of_offset(dataset, first + max_rows - 1)])
     if begin is not None and number == begin.sequence_number:
         return begin
     block = dataset.list_blocks(1, before=number + 1)[0].hash
-    return ChainPosition(block, number, *_data_at(dataset, number))
+    return ChainPosition(block, number, *_offset_and_watermark(dataset, number))
 
 
-def _before_schemas(dataset: Dataset, number: int) -> list[int]:
+def _blocks_before_schemas(dataset: Dataset, number: int) -> list[int]:
     """Return the numbers of the blocks before each schema change after block ``number``."""
     rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
     return [row.sequence_number - 1 for row in rows if row.sequence_number > number]
 
 
-def _filling(dataset: Dataset, offset: int) -> list[int]:
+def _block_of_offset(dataset: Dataset, offset: int) -> list[int]:
     """Return the number of the block with this offset, as a list of at most one."""
     return [row.sequence_number for row in dataset.slices(offset, offset)]
 
@@ -143,17 +143,17 @@ def _filling(dataset: Dataset, offset: int) -> list[int]:
 def schema_at(dataset: Dataset, number: int, alias: str) -> bytes:
     """Return the schema of the input after block ``number``, as Arrow schema in FlatBuffers."""
     rows = dataset.list_blocks(1, before=number + 1, kinds=("SetDataSchema",))
-    return _schema_of(dataset, rows[0].hash if rows else None, alias)
+    return _read_schema(dataset, rows[0].hash if rows else None, alias)
 
 
-def schema_at_time(dataset: Dataset, moment: Timestamp | None, alias: str) -> bytes:
+def schema_at_time(dataset: Dataset, time: Timestamp | None, alias: str) -> bytes:
     """Return the schema of the input at a system time; the latest without a time."""
     rows = dataset.list_blocks(_MAX_SCHEMAS, kinds=("SetDataSchema",))
-    found = [row.hash for row in rows if moment is None or row.system_time <= moment]
-    return _schema_of(dataset, found[0] if found else None, alias)
+    blocks = [row.hash for row in rows if time is None or row.system_time <= time]
+    return _read_schema(dataset, blocks[0] if blocks else None, alias)
 
 
-def _schema_of(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
+def _read_schema(dataset: Dataset, block: Multihash | None, alias: str) -> bytes:
     event = None if block is None else dataset.block(block).block.event
     if not isinstance(event, SetDataSchema) or event.schema is None:
         raise Unsupported(
@@ -169,22 +169,22 @@ def watermarks_between(dataset: Dataset, begin: ChainPosition | None, end: Chain
     if end.watermark is None or end.watermark == before:
         return []
     after = -1 if begin is None else begin.sequence_number
-    found: list[Watermark] = []
+    watermarks: list[Watermark] = []
     number = end.sequence_number + 1
     while number - after > 1:
         # Never more than the blocks in between: earlier blocks of a long chain are not read.
-        rows = dataset.list_blocks(min(_MAX_AT_ONCE, number - after - 1), before=number, kinds=_DATA_KINDS)
+        rows = dataset.list_blocks(min(_MAX_BLOCKS, number - after - 1), before=number, kinds=_DATA_KINDS)
         for row in rows:
             if row.sequence_number <= after:
                 break
             event = dataset.block(row.hash).block.event
             assert isinstance(event, AddData | ExecuteTransform)
             if event.new_watermark is not None:
-                found.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
+                watermarks.append(Watermark(system_time=row.system_time, event_time=event.new_watermark))
         number = rows[-1].sequence_number if rows else after
-    found.reverse()
-    marks = [before, *(mark.event_time for mark in found)]
-    return [mark for mark, last in zip(found, marks, strict=False) if mark.event_time != last]
+    watermarks.reverse()
+    previous = [before, *(mark.event_time for mark in watermarks)]
+    return [mark for mark, last in zip(watermarks, previous, strict=False) if mark.event_time != last]
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def plan_transaction(workspace: Workspace, entry: DatasetEntry, max_rows: int) -
         inputs.append(planned)
     if not any(each.slices or each.explicit for each in inputs):
         return None
-    return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
+    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs))
 
 
 def boundary_transaction(
@@ -285,7 +285,7 @@ def boundary_transaction(
     entry: DatasetEntry,
     state: ChainState,
     kind: Literal["finish", "rebuild"],
-    moment: Timestamp,
+    system_time: Timestamp,
 ) -> Transaction:
     """Return a transaction at a change of the query, without new input data.
 
@@ -303,42 +303,45 @@ def boundary_transaction(
     if transform is None:
         raise Unsupported("the transform is not known, or of a newer specification")
     before = {item.dataset_id: item for item in state.last_inputs or ()}
-    since_start = None if kind == "finish" else moment
-    inputs = [_standing(workspace, item, before, since_start, state.watermark) for item in transform.inputs]
-    return Transaction(entry, state, transform, inputs, _watermark(state, inputs), kind)
+    since_start = None if kind == "finish" else system_time
+    inputs = [
+        _plan_unchanged_input(workspace, item, before, since_start, state.watermark)
+        for item in transform.inputs
+    ]
+    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs), kind)
 
 
-def _standing(
+def _plan_unchanged_input(
     workspace: Workspace,
     item: TransformInput,
     before: dict[DatasetId, ExecuteTransformInput],
     since_start: Timestamp | None,
-    complete: Timestamp | None,
+    dataset_watermark: Timestamp | None,
 ) -> InputPlan:
     """Plan an input without new data. With ``since_start`` it includes all data that was read before."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
-    entry = _input(workspace, dataset_id, alias)
-    dataset, place = entry.dataset, last_consumed_position(entry.dataset, alias, before.get(dataset_id))
-    rebuilt = place if since_start is not None else None
-    if since_start is not None or place is None:
+    entry = _resolve_input(workspace, dataset_id, alias)
+    dataset, position = entry.dataset, last_consumed_position(entry.dataset, alias, before.get(dataset_id))
+    rebuilt = position if since_start is not None else None
+    if since_start is not None or position is None:
         schema = schema_at_time(dataset, since_start, alias)
     else:
-        schema = schema_at(dataset, place.sequence_number, alias)
+        schema = schema_at(dataset, position.sequence_number, alias)
     return InputPlan(
         entry=entry,
         alias=alias,
         interval=ExecuteTransformInput(
             dataset_id=dataset_id,
-            prev_block_hash=None if place is None else place.block,
-            prev_offset=None if place is None else place.offset,
+            prev_block_hash=None if position is None else position.block,
+            prev_offset=None if position is None else position.offset,
         ),
         slices=dataset.slices(0, rebuilt.offset) if rebuilt and rebuilt.offset is not None else [],
-        watermark=None if place is None else place.watermark,
+        watermark=None if position is None else position.watermark,
         explicit=watermarks_between(dataset, None, rebuilt) if rebuilt else [],
         vocab=dataset.state().vocabulary,
         schema=schema,
-        before=complete if place is None and since_start is not None else None,
+        before=dataset_watermark if position is None and since_start is not None else None,
     )
 
 
@@ -372,23 +375,23 @@ def transaction_of_block(
     inputs: list[InputPlan] = []
     for item, recorded in zip(transform.inputs, event.query_inputs, strict=True):
         alias = item.alias or item.dataset_ref
-        source = _input(workspace, recorded.dataset_id, alias)
+        source = _resolve_input(workspace, recorded.dataset_id, alias)
         begin = position_of_block(source.dataset, alias, recorded.prev_block_hash, recorded.prev_offset)
         last = recorded.new_block_hash or recorded.prev_block_hash
         offset = recorded.prev_offset if recorded.new_offset is None else recorded.new_offset
         end = position_of_block(source.dataset, alias, last, offset)
         if end is None:
             raise BadData(f"input '{alias}' was read from no block to no block")
-        for place in (begin, end):
-            check_offset(source.dataset, alias, place)
-        inputs.append(_input_plan(source, alias, begin, end, state.watermark))
-    return Transaction(entry, state, transform, inputs, _watermark(state, inputs))
+        for position in (begin, end):
+            check_offset(source.dataset, alias, position)
+        inputs.append(_plan_interval(source, alias, begin, end, state.watermark))
+    return Transaction(entry, state, transform, inputs, _combined_watermark(state, inputs))
 
 
-def _watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
-    marks = [each.watermark for each in inputs]
-    known = [mark for mark in marks if mark is not None]
-    if len(known) < len(marks):
+def _combined_watermark(state: ChainState, inputs: list[InputPlan]) -> Timestamp | None:
+    watermarks = [each.watermark for each in inputs]
+    known = [mark for mark in watermarks if mark is not None]
+    if len(known) < len(watermarks):
         return state.watermark
     least = min(known)
     return least if state.watermark is None else max(least, state.watermark)
@@ -399,25 +402,27 @@ def _plan_input(
     item: TransformInput,
     before: dict[DatasetId, ExecuteTransformInput],
     max_rows: int,
-    complete: Timestamp | None,
+    dataset_watermark: Timestamp | None,
 ) -> InputPlan | None:
     """Plan an input from the last consumed position; None if it has never had data."""
     dataset_id = DatasetId.parse(item.dataset_ref)
     alias = item.alias or item.dataset_ref
-    entry = _input(workspace, dataset_id, alias)
+    entry = _resolve_input(workspace, dataset_id, alias)
     dataset, state = entry.dataset, entry.dataset.state()
     begin = last_consumed_position(dataset, alias, before.get(dataset_id))
     if state.last_offset is None:
         return None
-    return _input_plan(entry, alias, begin, end_of_transaction(dataset, state, begin, max_rows), complete)
+    return _plan_interval(
+        entry, alias, begin, end_of_transaction(dataset, state, begin, max_rows), dataset_watermark
+    )
 
 
-def _input_plan(
+def _plan_interval(
     entry: DatasetEntry,
     alias: str,
     begin: ChainPosition | None,
     end: ChainPosition,
-    complete: Timestamp | None,
+    dataset_watermark: Timestamp | None,
 ) -> InputPlan:
     """Plan an input between two positions in its chain."""
     dataset = entry.dataset
@@ -439,11 +444,11 @@ def _input_plan(
         explicit=watermarks_between(dataset, begin, end),
         vocab=dataset.state().vocabulary,
         schema=schema_at(dataset, end.sequence_number, alias),
-        before=complete if begin is None else begin.watermark,
+        before=dataset_watermark if begin is None else begin.watermark,
     )
 
 
-def _input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEntry:
+def _resolve_input(workspace: Workspace, dataset_id: DatasetId, alias: str) -> DatasetEntry:
     try:
         return workspace.resolve(str(dataset_id))
     except NotFound:

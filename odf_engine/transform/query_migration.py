@@ -77,16 +77,16 @@ def preview_migration(
     if transform is None:
         return None
     vocab = _vocabulary(update, state)
-    checked = checked_query(workspace, transform, engine, vocab)
+    checked = validate_transform(workspace, transform, engine, vocab)
     declared = schema_after(update, state)
     new = [] if declared is None else add_new_columns(declared, checked.schema, vocab).names[len(declared) :]
-    fate: StateOutcome = "none"
+    outcome: StateOutcome = "none"
     if state is not None and update.entry is not None and state.last_inputs is not None:
         before = state_before(workspace, update.entry, state, engine)
-        fate = state_outcome(state, before, transform, checked)
+        outcome = state_outcome(state, before, transform, checked)
     filled = (vocab.offset_column, vocab.operation_type_column, vocab.system_time_column)
     columns = pa.schema([field for field in checked.schema if field.name not in filled])
-    return MigrationPreview(columns, new, fate)
+    return MigrationPreview(columns, new, outcome)
 
 
 def transform_after(update: Update, state: ChainState | None) -> SetTransform | None:
@@ -118,12 +118,14 @@ def with_schema(update: Update, state: ChainState, schema: pa.Schema | None) -> 
     event = SetDataSchema(schema=encode_schema(schema))
     before = None if state.schema is None else SetDataSchema(schema=state.schema)
     pairs = zip(update.events, update.changes, strict=True)
-    rest = [(other, said) for other, said in pairs if not isinstance(other, SetDataSchema)]
-    whole = [(event, describe_change(event, before, {})), *rest]
-    return replace(update, events=[each for each, _ in whole], changes=[said for _, said in whole])
+    rest = [(other, text) for other, text in pairs if not isinstance(other, SetDataSchema)]
+    all_changes = [(event, describe_change(event, before, {})), *rest]
+    return replace(
+        update, events=[each for each, _ in all_changes], changes=[text for _, text in all_changes]
+    )
 
 
-def checked_query(
+def validate_transform(
     workspace: Workspace, transform: SetTransform, engine: Engine, vocab: DatasetVocabulary
 ) -> ValidatedQuery:
     """Validate a query with the engine over the current schemas of its inputs."""
@@ -174,15 +176,17 @@ def state_outcome(
         return "none"
     if checked.state is None or state.last_checkpoint is None or state.transform is None:
         return "lost"
-    same = before == checked.state and _by_alias(state.transform.inputs) == _by_alias(transform.inputs)
+    same = before == checked.state and _inputs_by_alias(state.transform.inputs) == _inputs_by_alias(
+        transform.inputs
+    )
     return "kept" if same else "lost"
 
 
-def _by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:
+def _inputs_by_alias(inputs: Sequence[TransformInput]) -> list[tuple[str | None, str]]:
     return [(each.alias, each.dataset_ref) for each in inputs]
 
 
-def check_choice(fate: StateOutcome, choice: Choice, checked: ValidatedQuery) -> None:
+def check_choice(outcome: StateOutcome, choice: Choice, checked: ValidatedQuery) -> None:
     """Check that the choice is valid and sufficient.
 
     Raises:
@@ -193,9 +197,9 @@ def check_choice(fate: StateOutcome, choice: Choice, checked: ValidatedQuery) ->
         "and begins with what comes from now on"
     )
     rebuild = "--rebuild reads the inputs from their start, for the state that the new query would have"
-    if choice == "rebuild" and checked.state is None and fate == "lost":
+    if choice == "rebuild" and checked.state is None and outcome == "lost":
         raise UsageError("the new query goes row by row: there is no state to rebuild", hint=flush)
-    if fate == "lost" and not choice:
+    if outcome == "lost" and not choice:
         raise UsageError(
             "the new query cannot go on from the state of the old one: what is grouped by, the windows, "
             "the inputs or what is kept of them are not the same",
@@ -275,46 +279,46 @@ class _Migration:
         self._reporter = reporter
 
     def run(self, choice: Choice, accept: bool, origin: str | None) -> MigrationResult:
-        update, state = self._planned(), self._entry.dataset.state()
+        update, state = self._plan_update(), self._entry.dataset.state()
         transform = transform_after(update, state)
         changes_query = any(isinstance(event, SetTransform) for event in update.events)
         if transform is None or state.last_inputs is None or not (changes_query or accept):
             self._append(update, update.events, origin)
             return MigrationResult(update.changes, "none")
         self._reporter.phase("validate")
-        checked = self._checked(transform, state)
+        checked = self._validate(transform, state)
         self._next_schema(update, state, checked, accept)
         before = state_before(self._workspace, self._entry, state, self._engine)
         check_choice(state_outcome(state, before, transform, checked), choice, checked)
-        self._finish_what_lies_before()
+        self._run_pending_transactions()
 
-        update, state = self._planned(), self._entry.dataset.state()
+        update, state = self._plan_update(), self._entry.dataset.state()
         schema = self._next_schema(update, state, checked, accept)
         update = with_schema(update, state, schema)
         if not update.events:
             return MigrationResult([], "none")
-        fate = state_outcome(state, before, transform, checked)
-        check_choice(fate, choice, checked)
-        moment = max(Timestamp.now(), state.system_time)
-        update = replace(update, system_time=moment)
-        boundary = _Boundary(state, update, transform, checked, schema, moment)
+        outcome = state_outcome(state, before, transform, checked)
+        check_choice(outcome, choice, checked)
+        system_time = max(Timestamp.now(), state.system_time)
+        update = replace(update, system_time=system_time)
+        boundary = _Boundary(state, update, transform, checked, schema, system_time)
         if choice == "flush" and state.last_checkpoint is not None:
-            self._flush(boundary, origin)
-            fate = "flushed"
+            self._flush_state(boundary, origin)
+            outcome = "flushed"
         elif choice == "rebuild" and checked.state is not None:
-            self._rebuild(boundary, origin)
-            fate = "rebuilt"
+            self._rebuild_state(boundary, origin)
+            outcome = "rebuilt"
         else:
             self._append(boundary.update, boundary.update.events, origin)
-            fate = "kept" if fate == "kept" else "none"
-        self._reporter.log(_SAID[fate])
-        return MigrationResult(update.changes, fate)
+            outcome = "kept" if outcome == "kept" else "none"
+        self._reporter.log(_OUTCOME_MESSAGES[outcome])
+        return MigrationResult(update.changes, outcome)
 
     # --- What shall be ------------------------------------------------------------------------
 
-    def _checked(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
+    def _validate(self, transform: SetTransform, state: ChainState) -> ValidatedQuery:
         try:
-            return checked_query(self._workspace, transform, self._engine, state.vocabulary)
+            return validate_transform(self._workspace, transform, self._engine, state.vocabulary)
         except InputWithoutSchema:
             raise
         except Unsupported as error:
@@ -324,7 +328,7 @@ class _Migration:
             self._reporter.log(f"the new query is taken as it is: {error}", "warning")
             return ValidatedQuery(declared_schema(state) or pa.schema([]), None)
 
-    def _planned(self) -> Update:
+    def _plan_update(self) -> Update:
         (update,) = self._workspace.update([self._snapshot], dry_run=True)
         return update
 
@@ -346,7 +350,7 @@ class _Migration:
             )
         return schema
 
-    def _finish_what_lies_before(self) -> None:
+    def _run_pending_transactions(self) -> None:
         try:
             transform(self._workspace, self._entry, self._engine, self._reporter)
         except (InvalidQuery, Unsupported, BadData) as error:
@@ -357,26 +361,30 @@ class _Migration:
 
     # --- The state at the boundary ------------------------------------------------------------
 
-    def _flush(self, at: _Boundary, origin: str | None) -> None:
+    def _flush_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("flush")
-        transaction = boundary_transaction(self._workspace, self._entry, at.state, "finish", at.system_time)
-        with self._performed(transaction, at.system_time) as (result, staged, _):
-            events: list[MetadataEvent] = [to_event(transaction, result), *at.update.events]
-            if result.written is not None and not at.state.has_schema:
-                events = _first_schema(events, result.schema, at)
-            self._append(at.update, events, origin, data=staged if result.written else None)
+        transaction = boundary_transaction(
+            self._workspace, self._entry, boundary.state, "finish", boundary.system_time
+        )
+        with self._run_transaction(transaction, boundary.system_time) as (result, staged, _):
+            events: list[MetadataEvent] = [to_event(transaction, result), *boundary.update.events]
+            if result.written is not None and not boundary.state.has_schema:
+                events = _with_first_schema(events, result.schema, boundary)
+            self._append(boundary.update, events, origin, data=staged if result.written else None)
 
-    def _rebuild(self, at: _Boundary, origin: str | None) -> None:
+    def _rebuild_state(self, boundary: _Boundary, origin: str | None) -> None:
         self._reporter.phase("rebuild")
-        schema = at.state.schema if at.schema is None else encode_schema(at.schema)
-        state = replace(at.state, transform=at.transform, schema=schema)
-        transaction = boundary_transaction(self._workspace, self._entry, state, "rebuild", at.system_time)
-        with self._performed(transaction, at.system_time) as (result, staged, checkpoint):
-            events: list[MetadataEvent] = [*at.update.events, to_event(transaction, result)]
-            if result.written is not None and at.schema is None:
+        schema = boundary.state.schema if boundary.schema is None else encode_schema(boundary.schema)
+        state = replace(boundary.state, transform=boundary.transform, schema=schema)
+        transaction = boundary_transaction(
+            self._workspace, self._entry, state, "rebuild", boundary.system_time
+        )
+        with self._run_transaction(transaction, boundary.system_time) as (result, staged, checkpoint):
+            events: list[MetadataEvent] = [*boundary.update.events, to_event(transaction, result)]
+            if result.written is not None and boundary.schema is None:
                 events.insert(-1, SetDataSchema(schema=encode_schema(result.schema)))
             self._append(
-                at.update,
+                boundary.update,
                 events,
                 origin,
                 data=staged if result.written else None,
@@ -384,7 +392,7 @@ class _Migration:
             )
 
     @contextmanager
-    def _performed(
+    def _run_transaction(
         self, transaction: Transaction, system_time: Timestamp
     ) -> Iterator[tuple[TransactionResult, Path, Path]]:
         """Run a transaction; yield its result with the paths of its slice and its checkpoint."""
@@ -419,7 +427,7 @@ class _Migration:
         self._reporter.committed(str(self._entry.id), str(head), kind_of(events[-1]), 0)
 
 
-_SAID = {
+_OUTCOME_MESSAGES = {
     "none": "the query changed; there is no state to go on from",
     "kept": "the query changed and goes on from the state of the old one",
     "flushed": "the old query's state has ended, and what was still to come is there",
@@ -427,7 +435,9 @@ _SAID = {
 }
 
 
-def _first_schema(events: Sequence[MetadataEvent], schema: pa.Schema, at: _Boundary) -> list[MetadataEvent]:
+def _with_first_schema(
+    events: Sequence[MetadataEvent], schema: pa.Schema, boundary: _Boundary
+) -> list[MetadataEvent]:
     """Return the events of a flush that produces the first rows of the dataset, with their schema.
 
     Raises:
@@ -435,7 +445,7 @@ def _first_schema(events: Sequence[MetadataEvent], schema: pa.Schema, at: _Bound
     """
     rest = [event for event in events if not isinstance(event, SetDataSchema)]
     first = SetDataSchema(schema=encode_schema(schema))
-    whole = add_new_columns(schema, at.checked.schema, at.state.vocabulary)
-    if len(whole) == len(schema):
+    extended = add_new_columns(schema, boundary.checked.schema, boundary.state.vocabulary)
+    if len(extended) == len(schema):
         return [first, *rest]
-    return [first, rest[0], SetDataSchema(schema=encode_schema(whole)), *rest[1:]]
+    return [first, rest[0], SetDataSchema(schema=encode_schema(extended)), *rest[1:]]

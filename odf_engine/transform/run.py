@@ -64,7 +64,7 @@ def transform(workspace: Workspace, entry: DatasetEntry, engine: Engine, reporte
         if SPARK not in map(str.lower, workspace.config.engines):
             _check_version(transaction)
         with job_scratch_folder(workspace.odf / "cache", "transform") as folder:
-            _Step(workspace, transaction, engine, folder, reporter).run()
+            _TransactionRun(workspace, transaction, engine, folder, reporter).run()
     return ChainUpdate.from_states(before, entry.dataset.state())
 
 
@@ -83,7 +83,7 @@ def _check_version(transaction: Transaction) -> None:
         )
 
 
-class _Step:
+class _TransactionRun:
     """Runs and commits one transaction."""
 
     def __init__(
@@ -104,17 +104,17 @@ class _Step:
         self._system_time = max(Timestamp.now(), self._state.system_time)
 
     def run(self) -> None:
-        begun = monotonic()
+        started = monotonic()
         staged = self._dataset.staging_path("data")
         try:
             for each in self._transaction.inputs:
-                self._reporter.log(_said(each))
+                self._reporter.log(_describe_input(each))
             self._reporter.phase("query")
             request = make_request(self._transaction, self._folder, staged, self._system_time)
             queried = monotonic()
             result = execute_transaction(self._engine, self._transaction, request, self._reporter)
-            self._reporter.log(_made(result, monotonic() - queried))
-            self._commit(result, staged, begun)
+            self._reporter.log(_describe_result(result, monotonic() - queried))
+            self._commit(result, staged, started)
         finally:
             staged.unlink(missing_ok=True)
 
@@ -199,17 +199,17 @@ def make_request(
         vocab=state.vocabulary,
         transform=transaction.transform.transform,
         query_inputs=[
-            _request_input(each, folder / f"{at}.parquet", fresh=fresh)
-            for at, each in enumerate(transaction.inputs)
+            _request_input(each, folder / f"{index}.parquet", fresh=fresh)
+            for index, each in enumerate(transaction.inputs)
         ],
         next_offset=0 if state.last_offset is None else state.last_offset + 1,
-        prev_checkpoint_path=_path_of(transaction),
+        prev_checkpoint_path=_checkpoint_path(transaction),
         new_checkpoint_path=str(folder / CHECKPOINT),
         new_data_path=str(staged),
     )
 
 
-def _path_of(transaction: Transaction) -> str | None:
+def _checkpoint_path(transaction: Transaction) -> str | None:
     """Return the path of the checkpoint from which the transaction continues."""
     last = transaction.state.last_checkpoint
     return None if last is None else str(transaction.entry.dataset.checkpoint_path(last.physical_hash))
@@ -227,31 +227,31 @@ def _request_input(each: InputPlan, schema_file: Path, *, fresh: bool) -> Transf
         offset_interval=each.offsets,
         data_paths=[str(each.entry.dataset.slice_path(row)) for row in each.slices],
         schema_file=str(schema_file),
-        explicit_watermarks=[*(_known(each) if fresh else ()), *each.explicit],
+        explicit_watermarks=[*(_previous_watermark(each) if fresh else ()), *each.explicit],
     )
 
 
-def _known(each: InputPlan) -> Iterator[Watermark]:
+def _previous_watermark(each: InputPlan) -> Iterator[Watermark]:
     """Yield the watermark before the transaction; rows up to it are late."""
     if each.before is None:
         return
     block = each.interval.prev_block_hash
-    moment = each.entry.dataset.block(block).block.system_time if block else Timestamp.from_ms(0)
-    yield Watermark(system_time=moment, event_time=each.before)
+    system_time = each.entry.dataset.block(block).block.system_time if block else Timestamp.from_ms(0)
+    yield Watermark(system_time=system_time, event_time=each.before)
 
 
-def _made(result: TransactionResult, seconds: float) -> str:
+def _describe_result(result: TransactionResult, seconds: float) -> str:
     written = result.written
     rows = f"{written.rows:,} rows, {written.size:,} bytes" if written is not None else "no rows"
     state = ", and keeps a state" if result.checkpoint is not None else ""
     return f"the query made {rows} in {seconds:.1f} s{state}"
 
 
-def _said(each: InputPlan) -> str:
+def _describe_input(each: InputPlan) -> str:
     rows = sum(row.end - row.start + 1 for row in each.slices)
-    mark = f", watermark {each.watermark}" if each.watermark is not None else ""
+    watermark = f", watermark {each.watermark}" if each.watermark is not None else ""
     slices = "slice" if len(each.slices) == 1 else "slices"
-    return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} {slices}{mark}"
+    return f"input {each.alias}: {rows:,} new rows in {len(each.slices)} {slices}{watermark}"
 
 
 def reset_dataset(workspace: Workspace, entry: DatasetEntry) -> Multihash:

@@ -28,7 +28,7 @@ from odf_engine.transform.engines.namespaces import (
     Program,
     unavailable_reason,
 )
-from odf_engine.transform.engines.sandbox import Sandbox, Watch
+from odf_engine.transform.engines.sandbox import LimitWatch, Sandbox
 from odf_engine.transform.engines.spark_engine import SparkEngine
 from odf_engine.verify.integrity import verify
 from odf_engine.verify.replay import Replay
@@ -160,7 +160,7 @@ def watched(tmp_path: Path, program: Program) -> Callable[[str], Ended]:
             process = subprocess.Popen(command, stdout=output, stderr=output)
         try:
             config = SandboxConfig(disk="4m", processes=LIMITS.processes)
-            watch = Watch(process, [out], (log, 0), config)
+            watch = LimitWatch(process, [out], (log, 0), config)
             watch.start()
             watch.join(60)
             assert not watch.is_alive()

@@ -99,22 +99,24 @@ def prepare_as_of_query(
     vocabs = {each.alias: each.vocab for each in inputs}
     columns = {each.alias: (each.schema.names, each.vocab) for each in inputs}
     tables = temporal_tables(transform.temporal_tables or [], columns)
-    nothing = {each.alias: input_frame(session, [], each) for each in inputs}
+    empty = {each.alias: input_frame(session, [], each) for each in inputs}
     for table in tables.values():
-        nothing[table.name].createOrReplaceTempView(identifier(table.view))
-    views = {each.alias: streams.view(at, schemas[each.alias], each.vocab) for at, each in enumerate(inputs)}
+        empty[table.name].createOrReplaceTempView(identifier(table.view))
+    views = {
+        each.alias: streams.view(index, schemas[each.alias], each.vocab) for index, each in enumerate(inputs)
+    }
     frame = run_query(session, views, transform.queries or [], tables)
     check_repeatable(frame, "query")
     as_of = AsOfQuery(session, frame, vocabs, tables)
     try:
-        rows = as_of.track_rest(nothing).frame.drop(POSITION, OPERATION)
+        rows = as_of.track_rest(empty).frame.drop(POSITION, OPERATION)
         return PreparedAsOfQuery(
             as_of, StreamingPlan(rows, "append", (), {}, exact=False, by_commit=False), by_row=True
         )
     except StatefulQueryError:
         joined = {
-            join.view: streams.view(at, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
-            for at, join in enumerate(as_of.joins, len(inputs))
+            join.view: streams.view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+            for index, join in enumerate(as_of.joins, len(inputs))
         }
     rest = as_of.query_after_joins(joined)
     query = plan_stream(session, rest, as_of.inputs, event_time, {*changing, *joined}, as_of.system)
@@ -130,7 +132,7 @@ def input_frame(session: SparkSession, paths: Sequence[Path], input: QueryInput)
     return frame
 
 
-def fingerprint_as_of(
+def as_of_fingerprint(
     session: SparkSession, streams: MicroBatchQuery, query: PreparedAsOfQuery, inputs: Sequence[QueryInput]
 ) -> str:
     """Return a text that identifies the state of a query with as-of joins.
@@ -143,14 +145,14 @@ def fingerprint_as_of(
     """
     as_of = query.as_of
     joined = {
-        join.view: streams.view(at, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
-        for at, join in enumerate(as_of.joins, len(inputs))
+        join.view: streams.view(index, arrow_schema(joined_schema(join)), JOINED_VOCABULARY)
+        for index, join in enumerate(as_of.joins, len(inputs))
     }
     parts = [f"rows {query.by_row}"]
     with translate_errors():
-        for at, join in enumerate(as_of.joins):
+        for index, join in enumerate(as_of.joins):
             parts += as_of.join_fingerprint(join)
-            parts.append(state_fingerprint(session, as_of.rows(at, joined), whole=True))
+            parts.append(state_fingerprint(session, as_of.rows(index, joined), whole=True))
         if not query.by_row:
             parts.append(
                 state_fingerprint(
@@ -160,7 +162,7 @@ def fingerprint_as_of(
     return "\n".join(parts)
 
 
-def nullable(frame: DataFrame) -> pa.Schema:
+def nullable_schema(frame: DataFrame) -> pa.Schema:
     """Return the schema of a frame with all columns nullable, to append rows of other frames to a file."""
     return pa.schema([field.with_nullable(True) for field in arrow_schema(frame.schema)])
 
@@ -181,10 +183,10 @@ class PendingRows:
 
     def __init__(self, path: Path, schema: pa.Schema, until: int | None, *, outer: bool) -> None:
         self._writer = pq.ParquetWriter(path, schema)
-        self._until = None if until is None else _moment(until, schema.field(DUE).type)
+        self._until = None if until is None else _time_scalar(until, schema.field(DUE).type)
         self._outer = outer
-        self.least: int | None = None
-        self.unknown = 0
+        self.min_time: int | None = None
+        self.lost_versions = 0
 
     def __enter__(self) -> None:
         pass
@@ -192,7 +194,7 @@ class PendingRows:
     def __exit__(self, *_: object) -> None:
         self._writer.close()
 
-    def due(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def take_due(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the due rows. The rows must be in the order of their due time."""
         schema = self._writer.schema
         for batch in batches:
@@ -201,15 +203,15 @@ class PendingRows:
                 count = pc.sum(pc.less_equal(batch.column(DUE), self._until)).as_py() or 0
             rest = batch.slice(count)
             if rest.num_rows:
-                least = pc.min(pc.cast(rest.column(TIME), pa.int64())).as_py() // 1000
-                self.least = least if self.least is None else min(least, self.least)
+                min_time = pc.min(pc.cast(rest.column(TIME), pa.int64())).as_py() // 1000
+                self.min_time = min_time if self.min_time is None else min(min_time, self.min_time)
                 self._writer.write_batch(pa.record_batch(rest.select(schema.names).columns, schema=schema))
-            now = batch.slice(0, count)
+            due = batch.slice(0, count)
             if not self._outer:
-                now = now.filter(now.column(IS_ACTIVE))
-            if now.num_rows:
-                self.unknown += pc.sum(now.column(IS_VERSION_LOST)).as_py() or 0
-                yield now
+                due = due.filter(due.column(IS_ACTIVE))
+            if due.num_rows:
+                self.lost_versions += pc.sum(due.column(IS_VERSION_LOST)).as_py() or 0
+                yield due
 
 
 def retained_versions(
@@ -225,39 +227,41 @@ def retained_versions(
     if until is None:
         yield from batches
         return
-    held: pa.RecordBatch | None = None
+    carried: pa.RecordBatch | None = None
     for batch in batches:
-        rows = batch if held is None else pa.concat_batches([held, batch])
+        rows = batch if carried is None else pa.concat_batches([carried, batch])
         # Whether the last row is needed depends on the row after it.
-        yield from _needed(rows, keys, until, end=False)
-        held = _carried(rows, keys)
-    if held is not None:
-        yield from _needed(held, keys, until, end=True)
+        yield from _filter_needed(rows, keys, until, end=False)
+        carried = _last_version(rows, keys)
+    if carried is not None:
+        yield from _filter_needed(carried, keys, until, end=True)
 
 
-def _carried(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
+def _last_version(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.RecordBatch:
     """Return the last row, marked if there were other versions of its key before it."""
     last = rows.slice(rows.num_rows - 1)
     if rows.num_rows < 2 or not _same_key(rows.slice(rows.num_rows - 2), keys)[0].as_py():
         return last
-    at = last.schema.get_field_index(IS_OLDEST)
+    index = last.schema.get_field_index(IS_OLDEST)
     # Read only if the row is before the time: then all earlier ones are too.
-    return last.set_column(at, last.schema.field(at), pa.array([True], pa.bool_()))
+    return last.set_column(index, last.schema.field(index), pa.array([True], pa.bool_()))
 
 
-def _needed(rows: pa.RecordBatch, keys: Sequence[str], until: int, *, end: bool) -> Iterator[pa.RecordBatch]:
+def _filter_needed(
+    rows: pa.RecordBatch, keys: Sequence[str], until: int, *, end: bool
+) -> Iterator[pa.RecordBatch]:
     """Yield the needed rows, without the last one unless it is the ``end``."""
-    past = pc.less_equal(rows.column(TIME), _moment(until, rows.column(TIME).type))
+    past = pc.less_equal(rows.column(TIME), _time_scalar(until, rows.column(TIME).type))
     same = _same_key(rows, keys)
-    no = pa.array([False])
-    replaced = pa.concat_arrays([pc.and_(same, past[1:]), no])
-    follows = pa.concat_arrays([no, same])
+    false = pa.array([False])
+    replaced = pa.concat_arrays([pc.and_(same, past[1:]), false])
+    follows = pa.concat_arrays([false, same])
     oldest = pc.and_(past, pc.or_(rows.column(IS_OLDEST), follows))
-    at = rows.schema.get_field_index(IS_OLDEST)
-    made = rows.set_column(at, rows.schema.field(at), oldest)
-    kept = pc.or_(pc.invert(past), pc.invert(replaced))
+    index = rows.schema.get_field_index(IS_OLDEST)
+    marked = rows.set_column(index, rows.schema.field(index), oldest)
+    needed = pc.or_(pc.invert(past), pc.invert(replaced))
     count = rows.num_rows if end else rows.num_rows - 1
-    found = made.slice(0, count).filter(kept[:count])
+    found = marked.slice(0, count).filter(needed[:count])
     if found.num_rows:
         yield found
 
@@ -269,25 +273,25 @@ def _same_key(rows: pa.RecordBatch, keys: Sequence[str]) -> pa.Array:
     return reduce(pc.and_, equal)
 
 
-def _moment(milliseconds: int, kind: pa.DataType) -> pa.Scalar:
-    return pa.scalar(milliseconds * 1000).cast(kind)
+def _time_scalar(milliseconds: int, data_type: pa.DataType) -> pa.Scalar:
+    return pa.scalar(milliseconds * 1000).cast(data_type)
 
 
 _ROWS: Final = "rows.parquet"
 _VERSIONS: Final = "versions.parquet"
 
 
-class AsOfStreaming(StatefulTransaction):
+class AsOfTransaction(StatefulTransaction):
     """A transaction of a query with as-of joins."""
 
     _as_of: AsOfQuery
     _by_row: bool
     _inputs: list[QueryInput]
-    _last: list[tuple[int, int]]
+    _last_positions: list[tuple[int, int]]
 
     # --- The query ----------------------------------------------------------------------------
 
-    def _query(self, changing: set[str]) -> StreamingPlan:
+    def _plan_query(self, changing: set[str]) -> StreamingPlan:
         request = self._request
         self._inputs = [
             QueryInput(each.query_alias, pq.read_schema(each.schema_file), each.vocab)
@@ -301,41 +305,41 @@ class AsOfStreaming(StatefulTransaction):
             request.vocab.event_time_column,
             changing,
         )
-        self._last = [(-1, 0)] * len(self._as_of.joins)
+        self._last_positions = [(-1, 0)] * len(self._as_of.joins)
         return query
 
-    def _plain(self, query: StreamingPlan) -> Mapping[str, str]:
-        plain = dict(query.unsupported_changes)
+    def _unsupported_changes(self, query: StreamingPlan) -> Mapping[str, str]:
+        unsupported = dict(query.unsupported_changes)
         for join in self._as_of.joins:
-            if (why := plain.pop(join.view, None)) is not None:
-                plain |= dict.fromkeys(self._as_of.inputs_before_join(join), why)
-        return plain
+            if (operation := unsupported.pop(join.view, None)) is not None:
+                unsupported |= dict.fromkeys(self._as_of.inputs_before_join(join), operation)
+        return unsupported
 
-    def _streamed(self, query: StreamingPlan) -> set[str]:
+    def _streamed_inputs(self, query: StreamingPlan) -> set[str]:
         if self._by_row:
             return set()
-        return super()._streamed(query) - {join.table.name for join in self._as_of.joins}
+        return super()._streamed_inputs(query) - {join.table.name for join in self._as_of.joins}
 
     # --- Batches ------------------------------------------------------------------------------
 
-    def _batches(self, ready: PreparedQuery, marks: Watermarks) -> list[Batch]:
+    def _plan_batches(self, ready: PreparedQuery, watermarks: Watermarks) -> list[Batch]:
         each = ready.emitted is not None or ready.query.by_commit
-        return list(batches_by_watermark(ready.slices, self._request.query_inputs, marks, each=each))
+        return list(batches_by_watermark(ready.slices, self._request.query_inputs, watermarks, each=each))
 
-    def _results(self, ready: PreparedQuery, todo: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
+    def _run_batches(self, ready: PreparedQuery, batches: Sequence[Batch]) -> list[Iterator[pa.RecordBatch]]:
         if not self._by_row:
-            return super()._results(ready, todo)
+            return super()._run_batches(ready, batches)
         files: list[list[Path]] = [[] for _ in self._as_of.joins]
-        for number, batch in enumerate(todo):
-            for known, new in zip(files, self._joined(batch, number), strict=True):
+        for number, batch in enumerate(batches):
+            for known, new in zip(files, self._run_joins(batch, number), strict=True):
                 known.append(new)
-        slices = [each for batch in todo for each in batch.slices]
-        views = self._views(slices, self._as_of.inputs_after_joins())
+        slices = [each for batch in batches for each in batch.slices]
+        views = self._input_frames(slices, self._as_of.inputs_after_joins())
         for join, paths in zip(self._as_of.joins, files, strict=True):
             views[join.view] = self._read(paths, joined_schema(join))
-        return [self._row_by_row(self._as_of.track_rest(views), ready.contract)]
+        return [self._stateless_rows(self._as_of.track_rest(views), ready.contract)]
 
-    def _row_by_row(self, found: TrackedResult, contract: OutputContract) -> Iterator[pa.RecordBatch]:
+    def _stateless_rows(self, found: TrackedResult, contract: OutputContract) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a stateless part after the joins, with their operations."""
         if found.ordered:
             rows = sorted_batches(
@@ -350,24 +354,24 @@ class AsOfStreaming(StatefulTransaction):
         )
         return repair_correction_pairs(rows, POSITION, OPERATION)
 
-    def _files(self, batch: Batch, number: int) -> list[list[Path]]:
-        return [*super()._files(batch, number), *([path] for path in self._joined(batch, number))]
+    def _batch_files(self, batch: Batch, number: int) -> list[list[Path]]:
+        return [*super()._batch_files(batch, number), *([path] for path in self._run_joins(batch, number))]
 
-    def _joined(self, batch: Batch, number: int) -> list[Path]:
+    def _run_joins(self, batch: Batch, number: int) -> list[Path]:
         """Run the joins of a batch; return the files of the joined rows."""
-        views = self._views(batch.slices, self._as_of.joined_inputs())
-        changing = {self._inputs[each.at].alias for each in batch.slices if each.changes}
+        views = self._input_frames(batch.slices, self._as_of.joined_inputs())
+        changing = {self._inputs[each.input_index].alias for each in batch.slices if each.changes}
         files: list[Path] = []
-        for at, join in enumerate(self._as_of.joins):
-            path = self._scratch / f"joined-{number}-{at}.parquet"
-            self._join(at, join, views, changing, batch.watermark, path)
+        for index, join in enumerate(self._as_of.joins):
+            path = self._scratch / f"joined-{number}-{index}.parquet"
+            self._run_join(index, join, views, changing, batch.watermark, path)
             views[join.view] = self._read([path], joined_schema(join))
             files.append(path)
         return files
 
-    def _join(
+    def _run_join(
         self,
-        at: int,
+        index: int,
         join: AsOfJoin,
         views: Mapping[str, DataFrame],
         changing: set[str],
@@ -376,61 +380,61 @@ class AsOfStreaming(StatefulTransaction):
     ) -> None:
         """Run one join: write the joined rows and the new state."""
         keys = [f"k{number}" for number in range(len(join.keys))]
-        folder = self._kept / f"as-of-{at}"
+        folder = self._checkpoint_folder / f"as-of-{index}"
         folder.mkdir(parents=True, exist_ok=True)
         # The joined rows of an earlier join may contain corrections from earlier batches.
-        pairs = self._by_row and (at > 0 or bool(changing & self._as_of.inputs_before_join(join)))
-        rows = add_due_time(self._as_of.rows(at, views), pairs=pairs)
-        rows = self._with_kept(rows, folder / _ROWS, f"rows-{at}")
-        new = self._as_of.versions(at, views[join.table.name])
+        pairs = self._by_row and (index > 0 or bool(changing & self._as_of.inputs_before_join(join)))
+        rows = add_due_time(self._as_of.rows(index, views), pairs=pairs)
+        rows = self._add_stored_rows(rows, folder / _ROWS, f"rows-{index}")
+        new = self._as_of.versions(index, views[join.table.name])
         new = to_versions(new, keys, changes=join.table.name in changing)
-        versions = self._with_kept(new, folder / _VERSIONS, f"versions-{at}")
-        found = self._as_of.matches_condition(at, lookup_versions(rows, versions, keys))
-        waiting = PendingRows(folder / _ROWS, nullable(rows), until, outer=join.outer)
-        with pq.ParquetWriter(path, arrow_schema(joined_schema(join))) as writer, waiting:
-            due = waiting.due(self._sorted(select_version_columns(found), (DUE, POSITION)))
+        versions = self._add_stored_rows(new, folder / _VERSIONS, f"versions-{index}")
+        found = self._as_of.matches_condition(index, lookup_versions(rows, versions, keys))
+        pending = PendingRows(folder / _ROWS, nullable_schema(rows), until, outer=join.outer)
+        with pq.ParquetWriter(path, arrow_schema(joined_schema(join))) as writer, pending:
+            due = pending.take_due(self._sorted(select_version_columns(found), (DUE, POSITION)))
             for batch in repair_correction_pairs(due, POSITION, OPERATION):
-                writer.write_batch(self._numbered(at, batch, writer.schema))
-        if waiting.unknown:
+                writer.write_batch(self._number_rows(index, batch, writer.schema))
+        if pending.lost_versions:
             self._reporter.log(
-                f"{waiting.unknown:,} rows came so late that the version of '{join.table.name}' at their "
+                f"{pending.lost_versions:,} rows came so late that the version of '{join.table.name}' at their "
                 "time is no longer known: they have the oldest that is",
                 "warning",
             )
         # Pending rows will need versions at their own times.
-        needed = until if waiting.least is None or until is None else min(until, waiting.least)
+        needed = until if pending.min_time is None or until is None else min(until, pending.min_time)
         known = self._sorted(versions, (*keys, TIME, POSITION))
-        with pq.ParquetWriter(folder / _VERSIONS, nullable(versions)) as writer:
+        with pq.ParquetWriter(folder / _VERSIONS, nullable_schema(versions)) as writer:
             for batch in retained_versions(known, keys, needed):
                 writer.write_batch(pa.record_batch(batch.columns, schema=writer.schema))
 
-    def _save(self, ready: PreparedQuery, marks: Watermarks) -> Checkpoint:
-        mark = marks.combined([each.alias for each in self._inputs])
-        for at, join in enumerate(self._as_of.joins):
-            kept = self._kept / f"as-of-{at}" / _ROWS
-            if kept.exists() and (count := pq.read_metadata(kept).num_rows):
-                reached = "not at all" if mark is None else f"up to {Timestamp.from_ms(mark)}"
+    def _write_checkpoint(self, ready: PreparedQuery, watermarks: Watermarks) -> Checkpoint:
+        watermark = watermarks.combined([each.alias for each in self._inputs])
+        for index, join in enumerate(self._as_of.joins):
+            pending_file = self._checkpoint_folder / f"as-of-{index}" / _ROWS
+            if pending_file.exists() and (count := pq.read_metadata(pending_file).num_rows):
+                reached = "not at all" if watermark is None else f"up to {Timestamp.from_ms(watermark)}"
                 self._reporter.log(
                     f"{count:,} rows wait to be joined to '{join.table.name}' until all inputs are complete "
                     f"up to their time (now: {reached}); for one that rarely changes: odf pull NAME "
                     "--set-watermark TIME"
                 )
-        return super()._save(ready, marks)
+        return super()._write_checkpoint(ready, watermarks)
 
-    def _with_kept(self, new: DataFrame, kept: Path, name: str) -> DataFrame:
+    def _add_stored_rows(self, new: DataFrame, stored: Path, name: str) -> DataFrame:
         """Return new rows together with those of the state, whose file is then rewritten."""
-        if not kept.exists():
+        if not stored.exists():
             return new
-        before = kept.rename(self._scratch / f"{name}-{len(list(self._scratch.iterdir()))}.parquet")
-        return self._read([before], new.schema).unionAll(new)
+        moved = stored.rename(self._scratch / f"{name}-{len(list(self._scratch.iterdir()))}.parquet")
+        return self._read([moved], new.schema).unionAll(new)
 
-    def _numbered(self, at: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    def _number_rows(self, index: int, batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         """Return joined rows with their position in the order of emission."""
-        places = batch.column(POSITION)
-        before = pa.concat_arrays([pa.array([self._last[at][0]], pa.int64()), places[:-1]])
-        steps = pc.cast(pc.not_equal(places, before), pa.int64())
-        numbers = pc.add(pc.cumulative_sum(steps), self._last[at][1])
-        self._last[at] = (places[-1].as_py(), numbers[-1].as_py())
+        positions = batch.column(POSITION)
+        before = pa.concat_arrays([pa.array([self._last_positions[index][0]], pa.int64()), positions[:-1]])
+        steps = pc.cast(pc.not_equal(positions, before), pa.int64())
+        numbers = pc.add(pc.cumulative_sum(steps), self._last_positions[index][1])
+        self._last_positions[index] = (positions[-1].as_py(), numbers[-1].as_py())
         width = len(schema) - 3
         left = [name for name in batch.schema.names if name[0] == "l"]
         right = [name for name in batch.schema.names if name[0] == "r"]
@@ -441,11 +445,13 @@ class AsOfStreaming(StatefulTransaction):
 
     # --- Rows as frames -----------------------------------------------------------------------
 
-    def _views(self, slices: Sequence[Slice], names: set[str]) -> dict[str, DataFrame]:
+    def _input_frames(self, slices: Sequence[Slice], names: set[str]) -> dict[str, DataFrame]:
         """Return inputs as frames, with the rows of some slices."""
         return {
-            each.alias: input_frame(self._session, [one.path for one in slices if one.at == at], each)
-            for at, each in enumerate(self._inputs)
+            each.alias: input_frame(
+                self._session, [one.path for one in slices if one.input_index == index], each
+            )
+            for index, each in enumerate(self._inputs)
             if each.alias in names
         }
 

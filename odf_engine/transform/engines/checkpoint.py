@@ -20,13 +20,13 @@ from odf_engine.metadata.model import Checkpoint
 FORMAT: Final = 1
 ENGINE: Final = SPARK_VERSION
 """The engine version that writes the state."""
-_ABOUT: Final = "checkpoint.json"
+_METADATA_FILE: Final = "checkpoint.json"
 
 # Limits for checkpoints written by third parties.
 _ALLOWED_BYTES: Final = 64 << 20
 _ALLOWED_RATIO: Final = 250
 """Maximum decompressed size of a checkpoint: 64 MiB, or this many times its compressed size."""
-_MAX_ABOUT_BYTES: Final = 1 << 20
+_MAX_METADATA_BYTES: Final = 1 << 20
 _MAX_HEADER_BYTES: Final = 1 << 16
 _MAX_ENTRIES: Final = 100_000
 
@@ -51,12 +51,12 @@ class CheckpointMetadata(msgspec.Struct, kw_only=True, rename="camel"):
     state: str | None = None
 
 
-class _Head(msgspec.Struct):
+class _FormatHeader(msgspec.Struct):
     format: int
     engine: str
 
 
-def write_checkpoint(path: Path, about: CheckpointMetadata, folder: Path) -> Checkpoint:
+def write_checkpoint(path: Path, metadata: CheckpointMetadata, folder: Path) -> Checkpoint:
     """Write a checkpoint.
 
     Args:
@@ -71,14 +71,14 @@ def write_checkpoint(path: Path, about: CheckpointMetadata, folder: Path) -> Che
         pa.output_stream(str(path), compression="zstd") as output,
         tarfile.open(fileobj=output, mode="w|", format=tarfile.PAX_FORMAT) as tar,  # pyright: ignore[reportArgumentType]
     ):
-        text = msgspec.json.encode(about, order="sorted")
-        tar.addfile(_entry(_ABOUT, len(text)), io.BytesIO(text))
+        text = msgspec.json.encode(metadata, order="sorted")
+        tar.addfile(_entry(_METADATA_FILE, len(text)), io.BytesIO(text))
         for file in sorted(each for each in folder.rglob("*") if each.is_file()):
             with file.open("rb") as content:
                 entry = _entry(file.relative_to(folder).as_posix(), file.stat().st_size)
                 tar.addfile(entry, content)
-    found, size = physical_hash(path)
-    return Checkpoint(physical_hash=found, size=size)
+    digest, size = physical_hash(path)
+    return Checkpoint(physical_hash=digest, size=size)
 
 
 def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
@@ -92,7 +92,7 @@ def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
         BadData: missing, damaged, not a checkpoint, or larger than allowed.
         Unsupported: written by an incompatible version.
     """
-    with _opened(path) as (about, tar):
+    with _open_checkpoint(path) as (metadata, tar):
         count = 0
         while (entry := tar.next()) is not None:
             count += 1
@@ -101,7 +101,7 @@ def read_checkpoint(path: Path, folder: Path) -> CheckpointMetadata:
             if entry.sparse is not None:
                 raise tarfile.ReadError(f"{entry.name!r} is sparse")
             tar.extract(entry, folder, filter="data")
-        return about
+        return metadata
 
 
 def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
@@ -110,39 +110,39 @@ def read_checkpoint_metadata(path: Path) -> CheckpointMetadata:
     Raises:
         BadData, Unsupported: as in :func:`read_checkpoint`.
     """
-    with _opened(path) as (about, _):
-        return about
+    with _open_checkpoint(path) as (metadata, _):
+        return metadata
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[tuple[CheckpointMetadata, tarfile.TarFile]]:
+def _open_checkpoint(path: Path) -> Iterator[tuple[CheckpointMetadata, tarfile.TarFile]]:
     """Open a checkpoint; yield its metadata, and the archive after it."""
     try:
         with (
             pa.input_stream(str(path), compression="zstd") as input,
             tarfile.open(
-                fileobj=cast("BinaryIO", _Unpacked(input, path.stat().st_size)),
+                fileobj=cast("BinaryIO", _BoundedStream(input, path.stat().st_size)),
                 mode="r|",
                 tarinfo=_Entry,
             ) as tar,
         ):
             first = tar.next()
-            content = tar.extractfile(first) if first is not None and first.name == _ABOUT else None
-            if first is None or content is None or first.size > _MAX_ABOUT_BYTES:
-                raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_AGAIN)
-            yield _about(content.read(), path), tar
+            content = tar.extractfile(first) if first is not None and first.name == _METADATA_FILE else None
+            if first is None or content is None or first.size > _MAX_METADATA_BYTES:
+                raise BadData("the file is no checkpoint of this engine", where=str(path), hint=_HINT)
+            yield _parse_metadata(content.read(), path), tar
     except FileNotFoundError:
-        raise BadData("the checkpoint is missing", where=str(path), hint=_AGAIN) from None
+        raise BadData("the checkpoint is missing", where=str(path), hint=_HINT) from None
     except (OSError, tarfile.TarError, pa.ArrowException, EOFError, ValueError, RecursionError) as error:
-        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_HINT) from error
 
 
-class _Unpacked:
+class _BoundedStream:
     """The decompressed bytes of a checkpoint, up to a limit relative to the compressed size."""
 
     def __init__(self, stream: pa.NativeFile, packed_bytes: int) -> None:
         self._stream = stream
-        self._allowed = self._left = max(_ALLOWED_BYTES, _ALLOWED_RATIO * packed_bytes)
+        self._allowed = self._remaining = max(_ALLOWED_BYTES, _ALLOWED_RATIO * packed_bytes)
 
     def read(self, size: int) -> bytes:
         """Return the next bytes, ``size`` of them except at the end.
@@ -151,8 +151,8 @@ class _Unpacked:
             tarfile.ReadError: the limit is exceeded.
         """
         data = self._stream.read(size)
-        self._left -= len(data)
-        if self._left < 0:
+        self._remaining -= len(data)
+        if self._remaining < 0:
             raise tarfile.ReadError(f"it unpacks to more than {self._allowed:,} bytes")
         return data
 
@@ -175,22 +175,22 @@ class _Entry(tarfile.TarInfo):
         return entry
 
 
-_AGAIN: Final = "see `odf verify`; bring the dataset from where it is whole, or make it anew"
+_HINT: Final = "see `odf verify`; bring the dataset from where it is whole, or make it anew"
 
 
-def _about(text: bytes, path: Path) -> CheckpointMetadata:
+def _parse_metadata(text: bytes, path: Path) -> CheckpointMetadata:
     try:
-        head = msgspec.json.decode(text, type=_Head)
-        if head.format != FORMAT or head.engine != ENGINE:
+        header = msgspec.json.decode(text, type=_FormatHeader)
+        if header.format != FORMAT or header.engine != ENGINE:
             raise Unsupported(
-                f"the checkpoint was written by the engine {head.engine} in format {head.format}, "
+                f"the checkpoint was written by the engine {header.engine} in format {header.format}, "
                 f"and this is {ENGINE} with format {FORMAT}",
                 where=str(path),
                 hint="go on with that version, or make the dataset anew with this one",
             )
         return msgspec.json.decode(text, type=CheckpointMetadata)
     except msgspec.MsgspecError as error:
-        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_AGAIN) from error
+        raise BadData(f"the checkpoint is damaged: {error}", where=str(path), hint=_HINT) from error
 
 
 def _entry(name: str, size: int) -> tarfile.TarInfo:

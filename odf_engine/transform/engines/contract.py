@@ -78,7 +78,7 @@ class RowProvenance:
 
 
 @dataclass(frozen=True)
-class Computed:
+class ComputedResult:
     """The outcome of a query over tables.
 
     Attributes:
@@ -185,7 +185,7 @@ class Engine(Protocol):
         """
         ...
 
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """Run a query over tables and hash its rows; no file is written.
 
         Args:

@@ -14,7 +14,7 @@ from odf_engine.progress import Reporter
 from odf_engine.query.execution import TableFiles
 from odf_engine.settings import Config
 from odf_engine.transform.engines.contract import (
-    Computed,
+    ComputedResult,
     Engine,
     QueryInput,
     RowProvenance,
@@ -49,7 +49,7 @@ class EngineRouter:
 
     def __init__(self, config: Config, spark: Engine) -> None:
         self._addresses = {name.lower(): address for name, address in config.engines.items()}
-        self._known: dict[str, Engine] = {} if SPARK in self._addresses else {SPARK: spark}
+        self._engines: dict[str, Engine] = {} if SPARK in self._addresses else {SPARK: spark}
 
     def get_engine(self, name: str) -> Engine:
         """Return the engine with this name, ignoring case.
@@ -59,17 +59,17 @@ class EngineRouter:
             InvalidManifest: its configured address is invalid.
         """
         key = name.lower()
-        if key not in self._known:
+        if key not in self._engines:
             if key not in self._addresses:
-                here = ", ".join(sorted({SPARK, *self._addresses}))
+                available = ", ".join(sorted({SPARK, *self._addresses}))
                 raise EngineMissing(
                     f"the query is for the engine '{name}', which is not here",
                     where="transform",
-                    hint=f"engines: {here}; tell where another one is: "
+                    hint=f"engines: {available}; tell where another one is: "
                     f"odf config set engines.{key} grpc://HOST:PORT",
                 )
-            self._known[key] = GrpcEngine(self._addresses[key])
-        return self._known[key]
+            self._engines[key] = GrpcEngine(self._addresses[key])
+        return self._engines[key]
 
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
@@ -105,7 +105,7 @@ class EngineRouter:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         return self.get_engine(request.transform.engine).provenance(request, rows, reporter)
 
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :class:`odf_engine.transform.engines.contract.Engine`."""
         return self.get_engine(SPARK).compute_outcome(sql, tables, reporter)
 

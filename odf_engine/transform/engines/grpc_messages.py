@@ -156,19 +156,19 @@ def encode(document: Wire) -> bytes:
     return msgspec.json.encode(document, enc_hook=encode_hook)
 
 
-def decode(data: bytes, kind: Any) -> Any:
+def decode(data: bytes, document_type: Any) -> Any:
     """Decode a document.
 
     Raises:
         ValueError: it is not of this type.
     """
-    return msgspec.json.decode(data, type=kind, dec_hook=decode_hook)
+    return msgspec.json.decode(data, type=document_type, dec_hook=decode_hook)
 
 
 _KINDS: Final = {each.__name__: each for each in (BadData, InvalidQuery, NotFound, Unsupported)}
 
 
-def failed(error: OdfError) -> ErrorMessage:
+def to_error_message(error: OdfError) -> ErrorMessage:
     """Return the message of an error."""
     kinds = [name for name, each in _KINDS.items() if isinstance(error, each)]
     kind = kinds[0] if kinds else "OdfError"
@@ -202,32 +202,32 @@ VALIDATE: Final = "ValidateQuery"
 MIGRATE: Final = "MigrateQuery"
 PROVENANCE: Final = "DeriveProvenance"
 OUTCOME: Final = "ComputeOutcome"
-MAX_MESSAGE: Final = 256 << 20
+MAX_MESSAGE_BYTES: Final = 256 << 20
 """Maximum size of a message in bytes. A request lists every slice of an increment, which can exceed gRPC's
 default of 4 MB.
 """
 CONTENT: Final = 1
-FURTHER: Final = 2
+EXTENSION: Final = 2
 """Field numbers of a message."""
 _LENGTH_DELIMITED: Final = 2
 _FIXED: Final = {1: 8, 5: 4}
 
 
-def wrap(data: bytes, further: bytes = b"") -> bytes:
+def encode_fields(data: bytes, extension: bytes = b"") -> bytes:
     """Return a message with these fields; empty fields are omitted, as defaults are in protobuf."""
-    return _field(CONTENT, data) + _field(FURTHER, further)
+    return _field(CONTENT, data) + _field(EXTENSION, extension)
 
 
-def unwrap(message: bytes, field: int = CONTENT) -> bytes:
+def decode_field(message: bytes, field: int = CONTENT) -> bytes:
     """Return the bytes of a field of a message; empty if it is missing. Other fields are ignored.
 
     Raises:
         ValueError: not a protobuf message.
     """
-    found = b""
+    value = b""
     for tag, data in _fields(message):
-        found = data if tag == field << 3 | _LENGTH_DELIMITED else found
-    return found
+        value = data if tag == field << 3 | _LENGTH_DELIMITED else value
+    return value
 
 
 def _field(number: int, data: bytes) -> bytes:
@@ -236,22 +236,22 @@ def _field(number: int, data: bytes) -> bytes:
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield tags and bytes; empty bytes for numbers."""
-    at = 0
-    while at < len(message):
-        tag, at = _read_varint(message, at)
-        begin, kind = at, tag & 7
-        if kind == _LENGTH_DELIMITED:
-            length, begin = _read_varint(message, at)
-            at = begin + length
-        elif kind == 0:
-            _, at = _read_varint(message, at)
-        elif kind in _FIXED:
-            at += _FIXED[kind]
+    position = 0
+    while position < len(message):
+        tag, position = _read_varint(message, position)
+        start, wire_type = position, tag & 7
+        if wire_type == _LENGTH_DELIMITED:
+            length, start = _read_varint(message, position)
+            position = start + length
+        elif wire_type == 0:
+            _, position = _read_varint(message, position)
+        elif wire_type in _FIXED:
+            position += _FIXED[wire_type]
         else:
-            raise ValueError(f"a field of the unknown wire type {kind}")
-        if at > len(message):
+            raise ValueError(f"a field of the unknown wire type {wire_type}")
+        if position > len(message):
             raise ValueError("a field is longer than its message")
-        yield tag, message[begin:at] if kind == _LENGTH_DELIMITED else b""
+        yield tag, message[start:position] if wire_type == _LENGTH_DELIMITED else b""
 
 
 def _varint(value: int) -> bytes:
@@ -263,13 +263,13 @@ def _varint(value: int) -> bytes:
     return bytes(parts)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
     value = shift = 0
-    while at < len(data) and shift < 64:
-        byte = data[at]
-        at += 1
+    while position < len(data) and shift < 64:
+        byte = data[position]
+        position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
+            return value, position
         shift += 7
     raise ValueError("a number has no end")

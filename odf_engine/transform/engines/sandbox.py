@@ -29,14 +29,14 @@ from odf_engine.spark.runtime.jvm import Java, find_java
 from odf_engine.spark.runtime.spark_conf import is_local
 from odf_engine.storage.scratch import job_scratch_folder
 from odf_engine.transform.engines.contract import (
-    Computed,
+    ComputedResult,
     Engine,
     QueryInput,
     RowProvenance,
     TransactionResult,
     ValidatedQuery,
 )
-from odf_engine.transform.engines.grpc_client import FileExchange, GrpcEngine, TookTooLong
+from odf_engine.transform.engines.grpc_client import EngineTimeout, FileExchange, GrpcEngine
 from odf_engine.transform.engines.namespaces import (
     PROGRAMS,
     Limits,
@@ -48,17 +48,17 @@ from odf_engine.transform.engines.namespaces import (
 _SERVER: Final = "odf_engine.transform.engines.grpc_server"
 _START_SECONDS: Final = 120.0
 _WATCH_SECONDS: Final = 0.5
-_MIN_FREE: Final = 1 << 30
-_MAX_PRINTED: Final = 16 << 20
-_BLOCK: Final = 4096
-_LAST_BYTES: Final = 1 << 16
+_MIN_FREE_BYTES: Final = 1 << 30
+_MAX_OUTPUT_BYTES: Final = 16 << 20
+_BLOCK_BYTES: Final = 4096
+_MAX_TAIL_BYTES: Final = 1 << 16
 _EXCHANGE: Final = Path("/exchange")  # path of the file exchange folder in the engine
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/nix/store", "/gnu/store")
 _SETTINGS: Final = (
     "alternatives", "group", "host.conf", "hosts", "java*", "ld.so.*", "localtime", "nsswitch.conf", "passwd"
 )  # fmt: skip
 
-T = TypeVar("T")
+ResultT = TypeVar("T")
 
 
 class Sandbox:
@@ -82,14 +82,14 @@ class Sandbox:
         self._name = name
         self._without = without
         self._dataset = dataset
-        self._process: _Process | None = None
+        self._process: _EngineProcess | None = None
         self._starting = threading.Lock()
-        self._kept = ExitStack()  # the process and its folders
+        self._resources = ExitStack()  # the process and its folders
 
     def close(self) -> None:
         """Kill the engine and remove all files."""
         self._process = None
-        self._kept.close()
+        self._resources.close()
 
     def execute(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
@@ -99,19 +99,19 @@ class Sandbox:
         Raises:
             NotTrusted: no sandbox is available, and running without one is not allowed.
         """
-        return self._asked(reporter, lambda engine: engine.execute(request, declared, reporter))
+        return self._run(reporter, lambda engine: engine.execute(request, declared, reporter))
 
     def finish(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :meth:`execute`."""
-        return self._asked(reporter, lambda engine: engine.finish(request, declared, reporter))
+        return self._run(reporter, lambda engine: engine.finish(request, declared, reporter))
 
     def rebuild(
         self, request: TransformRequest, declared: pa.Schema | None, reporter: Reporter
     ) -> TransactionResult:
         """See :meth:`execute`."""
-        return self._asked(reporter, lambda engine: engine.rebuild(request, declared, reporter))
+        return self._run(reporter, lambda engine: engine.rebuild(request, declared, reporter))
 
     def validate(
         self,
@@ -121,41 +121,41 @@ class Sandbox:
         declared: pa.Schema | None,
     ) -> ValidatedQuery:
         """See :meth:`execute`."""
-        return self._asked(Reporter(), lambda engine: engine.validate(transform, inputs, vocab, declared))
+        return self._run(Reporter(), lambda engine: engine.validate(transform, inputs, vocab, declared))
 
     def provenance(
         self, request: TransformRequest, rows: Sequence[OffsetInterval], reporter: Reporter
     ) -> RowProvenance:
         """See :meth:`execute`."""
-        return self._asked(reporter, lambda engine: engine.provenance(request, rows, reporter))
+        return self._run(reporter, lambda engine: engine.provenance(request, rows, reporter))
 
-    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> Computed:
+    def compute_outcome(self, sql: str, tables: Sequence[TableFiles], reporter: Reporter) -> ComputedResult:
         """See :meth:`execute`."""
-        return self._asked(reporter, lambda engine: engine.compute_outcome(sql, tables, reporter))
+        return self._run(reporter, lambda engine: engine.compute_outcome(sql, tables, reporter))
 
-    def _asked(self, reporter: Reporter, ask: Callable[[Engine], T]) -> T:
+    def _run(self, reporter: Reporter, run: Callable[[Engine], ResultT]) -> ResultT:
         with self._starting:
-            engine = self._engine(reporter)
+            engine = self._start_engine(reporter)
         try:
-            return ask(engine)
-        except TookTooLong as error:
+            return run(engine)
+        except EngineTimeout as error:
             self.close()
             hint = "allow such queries more: odf config set sandbox.minutes N"
-            raise TookTooLong(error.message, where=error.where, hint=hint) from None
+            raise EngineTimeout(error.message, where=error.where, hint=hint) from None
         except SourceUnavailable:
             process = self._process
-            if process is None or process.running:
+            if process is None or process.is_running:
                 raise
             self.close()
             if process.exceeded is not None:
                 raise process.exceeded from None
             raise OdfError(
-                "the engine in the sandbox ended in the midst of its work" + process.last_words,
+                "the engine in the sandbox ended in the midst of its work" + process.last_output,
                 hint=f"it may have needed more than sandbox.memory ({self._config.sandbox.memory})",
                 where=str(self._log),
             ) from None
 
-    def _engine(self, reporter: Reporter) -> Engine:
+    def _start_engine(self, reporter: Reporter) -> Engine:
         if self._process is not None:
             return self._process.engine
         java = find_java(os.environ.get("ODF_JAVA"))
@@ -165,8 +165,8 @@ class Sandbox:
             )
             # A socket path must be short.
             sockets = Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="odf-")))
-            walls = MountSandbox(
-                read={each: each for each in _readable(java)} | {_EXCHANGE / "in": exchange.inputs},
+            sandbox = MountSandbox(
+                read={each: each for each in _readable_paths(java)} | {_EXCHANGE / "in": exchange.inputs},
                 write={
                     _EXCHANGE / "out": exchange.outputs,
                     _EXCHANGE / "scratch": exchange.scratch,
@@ -174,23 +174,25 @@ class Sandbox:
                 },
                 limits=_limits(self._config.sandbox),
             )
-            program = self._program(walls)
+            program = self._find_program(sandbox)
             if program is None:
                 reporter.log("there is no sandbox here: the query runs like one's own, as allowed", "warning")
                 return self._without
             reporter.log(f"{self._name} is not trusted: its query runs in a sandbox ({program})")
-            process = _Process(self._config, walls, program, java, exchange, sockets / "engine", self._log)
-            folders.callback(process.end)
-            process.wait(reporter)
-            self._process, self._kept = process, folders.pop_all()
+            process = _EngineProcess(
+                self._config, sandbox, program, java, exchange, sockets / "engine", self._log
+            )
+            folders.callback(process.kill)
+            process.wait_until_listening(reporter)
+            self._process, self._resources = process, folders.pop_all()
             return process.engine
 
-    def _program(self, walls: MountSandbox) -> Program | None:
+    def _find_program(self, sandbox: MountSandbox) -> Program | None:
         """Return the sandbox program; None if none is available and that is allowed."""
         chosen = self._config.sandbox.program
         reasons: list[str] = []
         for program in PROGRAMS if chosen == "auto" else (chosen,):
-            reason = unavailable_reason(program, walls)
+            reason = unavailable_reason(program, sandbox)
             if reason is None:
                 return program
             reasons.append(f"{program}: {reason}")
@@ -204,13 +206,13 @@ class Sandbox:
         )
 
 
-class _Process:
+class _EngineProcess:
     """The process of a sandboxed engine."""
 
     def __init__(
         self,
         config: Config,
-        walls: MountSandbox,
+        sandbox: MountSandbox,
         program: Program,
         java: Java,
         exchange: FileExchange,
@@ -233,14 +235,14 @@ class _Process:
             self._begin = output.tell()
             # It exits when its standard input closes, which happens when this process exits.
             self._process = subprocess.Popen(
-                walls.wrap_command(program, command),
+                sandbox.wrap_command(program, command),
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
                 env=_environment(java),
                 start_new_session=True,
             )
-        self._watch = Watch(self._process, walls.write.values(), (log, self._begin), config.sandbox)
+        self._watch = LimitWatch(self._process, sandbox.write.values(), (log, self._begin), config.sandbox)
         self._watch.start()
 
     @property
@@ -249,22 +251,22 @@ class _Process:
         return self._watch.exceeded
 
     @property
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         """Whether it still runs, after a short wait for a process that is about to exit."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(1)
         return self._process.poll() is None
 
     @property
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """The last output of the process, as suffix of an error message."""
         with self._log.open("rb") as file:
-            file.seek(max(self._begin, self._log.stat().st_size - _LAST_BYTES))
+            file.seek(max(self._begin, self._log.stat().st_size - _MAX_TAIL_BYTES))
             lines = file.read().decode("utf-8", "replace").split("\n")
         shown = " / ".join(line.strip() for line in lines if line.strip() and "listens" not in line)
         return f": {shown[-400:]}" if shown else ""
 
-    def wait(self, reporter: Reporter) -> None:
+    def wait_until_listening(self, reporter: Reporter) -> None:
         """Wait until the engine listens.
 
         Raises:
@@ -276,11 +278,11 @@ class _Process:
             reporter.raise_if_cancelled()
             if self._process.poll() is not None or time.monotonic() > deadline:
                 raise self.exceeded or OdfError(
-                    f"the engine in the sandbox does not start{self.last_words}", where=str(self._log)
+                    f"the engine in the sandbox does not start{self.last_output}", where=str(self._log)
                 )
             time.sleep(0.05)
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """Kill the process and all of its descendants."""
         self._process.kill()
         self._process.wait()
@@ -289,7 +291,7 @@ class _Process:
         self._watch.join()
 
 
-class Watch(threading.Thread):
+class LimitWatch(threading.Thread):
     """Kills a process whose sandbox exceeds a limit that the kernel does not enforce.
 
     Args:
@@ -315,16 +317,16 @@ class Watch(threading.Thread):
         self._log, self._begin = log
         self._config = config
         # The folder does not show the space of files that are deleted but open.
-        self._least_free = {each: min(_MIN_FREE, _free(each) // 2) for each in self._folders}
+        self._least_free = {each: min(_MIN_FREE_BYTES, _free_bytes(each) // 2) for each in self._folders}
         self.exceeded: OdfError | None = None
 
     def run(self) -> None:
         """Check the limits until the process exits."""
         while self._process.poll() is None:
             try:
-                self.exceeded = self._found()
+                self.exceeded = self._find_exceeded()
             except OSError as error:
-                self.exceeded = _stopped(f"its limits cannot be checked: {error}", hint=None)
+                self.exceeded = _stopped_error(f"its limits cannot be checked: {error}", hint=None)
             if self.exceeded is not None:
                 self._process.kill()
                 self._process.wait()
@@ -332,86 +334,88 @@ class Watch(threading.Thread):
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._process.wait(_WATCH_SECONDS)
 
-    def _found(self) -> OdfError | None:
+    def _find_exceeded(self) -> OdfError | None:
         disk, processes = self._config.disk, self._config.processes
-        if _tasks(self._process.pid, processes) > processes:
+        if _count_threads(self._process.pid, processes) > processes:
             problem = f"it started more than sandbox.processes ({processes})"
-            return _stopped(problem, hint="allow more: odf config set sandbox.processes NUMBER")
-        if sum(map(_used, self._folders)) > _bytes(disk):
+            return _stopped_error(problem, hint="allow more: odf config set sandbox.processes NUMBER")
+        if sum(map(_disk_usage, self._folders)) > _parse_size(disk):
             problem = f"it used more than sandbox.disk ({disk})"
-            return _stopped(problem, hint="allow more: odf config set sandbox.disk SIZE")
-        if any(_free(folder) < least for folder, least in self._least_free.items()):
-            return _stopped("the disk is almost full", hint="make room and try again")
-        if self._log.stat().st_size - self._begin > _MAX_PRINTED:
-            return _stopped(f"it printed more than {_MAX_PRINTED >> 20} MiB", hint=f"see {self._log}")
+            return _stopped_error(problem, hint="allow more: odf config set sandbox.disk SIZE")
+        if any(_free_bytes(folder) < least for folder, least in self._least_free.items()):
+            return _stopped_error("the disk is almost full", hint="make room and try again")
+        if self._log.stat().st_size - self._begin > _MAX_OUTPUT_BYTES:
+            return _stopped_error(
+                f"it printed more than {_MAX_OUTPUT_BYTES >> 20} MiB", hint=f"see {self._log}"
+            )
         return None
 
 
-def _stopped(reason: str, hint: str | None) -> OdfError:
+def _stopped_error(reason: str, hint: str | None) -> OdfError:
     return OdfError(f"the engine in the sandbox was stopped: {reason}", hint=hint)
 
 
-def _used(folder: Path) -> int:
+def _disk_usage(folder: Path) -> int:
     """Return the disk usage of a folder in bytes; each file counts as one block at least.
 
     Raises:
         OSError: a folder is unreadable; the process could hide files in it.
     """
     used = 0
-    waiting = [folder]
-    while waiting:
-        with contextlib.suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:
+    pending = [folder]
+    while pending:
+        with contextlib.suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
             for each in entries:
                 with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
-                    used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK)
+                    used += max(each.stat(follow_symlinks=False).st_blocks * 512, _BLOCK_BYTES)
                     if each.is_dir(follow_symlinks=False):
-                        waiting.append(Path(each.path))
+                        pending.append(Path(each.path))
     return used
 
 
-def _free(folder: Path) -> int:
+def _free_bytes(folder: Path) -> int:
     return shutil.disk_usage(folder).free
 
 
-def _tasks(pid: int, most: int) -> int:
+def _count_threads(pid: int, limit: int) -> int:
     """Return the number of threads of a process and its descendants. Counting stops above ``most``."""
     count = 0
-    waiting = [pid]
-    while waiting and count <= most:
+    pending = [pid]
+    while pending and count <= limit:
         with contextlib.suppress(OSError):  # exited meanwhile
-            for task in Path(f"/proc/{waiting.pop()}/task").iterdir():
+            for task in Path(f"/proc/{pending.pop()}/task").iterdir():
                 count += 1
-                waiting += map(int, (task / "children").read_text().split())
+                pending += map(int, (task / "children").read_text().split())
     return count
 
 
 def _limits(config: SandboxConfig) -> Limits:
     return Limits(
-        memory=2 * _bytes(config.memory) + (1 << 30),  # Java needs more than its heap
-        file=_bytes(config.disk),
-        tmp=_bytes(config.tmp),
+        memory=2 * _parse_size(config.memory) + (1 << 30),  # Java needs more than its heap
+        file=_parse_size(config.disk),
+        tmp=_parse_size(config.tmp),
         processes=config.processes,
     )
 
 
-def _bytes(size: str) -> int:
+def _parse_size(size: str) -> int:
     """Parse a size such as ``64m`` or ``2g`` into bytes."""
     return int(size[:-1]) << {"m": 20, "g": 30}[size[-1].lower()]
 
 
-def _readable(java: Java) -> list[Path]:
+def _readable_paths(java: Java) -> list[Path]:
     """Return the paths of Python and Java."""
     return [
         *map(Path, _SYSTEM),
         *(found for pattern in _SETTINGS for found in sorted(Path("/etc").glob(pattern))),
         *map(Path, dict.fromkeys((sys.base_prefix, sys.base_exec_prefix, sys.prefix, sys.exec_prefix))),
-        *_packages(),
+        *_package_folders(),
         java.home,
         class_data_archive.folder(),
     ]
 
 
-def _packages() -> Iterator[Path]:
+def _package_folders() -> Iterator[Path]:
     """Yield the folders of Python packages; of a source checkout only this program's package."""
     yield from (Path(each) for each in sys.path if Path(each).name in ("site-packages", "dist-packages"))
     yield Path(odf_engine.__path__[0])
@@ -419,9 +423,9 @@ def _packages() -> Iterator[Path]:
 
 def _environment(java: Java) -> dict[str, str]:
     """Return the environment without secrets, and without the Spark settings of the workspace."""
-    kept = {name: os.environ[name] for name in ("LANG", "ODF_SPARK_ARCHIVE") if name in os.environ}
+    inherited = {name: os.environ[name] for name in ("LANG", "ODF_SPARK_ARCHIVE") if name in os.environ}
     return {
-        **kept,
+        **inherited,
         "PATH": os.environ.get("PATH", os.defpath),
         "HOME": "/tmp",
         "TMPDIR": str(_EXCHANGE / "scratch"),
