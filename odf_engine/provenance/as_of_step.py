@@ -39,7 +39,7 @@ _HIDDEN: Final = (ORIGINS_COLUMN, BATCH, WATERMARK_COLUMN)
 
 
 class AsOfTrace(StatefulTrace):
-    """One transaction of a query with as-of joins."""
+    """Traces a transaction of a query with as-of joins."""
 
     _as_of = True
 
@@ -98,7 +98,7 @@ class AsOfTrace(StatefulTrace):
         )
 
     def _tables(self, time: Timeline) -> dict[str, DataFrame]:
-        """The rows that come out of each join."""
+        """Compute the joined rows of each join."""
         as_of, inputs = self._prepared.as_of, self._query_inputs
         pairs = [
             self._prepared.by_row and (at > 0 or bool(time.changing & as_of.inputs_before_join(join)))
@@ -134,7 +134,7 @@ class AsOfTrace(StatefulTrace):
         return found
 
     def _kept(self, frame: DataFrame, name: str) -> DataFrame:
-        """The same rows, computed."""
+        """Return the rows of a frame, materialized in a Parquet file."""
         path = spark_path(self._folder / name)
         with cancellable(self._session, self._reporter):
             frame.write.parquet(path)
@@ -142,7 +142,7 @@ class AsOfTrace(StatefulTrace):
 
 
 def with_partners(sought: SoughtRows) -> SoughtRows:
-    """The same rows, and of corrections both: a row is corrected by what both of them were made of."""
+    """Add the other row of each correction pair: the input rows of both contribute to a correction."""
     found: list[OffsetRange] = []
     for place, code in _corrections(sought):
         if any(first <= place <= last for first, last in sought.runs):
@@ -155,7 +155,7 @@ def with_partners(sought: SoughtRows) -> SoughtRows:
 
 
 def _corrections(sought: SoughtRows) -> Iterator[tuple[int, int]]:
-    """The offsets of the corrections among the rows of the slice, and their operations."""
+    """Yield the offsets and operations of the corrections in the slice."""
     offset, operation = sought.vocab.offset_column, sought.vocab.operation_type_column
     kinds = pa.array([int(Op.CORRECT_FROM), int(Op.CORRECT_TO)])
     for batch in read_batches(sought.path):

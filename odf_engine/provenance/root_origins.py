@@ -1,4 +1,4 @@
-"""Sources of root rows, rows that later ones supersede, and their description."""
+"""Sources of root rows, rows that later ones supersede, and their descriptions."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from odf_engine.provenance.model import OffsetRange, ProducingTransaction, RowSo
 from odf_engine.views.scan import RowScan
 
 _MOST: Final = 10_000
-"""So many rows are looked up at most: nobody reads more of them, and memory is bounded."""
+"""Maximum number of rows to look up, so that memory is bounded."""
 _Key = tuple[str, ...]
 
 
 class ChangelogHistory:
-    """What rows of a changelog do, and to which.
+    """The changes that rows of a changelog make.
 
     Args:
         dataset: the changelog.
-        runs: its rows in question, in order.
-        reporter: is asked whether to stop.
+        runs: offset ranges of the rows, in order.
+        reporter: checked for cancellation.
 
     Attributes:
-        counts: operations, and how many of the rows have each; empty for more rows than are looked at.
+        counts: operations with their number of rows; empty above the maximum number of rows.
     """
 
     def __init__(self, dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> None:
@@ -56,10 +56,10 @@ class ChangelogHistory:
         self.counts = sorted(found.items())
 
     def superseded_rows(self, key: Sequence[str]) -> list[OffsetRange]:
-        """The rows that were valid until these took them back or replaced them.
+        """Return the rows that these rows retract or correct.
 
         Args:
-            key: columns that tell rows apart; without any, rows are the same when all their values are.
+            key: columns of the primary key; without one, rows are equal if all of their values are.
 
         Raises:
             OdfError: rows cannot be read.
@@ -83,10 +83,10 @@ class ChangelogHistory:
         return [name for name in available if name not in self._rows.system_columns]
 
     def _targets(self, columns: list[str], *, by_partner: bool) -> dict[_Key, list[int]]:
-        """By the values that the earlier rows have: before which offsets they come."""
+        """Return the offsets before which the superseded rows are, by their values."""
         wanted = dict(self._values_at(columns, self._changing))
         ops = dict(self._values_at([self._op], self._changing))
-        if by_partner:  # a +C has other values than what it replaces, which the -C before it has
+        if by_partner:  # a +C has other values than the row that it replaces; the -C before it has them
             after = [at for at in self._changing if ops[at] == (str(int(Op.CORRECT_TO)),) and at > 0]
             wanted |= {at + 1: values for at, values in self._values_at(columns, [at - 1 for at in after])}
         targets: dict[_Key, list[int]] = defaultdict(list)
@@ -102,7 +102,7 @@ class ChangelogHistory:
     def _candidates(
         self, columns: list[str], targets: dict[_Key, list[int]]
     ) -> Iterator[tuple[list[_Key], list[int]]]:
-        """Rows that were valid once and have such values, newest slices first, in order within one."""
+        """Yield once valid rows that may have such values, latest slices first, in order within a slice."""
         wanted = _Wanted(columns, self._batches([self._offset, *columns], self._around()))
         end = max(offsets[-1] for offsets in targets.values())
         begins = [0]
@@ -124,14 +124,14 @@ class ChangelogHistory:
             yield names, offsets
 
     def _around(self) -> list[OffsetRange]:
-        """The rows that change others, and those before them, which may be the other half of a pair."""
+        """Return the changing rows and those before them, which may be the other half of a pair."""
         return to_ranges(sorted({each for at in self._changing for each in (max(at - 1, 0), at)}))
 
     @staticmethod
     def _settle(
         targets: dict[_Key, list[int]], names: list[_Key], offsets: list[int], found: set[int]
     ) -> None:
-        """Takes out the targets whose newest earlier row is among these."""
+        """Remove the targets whose latest earlier row is among these."""
         by_name: dict[_Key, list[int]] = defaultdict(list)
         for name, offset in zip(names, offsets, strict=True):
             if name in targets:
@@ -159,7 +159,7 @@ class ChangelogHistory:
 
 
 class _Wanted:
-    """Tells quickly which rows may have one of some values, by hashes of each column."""
+    """Filters rows that may have one of some values, by hashes of each column."""
 
     def __init__(self, columns: list[str], batches: Iterable[pa.RecordBatch]) -> None:
         self._hashes: dict[str, pa.Array] = {}
@@ -171,7 +171,7 @@ class _Wanted:
         self._hashes = {name: pa.concat_arrays(each) for name, each in parts.items()}
 
     def may_be(self, batch: pa.RecordBatch) -> pa.Array:
-        """For each row whether it may."""
+        """Return a mask of the rows that may have one of the values."""
         mask = pa.array([True]).take(pa.array([0] * batch.num_rows, pa.int64()))
         for name, hashes in self._hashes.items():
             mask = pc.and_(mask, pc.is_in(hash_values(batch.column(name)), hashes))
@@ -179,7 +179,7 @@ class _Wanted:
 
 
 def _keys(batch: pa.RecordBatch, columns: Sequence[str]) -> list[_Key]:
-    """The values of each row in a form that can be compared: null is a value too."""
+    """Return the values of each row in comparable form; null equals null."""
     values: list[list[Any]] = [batch.column(name).to_pylist() for name in columns]
     return [tuple(map(repr, row)) for row in zip(*values, strict=True)]
 
@@ -198,11 +198,11 @@ _NEWER: Final = "in a way that only a newer version understands"
 
 
 def describe_location(fetch: Any, state: model.SourceState | None) -> str:
-    """Where data came from: a URL, a file, a command, a topic.
+    """Return the location of data: a URL, a file, a command, a topic.
 
     Args:
-        fetch: the fetch step of a source.
-        state: what its block says of the source; of sources with many files it names the one.
+        fetch: fetch step of a source.
+        state: source state in the block; for sources with many files it contains the file name.
     """
     match fetch:
         case model.Url():
@@ -222,7 +222,7 @@ def describe_location(fetch: Any, state: model.SourceState | None) -> str:
 
 
 def describe_source_state(fetch: Any, state: model.SourceState | None) -> str:
-    """What a source said of its version; empty where it said nothing."""
+    """Describe the version reported by a source; empty without one."""
     if state is None:
         return ""
     if isinstance(fetch, model.FilesGlob) and state.kind == ETAG:
@@ -237,7 +237,9 @@ def _file_of(state: model.SourceState | None) -> str | None:
 
 
 def describe_steps(source: DeclaredSource) -> list[str]:
-    """What is done to the data of a source, a line each: fetch, prepare, read, preprocess, merge."""
+    """Describe the processing of a source's data, one line per step: fetch, prepare, read, preprocess,
+    merge.
+    """
     steps: list[str] = []
     if isinstance(source, model.SetPollingSource):
         steps += [_fetched(source.fetch), *map(_prepared, source.prepare or ())]
@@ -332,7 +334,9 @@ _DONE: Final = {
 
 
 def describe_operations(counts: Sequence[tuple[int, int]]) -> list[str]:
-    """What rows do, such as ``2 rows added (+A)``; ``counts`` are operations and how many rows have each."""
+    """Describe the operations of rows, such as ``2 rows added (+A)``; ``counts`` are operations and row
+    counts.
+    """
     return [
         f"{count:,} {'row' if count == 1 else 'rows'} {_DONE[Op(op)]} ({Op(op).code})"
         if op in _DONE
@@ -342,7 +346,7 @@ def describe_operations(counts: Sequence[tuple[int, int]]) -> list[str]:
 
 
 def join_words(values: Sequence[str]) -> str:
-    """Texts as in a sentence: ``a, b and c``."""
+    """Join texts as in a sentence: ``a, b and c``."""
     return " and ".join(filter(None, [", ".join(values[:-1]), *values[-1:]]))
 
 
@@ -351,7 +355,7 @@ _PAGE: Final = 1000
 
 
 class Origin(NamedTuple):
-    """What the chain of a root dataset says of some of its rows; see :class:`..traced.Step`."""
+    """The origin of rows in the chain of a root dataset; fields as in :class:`TraceStep`."""
 
     made: list[ProducingTransaction]
     sources: list[RowSource]
@@ -360,16 +364,16 @@ class Origin(NamedTuple):
 
 
 def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporter) -> Origin:
-    """Where rows came from.
+    """Return the origin of rows.
 
     Args:
         dataset: a root dataset.
-        runs: which of its rows, in order; all of them are there.
-        reporter: is asked whether to stop.
+        runs: offset ranges of existing rows, in order.
+        reporter: checked for cancellation.
 
     Raises:
         OdfError: a block or a slice is missing or damaged.
-        Cancelled: in the middle.
+        Cancelled: the job was cancelled.
     """
     known = _Sources(dataset)
     made: list[ProducingTransaction] = []
@@ -390,7 +394,7 @@ def root_origin(dataset: Dataset, runs: Sequence[OffsetRange], reporter: Reporte
 def by_slice(
     dataset: Dataset, runs: Sequence[OffsetRange]
 ) -> Iterator[tuple[SliceSummary, list[OffsetRange]]]:
-    """Each slice that holds some of the rows, oldest first, and which of them."""
+    """Yield each slice with some of the rows, oldest first, and their ranges in it."""
     if not runs:
         return
     at = 0
@@ -407,7 +411,7 @@ def by_slice(
 
 
 class _Sources:
-    """The sources that a root dataset has had."""
+    """The sources of a root dataset over time."""
 
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
@@ -418,7 +422,7 @@ class _Sources:
             before = rows[-1].sequence_number
 
     def then(self, number: int) -> list[DeclaredSource]:
-        """Those that were active at a block."""
+        """Return the sources that were active at a block."""
         polling: model.SetPollingSource | None = None
         polled = False
         pushed: dict[str, model.AddPushSource | None] = {}
@@ -459,13 +463,13 @@ def _source(stored: StoredBlock, candidates: Sequence[DeclaredSource], runs: lis
 
 
 def _either(candidates: Sequence[DeclaredSource]) -> str:
-    """It is not known which source it was."""
+    """Describe an unknown source by the candidates."""
     if not candidates:
         return "the chain names no source: whoever made these rows added them to it"
     return f"{' or '.join(describe_steps(each)[0] for each in candidates)}: the chain does not say which"
 
 
 def _key(sources: Sequence[DeclaredSource]) -> tuple[str, ...]:
-    """The primary key by which sources merge, where it is the same."""
+    """Return the primary key of the sources' merge strategies if they agree; else empty."""
     found = {tuple(getattr(each.merge, "primary_key", ())) for each in sources}
     return found.pop() if len(found) == 1 else ()

@@ -39,13 +39,13 @@ SCATTERED: Final = "the rows are too many and too scattered to be named one by o
 
 @dataclass
 class StepResult:
-    """What was found of the rows of a transaction.
+    """The input rows of result rows of a transaction.
 
     Attributes:
         feeds: rows of each input, in the order of the query's inputs.
-        how: what was done, in words.
-        reason: why the rows are more than those that made the result; None when they are exact.
-        lost: there are rows of which nothing was found: so ``feeds`` do not tell all.
+        how: descriptions of the operations.
+        reason: why the rows are a superset; None if they are exact.
+        lost: whether some result rows were not matched, so ``feeds`` is incomplete.
     """
 
     feeds: list[OffsetSet]
@@ -56,12 +56,12 @@ class StepResult:
 
 @dataclass(frozen=True)
 class SoughtRows:
-    """Rows of a slice whose origin is looked for.
+    """Rows of a slice to trace.
 
     Attributes:
-        path: of the slice.
-        runs: their offsets.
-        vocab: the column names of the slice.
+        path: path of the slice.
+        runs: their offset ranges.
+        vocab: column names of the slice.
     """
 
     path: Path
@@ -69,13 +69,13 @@ class SoughtRows:
     vocab: DatasetVocabulary
 
     def wanted(self, session: SparkSession, *, signed: bool, close: bool = False, ranked: bool) -> TargetRows:
-        """The same for comparing."""
+        """Return the rows in the form for matching."""
         rows = slices_frame(session, [self.path], pq.read_schema(self.path), self.vocab)
         return TargetRows(rows, self.runs, self.vocab, signed=signed, approximate=close, ranked=ranked)
 
 
 def session_at(spark: SparkRuntime, request: TransformRequest) -> SparkSession:
-    """A session of its own, in which ``system_time()`` is that of the transaction."""
+    """Return a new session in which ``system_time()`` is the system time of the transaction."""
     session = spark.session()
     define_system_time(session, request.system_time.to_datetime().isoformat())
     return session
@@ -84,17 +84,17 @@ def session_at(spark: SparkRuntime, request: TransformRequest) -> SparkSession:
 def trace_rows(
     session: SparkSession, request: TransformRequest, sought: SoughtRows, reporter: Reporter
 ) -> StepResult:
-    """Where rows of a transaction come from.
+    """Trace rows of a stateless transaction.
 
     Args:
-        session: as :func:`session_at` makes it.
-        request: the transaction.
+        session: created by :func:`session_at`.
+        request: request of the transaction.
         sought: the rows.
-        reporter: hears of amounts, and is asked whether to stop.
+        reporter: receives amounts; checked for cancellation.
 
     Raises:
-        NeedsState: the query does not go row by row.
-        OdfError: it cannot be run any more.
+        StatefulQueryError: the query is not row-by-row.
+        OdfError: the query cannot run any more.
     """
     inputs = request.query_inputs
     views = {
@@ -122,7 +122,7 @@ def _matches(session: SparkSession, followed: TrackedResult, sought: SoughtRows)
 
 
 def note(batch: pa.RecordBatch, traced: StepResult, *, ranked: bool = True) -> None:
-    """Notes what keeps the answer from being exact; ``ranked`` as for :class:`TargetRows`."""
+    """Record why the result is not exact; ``ranked`` as for :class:`TargetRows`."""
     found, there = batch.column(MATCH_COUNT), batch.column(SLICE_COUNT)
     if found.null_count:
         traced.lost, traced.reason = True, LOST
@@ -133,7 +133,7 @@ def note(batch: pa.RecordBatch, traced: StepResult, *, ranked: bool = True) -> N
 
 def _take(batch: pa.RecordBatch, traced: StepResult) -> None:
     places, operations = batch.column(POSITION), batch.column("odf_op")
-    # What is corrected is so because of both rows of the correction.
+    # Both rows of a correction pair contribute to the corrected row.
     partner = pc.case_when(
         pc.make_struct(pc.equal(operations, int(Op.CORRECT_FROM)), pc.equal(operations, int(Op.CORRECT_TO))),
         1,

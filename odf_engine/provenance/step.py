@@ -46,20 +46,20 @@ if TYPE_CHECKING:
 
 _PAGE: Final = 100
 MAX_TRANSACTIONS: Final = 1000
-"""So many transactions back a state is followed."""
+"""Maximum number of earlier transactions of a state."""
 
 
 @dataclass(frozen=True)
 class TransactionHistory:
-    """A transaction, and when the state began that it goes on from.
+    """A transaction, and the earlier transactions of its state.
 
     Attributes:
-        entry: the dataset that was made.
-        block: of the transaction.
-        event: what it says.
-        transform: the query that ran.
-        before: the transactions before it that went into its state, oldest first.
-        complete: whether these are all; else there are more of them than are followed.
+        entry: the derivative dataset.
+        block: block of the transaction.
+        event: event of the block.
+        transform: the query of the transaction.
+        before: earlier transactions that contributed to its state, oldest first.
+        complete: whether ``before`` is complete; otherwise there are more than :data:`MAX_TRANSACTIONS`.
     """
 
     entry: DatasetEntry
@@ -71,25 +71,22 @@ class TransactionHistory:
 
     @property
     def kind(self) -> str:
-        """Whether the query was executed, or its state finished or rebuilt."""
+        """``execute``, ``finish`` or ``rebuild``."""
         return kind_of_transaction(self.event)
 
     @property
     def keeps_state(self) -> bool:
-        """Whether it goes on from a state or leaves one."""
+        """Whether it continues from a checkpoint or writes one."""
         return self.event.prev_checkpoint is not None or self.event.new_checkpoint is not None
 
     @property
     def carries_state(self) -> bool:
-        """Whether it left the very state that it found."""
+        """Whether it left the checkpoint unchanged."""
         after = self.event.new_checkpoint
         return after is not None and after.physical_hash == self.event.prev_checkpoint
 
     def intervals(self) -> list[OffsetRange | None]:
-        """The rows of each input that may have gone into the result, all of them.
-
-        None where there were none.
-        """
+        """Return the offset range of each input that can have contributed to the result; None if empty."""
         begins = self._begins()
         found: list[OffsetRange | None] = []
         for begin, item in zip(begins, self.event.query_inputs, strict=True):
@@ -105,22 +102,22 @@ class TransactionHistory:
         return begins if len(begins) == len(self.event.query_inputs) else [0] * len(self.event.query_inputs)
 
     def transaction(self, workspace: Workspace) -> Transaction:
-        """The transaction itself, ready to be run again.
+        """Return the transaction, ready to run again.
 
         Raises:
-            OdfError: an input is not here, or is not what it was.
+            OdfError: an input is missing or has changed.
         """
         state = _state_before(self.entry, self.block, self.event, self.transform)
         return transaction_of_block(workspace, self.entry, state, self.event, self.block.block.system_time)
 
     def earlier_transactions(self, workspace: Workspace) -> Transaction | None:
-        """The transactions before it as a single one; None where no state was gone on from.
+        """Return the earlier transactions merged into one; None if it continues from no state.
 
-        The rows of a query with state do not depend on how its inputs were taken in, only where a
-        transaction ends does.
+        The rows of a stateful query do not depend on how its inputs are split into transactions. Only the end
+        of a transaction matters.
 
         Raises:
-            OdfError: an input is not here, or is not what it was.
+            OdfError: an input is missing or has changed.
         """
         if not self.before:
             return None
@@ -142,14 +139,14 @@ class TransactionHistory:
 def producing_transactions(
     entry: DatasetEntry, runs: Sequence[OffsetRange]
 ) -> Iterator[tuple[TransactionHistory, list[OffsetRange]]]:
-    """The transactions that made rows, oldest first, each with which of the rows it made.
+    """Yield the transactions that produced rows, oldest first, each with the ranges of its rows.
 
     Args:
         entry: a derivative dataset.
-        runs: offsets of its rows, in ascending order.
+        runs: offset ranges of its rows, in ascending order.
 
     Raises:
-        BadData: a block is not what it should be.
+        BadData: a block is invalid.
     """
     if not runs:
         return
@@ -184,7 +181,7 @@ def _history(entry: DatasetEntry, number: int) -> TransactionHistory:
 def _back(
     entry: DatasetEntry, number: int, event: ExecuteTransform
 ) -> Iterator[tuple[StoredBlock, ExecuteTransform]]:
-    """The transactions before one that went into its state, newest first."""
+    """Yield the earlier transactions of a state, newest first."""
     while event.prev_checkpoint is not None:
         rows = entry.dataset.list_blocks(_PAGE, before=number, kinds=("ExecuteTransform",))
         if not rows:
@@ -201,7 +198,7 @@ def _back(
 def _state_before(
     entry: DatasetEntry, block: StoredBlock, event: ExecuteTransform, transform: SetTransform
 ) -> ChainState:
-    """What of the chain's state before a block a transaction asks for."""
+    """Return the part of the chain's state before a block that a transaction requires."""
     rows = entry.dataset.list_blocks(1, before=block.block.sequence_number, kinds=("ExecuteTransform",))
     last = entry.dataset.block(rows[0].hash).block.event if rows else None
     return structs_replace(
@@ -221,7 +218,7 @@ def _checkpoint(physical_hash: Multihash | None) -> Checkpoint | None:
 def _joined(
     first: ExecuteTransformInput, last: ExecuteTransformInput, *, anew: bool
 ) -> ExecuteTransformInput:
-    """What an input brought from the beginning of one transaction to the end of another."""
+    """Merge the intervals of an input from the first transaction to the last."""
     end_block = last.new_block_hash or last.prev_block_hash
     end_offset = last.prev_offset if last.new_offset is None else last.new_offset
     begin_block, begin_offset = (None, None) if anew else (first.prev_block_hash, first.prev_offset)
@@ -243,21 +240,19 @@ _TOO_MANY: Final = (
 
 @dataclass(frozen=True)
 class TransactionTrace:
-    """What made some rows of a derivative dataset, in one transaction.
+    """The input rows of rows of a derivative dataset, for one transaction.
 
     Attributes:
-        block: the hash of its block.
-        sequence_number: of the block.
-        system_time: of the block.
-        runs: which of the rows.
-        query: the steps of the query that ran, as (alias, SQL); the last one's alias is empty.
-        engine: what ran it: name and version.
-        exact: whether the rows of ``feeds`` made these rows and no others did; else they are all rows
-            that could have.
+        block: hash of its block.
+        sequence_number: number of the block.
+        system_time: system time of the block.
+        runs: offset ranges of the result rows.
+        query: steps of the query as (alias, SQL); the last alias is empty.
+        engine: name and version of the engine.
+        exact: whether exactly the rows of ``feeds`` contributed; otherwise they are all candidates.
         reason: why they are not exact.
-        feeds: of each input of the query, in their order: what the query calls it, its id, and which
-            rows; no runs where none of its rows is among them.
-        how: what was done, in words, a line each.
+        feeds: alias, dataset id and offset ranges of each input, in the order of the query's inputs.
+        how: descriptions of the operations.
     """
 
     block: str
@@ -279,21 +274,21 @@ def trace_back(
     spark: SparkRuntime,
     reporter: Reporter,
 ) -> list[TransactionTrace]:
-    """The rows of its inputs that made rows of a derivative dataset.
+    """Trace rows of a derivative dataset to the rows of its inputs.
 
     Args:
-        workspace: where the inputs are; what is not here is answered from the dataset's own chain.
+        workspace: the workspace of the inputs. For missing inputs the result is based on the dataset's chain.
         entry: the dataset.
-        runs: offsets of its rows, in ascending order; what lies past its end is left out.
+        runs: offset ranges of its rows, in ascending order; those after its end are ignored.
         spark: runs the queries again.
-        reporter: hears of phases and amounts, and is asked whether to stop.
+        reporter: receives phases and amounts; checked for cancellation.
 
     Returns:
-        One answer for each transaction that made some of the rows, oldest first.
+        One trace per transaction that produced some of the rows, oldest first.
 
     Raises:
-        Cancelled: somebody asked to stop.
-        OdfError: the dataset's chain or a slice of it cannot be read.
+        Cancelled: the job was cancelled.
+        OdfError: the dataset's chain or one of its slices cannot be read.
     """
     reporter.phase("trace")
     found: list[TransactionTrace] = []
@@ -323,7 +318,7 @@ def _step(
         except Cancelled:
             raise
         except OdfError as error:
-            reporter.raise_if_cancelled()  # what was stopped may fail in any way
+            reporter.raise_if_cancelled()  # after a cancellation any error may occur
             reason = _said(error)
     if traced is None or traced.lost:
         traced = _larger(history, reason or (traced.reason if traced else None))
@@ -345,7 +340,7 @@ def _traced(
         if not history.keeps_state:
             return trace_rows(session, own.request, sought, reporter)
         if history.carries_state:
-            # It may be that of a query before, which this one has no use for.
+            # The state may be that of a previous query, which this query does not use.
             with suppress(StatefulQueryError):
                 return trace_rows(session, own.request, sought, reporter)
         before = history.earlier_transactions(workspace)
@@ -358,7 +353,7 @@ def _traced(
 
 @contextmanager
 def _plain_folder(workspace: Workspace, spark: SparkRuntime) -> Iterator[Path]:
-    """A folder for temporary files whose path Spark takes as it is."""
+    """Create a folder for temporary files with a path that Spark does not interpret."""
     with job_scratch_folder(workspace.odf / "cache", "replay") as job:
         folder = safe_folder(job / "step", str(spark.session().sparkContext.master))
         folder.mkdir(exist_ok=True)
@@ -382,7 +377,7 @@ def _sought(history: TransactionHistory, runs: list[OffsetRange]) -> SoughtRows:
 
 
 def _beyond(workspace: Workspace, history: TransactionHistory, runs: list[OffsetRange]) -> str | None:
-    """Why a transaction cannot be traced row by row; None when it can."""
+    """Return why a transaction cannot be traced row by row; None if it can."""
     sql = history.transform.transform
     if sql.engine.lower() != SPARK or SPARK in map(str.lower, workspace.config.engines):
         return f"the engine '{sql.engine}' ran the query, and does not say which rows made which"
@@ -402,7 +397,7 @@ def _said(error: OdfError) -> str:
 
 
 def _larger(history: TransactionHistory, reason: str | None) -> StepResult:
-    """All rows that could have made the result."""
+    """Return all candidate rows as a result."""
     feeds: list[OffsetSet] = []
     for run in history.intervals():
         folding = OffsetSet()
@@ -444,17 +439,17 @@ def ask_external_engine(
     spark: SparkRuntime,
     reporter: Reporter,
 ) -> list[TransactionTrace]:
-    """The same steps, exact where the engine that runs the query could say more.
+    """Refine steps that are not exact with the engine of the query.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: the dataset.
-        steps: as :func:`odf_engine.provenance.step.trace_back` found them.
-        spark: what engines are made of that are none of this process.
-        reporter: is asked whether to stop.
+        steps: the result of :func:`trace_back`.
+        spark: the Spark of this process.
+        reporter: checked for cancellation.
 
     Raises:
-        Cancelled: somebody asked to stop.
+        Cancelled: the job was cancelled.
     """
     from odf_engine.transform.engines.engine_router import engines_for
 
@@ -466,7 +461,7 @@ def ask_external_engine(
     with engines_for(workspace, entry, spark) as engine:
         for each in steps:
             (history, _), *_rest = producing_transactions(entry, each.runs)
-            # Of rows that were made with a state, an engine that sees one transaction knows little.
+            # For stateful transactions, an engine with one transaction alone cannot give an exact result.
             if each.exact or history.keeps_state:
                 found.append(each)
             else:

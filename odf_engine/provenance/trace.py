@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 
 
 Wanted = tuple[str, ...] | None
-"""Names of columns; None for whole rows."""
+"""Column names; None for entire rows."""
 
 
 class CellLineage:
-    """What feeds some columns of rows.
+    """The input columns of traced columns.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: a derivative dataset.
-        steps: how its rows were made.
-        wanted: its columns in question.
+        steps: transactions of its rows.
+        wanted: the traced columns.
 
     Attributes:
-        how: what is to be said of the columns, in words.
+        how: descriptions of the column lineage.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CellLineage:
         state = entry.dataset.state()
         vocab = state.vocabulary
         made_here = {vocab.offset_column, vocab.system_time_column}
-        # What the system gives each row is of the whole row.
+        # System columns depend on the entire row.
         self._whole = wanted is None or bool(made_here.intersection(wanted))
         self._found: dict[str, dict[tuple[str, str], None]] = {}
         self.how: list[str] = []
@@ -68,7 +68,7 @@ class CellLineage:
         for query, each in queries.items():
             if list(query) == current:
                 columns = dataset_lineage(workspace, entry)
-            else:  # a query of the past
+            else:  # a past query
                 columns = _columns(workspace, query, each, outputs)
             for name in wanted:
                 for found in columns.outputs.get(name, columns.outputs.get(ANY_COLUMN, [])):
@@ -78,11 +78,11 @@ class CellLineage:
         self._say(wanted, steps)
 
     def contributes(self, alias: str) -> bool:
-        """Whether values of an input are among those that were made to the ones in question."""
+        """Return whether values of an input contribute to the traced columns."""
         return self._whole or not self._found or alias.casefold() in self._found
 
     def of(self, alias: str) -> list[tuple[str, str]]:
-        """The columns of an input and how they have part; none for whole rows."""
+        """Return the contributing columns of an input with their transformations; empty for entire rows."""
         return list(self._found.get(alias.casefold(), ()))
 
     def _note(self, found: InputColumn) -> None:
@@ -100,7 +100,7 @@ class CellLineage:
 
 
 def root_column_sources(workspace: Workspace, entry: DatasetEntry, wanted: Wanted) -> list[str]:
-    """What columns of a root dataset are made of, by the queries of its sources, in words."""
+    """Describe the sources of columns of a root dataset in the queries of its ingest."""
     lineage = dataset_lineage(workspace, entry)
     lines: list[str] = []
     for name in wanted or ():
@@ -138,12 +138,12 @@ _MAX_REASONS: Final = 3
 
 
 class Tracer:
-    """Finds out where rows come from.
+    """Traces rows of datasets.
 
     Args:
-        workspace: where the datasets are.
-        spark: starts Spark when a query has to be run again, which rows of roots do not need.
-        reporter: hears of phases and amounts, and is asked whether to stop.
+        workspace: the workspace of the datasets.
+        spark: starts Spark if a query must run again; not needed for rows of roots.
+        reporter: receives phases and amounts; checked for cancellation.
     """
 
     def __init__(
@@ -162,18 +162,18 @@ class Tracer:
         column: str | None = None,
         depth: int | None = None,
     ) -> TraceStep:
-        """Where rows come from.
+        """Trace rows.
 
         Args:
             entry: the dataset.
-            runs: offsets of its rows, the last ones inclusive.
-            column: the values of which column; by default whole rows.
-            depth: so many datasets up; by default as far as it goes.
+            runs: offset ranges of its rows, both ends inclusive.
+            column: column to trace; entire rows by default.
+            depth: maximum number of datasets upstream; unlimited by default.
 
         Raises:
-            UsageError: there are no such rows, or there is no such column.
-            OdfError: the chain of the dataset, or a slice of it, cannot be read.
-            Cancelled: in the middle.
+            UsageError: the rows or the column do not exist.
+            OdfError: the chain of the dataset or one of its slices cannot be read.
+            Cancelled: the job was cancelled.
         """
         if depth is not None and depth < 1:
             raise UsageError("a trace goes at least one dataset up", hint="--depth 1, or leave it out")
@@ -183,14 +183,14 @@ class Tracer:
         return self._step(entry, asked, wanted, depth)
 
     def check_newest_step(self, entry: DatasetEntry, step: TraceStep) -> list[str]:
-        """Checks the newest step of an answer (:func:`odf_engine.provenance.trace_check.check_trace`).
+        """Check the first step of a trace (:func:`odf_engine.provenance.trace_check.check_trace`).
 
         Args:
-            entry: the dataset that was asked about.
-            step: what :meth:`trace` said of it.
+            entry: the traced dataset.
+            step: the result of :meth:`trace`.
 
         Raises:
-            Cancelled: in the middle.
+            Cancelled: the job was cancelled.
         """
         found = self._found.get((step.dataset, tuple(step.runs)))
         if found is None:
@@ -238,7 +238,7 @@ class Tracer:
     ) -> TraceStep:
         changes = ChangelogHistory(entry.dataset, runs, self._reporter)
         spark = self._spark(self._reporter)
-        # Once Spark has started: its modules import each other in circles.
+        # Imported after Spark has started: these modules import PySpark.
         from odf_engine.provenance.step import ask_external_engine, trace_back
 
         found = trace_back(self._workspace, entry, runs, spark, self._reporter)
@@ -299,7 +299,7 @@ class Tracer:
     def _deeper(
         self, entry: DatasetEntry, runs: list[OffsetRange], wanted: Wanted, depth: int | None
     ) -> TraceStep:
-        """The step of an input; whatever is wrong there ends this branch and no other."""
+        """Return the step of an input; an error there ends this branch only."""
         problem: str | None = None
         kind = "root"
         try:
@@ -333,17 +333,17 @@ def _once(lines: Iterable[str]) -> list[str]:
 
 
 def _reasons(steps: Sequence[TransactionTrace]) -> str | None:
-    """Why steps are not exact."""
+    """Return why steps are not exact."""
     reasons = _once(each.reason or "it is not known why" for each in steps if not each.exact)
     more = f"; and {len(reasons) - _MAX_REASONS} more reasons" if len(reasons) > _MAX_REASONS else ""
     return "; ".join(reasons[:_MAX_REASONS]) + more if reasons else None
 
 
 def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """The runs in order.
+    """Return the normalized offset ranges.
 
     Raises:
-        UsageError: there are none, or not such rows.
+        UsageError: the ranges are empty or invalid.
     """
     last = state.last_offset
     if last is None:
@@ -363,10 +363,10 @@ def check_rows(entry: DatasetEntry, state: ChainState, runs: Sequence[OffsetRang
 
 
 def check_column(entry: DatasetEntry, state: ChainState, column: str) -> str:
-    """The name of a column as the dataset writes it.
+    """Return the name of a column as spelled in the dataset.
 
     Raises:
-        UsageError: there is none of this name.
+        UsageError: there is no such column.
     """
     names = column_names(state.schema, state.odf_schema) or []
     try:

@@ -39,18 +39,18 @@ def check_trace(
     engine: Engine,
     reporter: Reporter,
 ) -> list[str]:
-    """What came of running transactions again, in words: each text begins with ``yes:``, ``no:``, or ``not
+    """Run transactions again; describe the results. Each text begins with ``yes:``, ``no:`` or ``not
     checked:``.
 
     Args:
-        workspace: where the inputs are.
+        workspace: the workspace of the inputs.
         entry: the dataset.
-        steps: what was found of its rows.
+        steps: traces of its rows.
         engine: runs the queries.
-        reporter: hears of amounts, and is asked whether to stop.
+        reporter: receives amounts; checked for cancellation.
 
     Raises:
-        Cancelled: in the middle.
+        Cancelled: the job was cancelled.
     """
     said: list[str] = []
     for each in steps[:_MOST]:
@@ -71,11 +71,11 @@ def check_trace(
 
 
 class CounterfactualCheck:
-    """Runs one transaction again on parts of its inputs.
+    """Runs a transaction again on parts of its inputs.
 
     Args:
         workspace, entry, engine, reporter: as for :func:`check_trace`.
-        step: what was found of rows of one transaction.
+        step: trace of rows of one transaction.
     """
 
     def __init__(
@@ -94,11 +94,11 @@ class CounterfactualCheck:
         ((self._history, _),) = producing_transactions(entry, step.runs)
 
     def run(self) -> list[str]:
-        """With the rows alone, and without them; see :func:`check_trace`.
+        """Run with the traced rows alone, and without them; see :func:`check_trace`.
 
         Raises:
-            OdfError: the transaction cannot be run again.
-            Cancelled: in the middle.
+            OdfError: the transaction cannot run again.
+            Cancelled: the job was cancelled.
         """
         if sum(last - first + 1 for first, last in self._step.runs) > _MAX_ROWS:
             raise Unsupported(f"more than {_MAX_ROWS:,} rows are not checked at once")
@@ -117,10 +117,10 @@ class CounterfactualCheck:
         ]
 
     def rows(self, *, only: bool) -> _Rows:
-        """What the transaction makes of the rows of the answer alone, or of all others.
+        """Return the result of the transaction on the traced rows alone, or on all others.
 
         Raises:
-            OdfError: the transaction cannot be run again.
+            OdfError: the transaction cannot run again.
         """
         with job_scratch_folder(self._workspace.odf / "cache", "replay") as folder:
             history, state = self._history, None
@@ -141,7 +141,7 @@ class CounterfactualCheck:
                 return Counter() if result.written is None else self._counted(staged)
 
     def _state(self, past: Transaction, inner: Path, kept: Path, *, only: bool) -> Path | None:
-        """The state that what came before leaves, when it had only such rows."""
+        """Compute the state of the earlier transactions over these rows."""
         past = _fresh(past)
         result = execute_transaction(
             self._engine, past, self._request(past, inner, only=only), self._reporter
@@ -173,7 +173,7 @@ class CounterfactualCheck:
         return replace(request, query_inputs=inputs)
 
     def _recorded(self) -> tuple[_Rows, _Rows]:
-        """All rows that the transaction made, and those that were asked for."""
+        """Return all rows of the transaction, and the traced ones."""
         data = self._history.event.new_data
         assert data is not None  # it made rows
         path = self._entry.dataset.slice_path(data.physical_hash)
@@ -184,7 +184,7 @@ class CounterfactualCheck:
     def _counted(
         self, path: Path, asked: Sequence[OffsetRange] | None = None, *, alone: bool = False
     ) -> _Rows:
-        """Rows by their values, but for what they get by their place; how many there are of each."""
+        """Count rows by their values, without offset and system time."""
         vocab = self._entry.dataset.state().vocabulary
         skipped = (vocab.offset_column, vocab.system_time_column)
         found: _Rows = Counter()
@@ -201,19 +201,19 @@ class CounterfactualCheck:
 
 
 def _fresh(transaction: Transaction) -> Transaction:
-    """The same without a state to go on from."""
+    """Return the transaction without a previous state."""
     return dataclasses.replace(transaction, state=replace(transaction.state, last_checkpoint=None))
 
 
 def _plain(value: Any) -> Any:
-    """A value that can be compared: sums of fractions depend a little on the order of adding."""
+    """Return a comparable value: floating-point sums depend on the order of additions."""
     if isinstance(value, float):
         return f"{value:.{_DIGITS}g}"
     return repr(value) if isinstance(value, list | dict) else value
 
 
 def _slices(batch: pa.RecordBatch, number: int, runs: Sequence[OffsetRange]) -> Iterator[pa.RecordBatch]:
-    """The rows of runs within a batch that begins at row ``number``."""
+    """Yield the rows of ranges within a batch that starts at row ``number``."""
     for first, last in runs:
         start, stop = max(first - number, 0), min(last + 1 - number, batch.num_rows)
         if start < stop:
@@ -221,7 +221,7 @@ def _slices(batch: pa.RecordBatch, number: int, runs: Sequence[OffsetRange]) -> 
 
 
 def copy_rows(path: Path, runs: Sequence[OffsetRange], copy: Path) -> None:
-    """Writes some rows of a slice, by their places in it, to another file; they keep their offsets."""
+    """Copy rows of a slice, by their positions in it, to another file; they keep their offsets."""
     with pq.ParquetWriter(copy, read_parquet_schema(path)) as writer:
         number = 0
         for batch in read_bounded(path):
@@ -231,12 +231,12 @@ def copy_rows(path: Path, runs: Sequence[OffsetRange], copy: Path) -> None:
 
 
 def clip_ranges(runs: Sequence[OffsetRange], start: int, end: int) -> list[OffsetRange]:
-    """The parts of runs that lie between two offsets."""
+    """Return the parts of ranges between two offsets."""
     return [(max(first, start), min(last, end)) for first, last in runs if first <= end and last >= start]
 
 
 def complement_ranges(runs: Sequence[OffsetRange], start: int, end: int) -> list[OffsetRange]:
-    """What lies between two offsets and in none of the runs, which are in order."""
+    """Return the ranges between two offsets that are in none of the sorted ranges."""
     found: list[OffsetRange] = []
     for first, last in clip_ranges(runs, start, end):
         if first > start:
