@@ -1,4 +1,4 @@
-"""Downloads blocks and objects of a remote chain, resumable, verified by hash."""
+"""Downloads blocks and objects of a remote chain; resumable, verified by hash."""
 
 from __future__ import annotations
 
@@ -39,25 +39,25 @@ from odf_engine.sync.remotes.base import MAX_PROOF_BYTES, ObjectFile, ObjectKind
 
 _HASHERS: Final[dict[int, Any]] = {SHA3_256: hashlib.sha3_256, SHA2_256: hashlib.sha256}
 _CHUNK: Final = 1 << 20
-_WAITING: Final = 8192  # objects that are known and not begun: about 2 MB
-_SETTLE_BYTES: Final = 1 << 30  # to wait for the disk more often slows down what arrives meanwhile
+_WAITING: Final = 8192  # objects that are queued: about 2 MB
+_SETTLE_BYTES: Final = 1 << 30  # more frequent syncs would slow down the transfers
 _SETTLE_FILES: Final = 4096
 _ATTEMPTS: Final = 8
 _TELL_SECONDS: Final = 0.1
 
 
 class ObjectDownloads:
-    """What is still missing of a dataset's objects, on its way here; a context manager.
+    """Downloads of a dataset's missing objects; a context manager.
 
     Attributes:
-        bytes: how much has come from elsewhere.
-        files: how many have become whole.
+        bytes: number of downloaded bytes.
+        files: number of complete objects.
     """
 
     def __init__(
         self, folder: Path, arriving: Path, remote: RemoteDataset, reporter: Reporter, parallel: int
     ) -> None:
-        """``folder`` is the dataset's, ``arriving`` that of what is in the making; on one file system."""
+        """``folder`` is the dataset's, ``arriving`` that of incomplete downloads; both on one file system."""
         self.bytes = 0
         self.files = 0
         self._arriving, self._remote, self._reporter = arriving, remote, reporter
@@ -67,25 +67,25 @@ class ObjectDownloads:
             threading.Thread(target=self._work, name=f"intake-{number}", daemon=True)
             for number in range(parallel)
         ]
-        self._settler = ThreadPoolExecutor(1, "intake-settler")  # waits for the disk while more arrives
+        self._settler = ThreadPoolExecutor(1, "intake-settler")  # syncs files while others are downloaded
         self._lock = threading.Lock()
         self._error: BaseException | None = None
-        self._coming: set[tuple[str, bytes]] = set()  # wanted, and not in their places yet
+        self._coming: set[tuple[str, bytes]] = set()  # requested, and not in their final place yet
         self._whole: list[ObjectFile] = []
         self._whole_bytes = 0
         self._hashed, self._total_bytes, self._total_files = 0, 0, 0
         self._told = 0.0
 
     def __enter__(self) -> Self:
-        """Nothing travels yet."""
+        """Do nothing; :meth:`start` starts the transfers."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all transfers; those that are not whole stay for the next time.
+        """Stop all transfers; incomplete ones are stored for the next attempt.
 
-        What went wrong first is raised: whatever else did is only that the remote was closed then.
+        Raises the first error; later ones only result from closing the remote.
         """
         if error is not None:
             self._fail(error)
@@ -94,23 +94,23 @@ class ObjectDownloads:
             raise self._error from None
 
     def start(self, most: int | None = None) -> None:
-        """Lets objects travel from now on, several at the same time, or ``most``."""
+        """Start the transfers, with all threads or at most ``most``."""
         for thread in self._threads[:most]:
             if thread.ident is None:
                 thread.start()
 
     def is_missing(self, file: ObjectFile) -> bool:
-        """Whether the dataset lacks this object, or has one of another size under its name."""
+        """Return whether the dataset lacks this object, or has one of another size under its name."""
         objects = self._objects[file.kind]
         name = find_object_name(objects, file.hash)
         return name is None or objects.size(name) != file.size
 
     def request(self, file: ObjectFile) -> None:
-        """Fetches the object, unless it is here or on its way; waits while too many others do.
+        """Queue an object unless it is stored or queued already; blocks while the queue is full.
 
         Raises:
-            OdfError: another object cannot be had.
-            Cancelled: somebody asked to stop.
+            OdfError: the download of another object has failed.
+            Cancelled: the job was cancelled.
         """
         if file.hash.code not in _HASHERS:
             problem = f"{file.kind}/{file.hash} is named by a hash that is none of a file's bytes"
@@ -131,11 +131,11 @@ class ObjectDownloads:
                 return
 
     def finish(self) -> None:
-        """Waits until all objects are whole, in their places and durable.
+        """Wait until all objects are complete, in their final place, and synced.
 
         Raises:
-            OdfError: one cannot be had, or is not what its hash says.
-            Cancelled: somebody asked to stop.
+            OdfError: an object cannot be downloaded, or does not match its hash.
+            Cancelled: the job was cancelled.
         """
         self.start()
         self._join()
@@ -171,7 +171,7 @@ class ObjectDownloads:
         with self._lock:
             waiting = self._error is None and bool(self._coming)
             self._error = self._error or error
-        if waiting:  # perhaps for long
+        if waiting:  # they may block for long
             with suppress(Exception):
                 self._remote.close()
 
@@ -202,7 +202,7 @@ class ObjectDownloads:
             self._whole_bytes += file.size
 
     def _receive(self, file: ObjectFile, descriptor: int, had: int) -> bool:
-        """Receives what is missing behind the first bytes; whether all of it has the right hash."""
+        """Receive the bytes after the first ``had``; return whether the hash of all bytes matches."""
         hasher = _HASHERS[file.hash.code]()
         for at in range(0, had, _CHUNK):
             self._check()
@@ -221,8 +221,8 @@ class ObjectDownloads:
         if had < file.size:
             problem = f"{_name(file)} ends after {had:,} of the {file.size:,} bytes that its block says"
             raise BadData(problem, where=self._remote.url, hint=SOURCE_HINT)
-        # The hash is that of the bytes received, not of the file. Every write was complete, so that a file of
-        # the right size has these bytes: reading a large slice again would double the time of a pull.
+        # The hash covers the received bytes, not the file. Every write was complete, so a file of the right
+        # size contains them: reading a large slice again would double the time of a pull.
         if os.fstat(descriptor).st_size != file.size:
             raise OSError(errno.EIO, "not all bytes were stored", f"{file.kind}/{file.hash}")
         return hasher.digest() == file.hash.digest
@@ -250,7 +250,7 @@ class ObjectDownloads:
     # --- All of them ---
 
     def _taken(self, most_files: int, most_bytes: int) -> list[ObjectFile]:
-        """All objects that are whole and not in their places, if they are more than that."""
+        """Return all complete objects that are not in their final place, if they exceed these limits."""
         with self._lock:
             if len(self._whole) <= most_files and self._whole_bytes <= most_bytes:
                 return []
@@ -258,7 +258,7 @@ class ObjectDownloads:
             return files
 
     def _settle(self, files: Sequence[ObjectFile]) -> None:
-        """Moves whole objects to their places, durable before they have a name there."""
+        """Sync complete objects and move them to their final place."""
         if not files or self._error is not None:
             return
         try:
@@ -318,7 +318,7 @@ _MAX_KEPT_BYTES: Final = 32 << 20
 
 
 class BlockStack:
-    """Hashes of all blocks, 32 bytes each, and the blocks met last as they are; the others are read again."""
+    """A stack of blocks: 32 bytes per hash, and the latest blocks in memory; others are read again."""
 
     def __init__(self) -> None:
         self._digests = bytearray()
@@ -326,11 +326,11 @@ class BlockStack:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """How many blocks there are."""
+        """Return the number of blocks."""
         return len(self._digests) // _DIGEST
 
     def add(self, walked: RemoteBlock) -> None:
-        """Takes the block before those that are there."""
+        """Push the predecessor of the last pushed block."""
         self._digests += walked.hash.digest
         self._kept.append(walked)
         self._bytes += len(walked.data)
@@ -338,10 +338,10 @@ class BlockStack:
             self._bytes -= len(self._kept.popleft().data)
 
     def oldest_first(self, adoption: Quarantine, where: str) -> Iterator[RemoteBlock]:
-        """The blocks, each once; there are none left then.
+        """Pop and yield the blocks, oldest first.
 
         Raises:
-            NotFound: somebody removed what had arrived.
+            NotFound: a downloaded block was removed meanwhile.
         """
         while self._digests:
             digest = bytes(self._digests[-_DIGEST:])
@@ -357,14 +357,18 @@ def _again(adoption: Quarantine, block_hash: Multihash, where: str) -> RemoteBlo
 
 
 class CachedBlockSource:
-    """The blocks of a remote: from here, if an earlier try has brought them; new ones are kept."""
+    """The blocks of a remote, with a cache of earlier downloads."""
 
     def __init__(self, remote: RemoteDataset, adoption: Quarantine) -> None:
         self.url = remote.url
         self._remote, self._adoption = remote, adoption
 
     def read(self, kind: ObjectKind, object_hash: Multihash, at_most: int) -> bytes:
-        """The bytes of a block."""
+        """Return the bytes of a block.
+
+        Raises:
+            NotFound: the remote lacks the block.
+        """
         data = self._adoption.read_block(object_hash)
         if data is not None and Multihash.sha3_256(data) == object_hash:
             return data
@@ -379,7 +383,7 @@ class CachedBlockSource:
 
 
 class DownloadTotals(NamedTuple):
-    """How much came: ``bytes`` are those of slices and checkpoints that were fetched."""
+    """Totals of a download; ``bytes`` counts downloaded slices and checkpoints."""
 
     blocks: int
     records: int
@@ -397,29 +401,29 @@ def download_chain(
     first: Callable[[], None] = lambda: None,
     look: Callable[[RemoteBlock], None] = lambda walked: None,
 ) -> DownloadTotals:
-    """Makes ``theirs`` the head of the dataset, or changes nothing.
+    """Download a chain and make ``theirs`` the head of the dataset, or change nothing.
 
     Args:
-        dataset: where it goes; its folder has to be there, and may be empty.
-        remote: where it comes from.
-        theirs: the head there, which is not the one here.
-        reporter: hears how far it is.
-        parallel: how many objects travel at the same time.
-        force: leaves blocks that only the dataset here has, and keeps its head as a reference.
-        first: is called just before the head moves.
-        look: is shown every new block as soon as it is known, in no certain order, and may raise.
+        dataset: the local dataset; its folder must exist, and may be empty.
+        remote: the remote dataset.
+        theirs: its head, which differs from the local one.
+        reporter: receives progress; checked for cancellation.
+        parallel: number of parallel transfers.
+        force: discard blocks that only the local dataset has; a reference stores its head.
+        first: called just before the head is set.
+        look: called with every new block as soon as it is known, in any order; may raise.
 
     Raises:
-        Diverged: the dataset has blocks of its own, and ``force`` is not given.
-        Conflict: it is another dataset; or somebody committed meanwhile.
-        OdfError: as :func:`odf_engine.sync.pull.pull_dataset` says.
+        HistoriesDiverged: the local dataset has blocks of its own, without ``force``.
+        Conflict: it is another dataset; or another process has committed meanwhile.
+        OdfError: see :func:`odf_engine.sync.pull.pull_dataset`.
     """
     with Quarantine(dataset) as adoption:
         taking = _Taking(adoption, remote, theirs, reporter, look)
         try:
             taking.compare(parallel, force)
         except Conflict:
-            adoption.discard()  # nobody is going on with it
+            adoption.discard()  # it cannot be resumed
             raise
         keep = f"before-pull-{taking.ours.abbreviated}" if taking.ours is not None and taking.leaves else None
         reporter.phase("commit")
@@ -437,23 +441,23 @@ def restore(
     parallel: int,
     look: Callable[[RemoteBlock], None] = lambda walked: None,
 ) -> DownloadTotals:
-    """Fetches the objects up to ``theirs`` that are damaged or missing here; the head does not move.
+    """Download damaged or missing objects of the chain up to ``theirs``; the head is unchanged.
 
-    Blocks are checked by their hashes, slices and checkpoints by their sizes.
+    Blocks are checked by hash, slices and checkpoints by size.
 
     Args:
-        dataset: the dataset to restore.
+        dataset: the local dataset.
         remote: another copy of it.
-        theirs: the head of that copy.
-        reporter: receives the progress.
-        parallel: how many objects are fetched at the same time.
-        look: is called with every block of the copy, and may raise.
+        theirs: head of that copy.
+        reporter: receives progress; checked for cancellation.
+        parallel: number of parallel transfers.
+        look: called with every block of the copy; may raise.
 
     Returns:
-        How many blocks, and how many bytes of slices and checkpoints, were fetched.
+        The number of downloaded blocks, and the downloaded bytes of slices and checkpoints.
 
     Raises:
-        OdfError: an object cannot be fetched or stored.
+        OdfError: an object cannot be downloaded or stored.
     """
     reporter.phase("fetch")
     with Quarantine(dataset) as adoption:
@@ -474,7 +478,7 @@ def restore(
 
 
 class _Taking:
-    """One transfer; ``leaves`` says whether blocks of the dataset are no part of the chain afterwards."""
+    """One download; ``leaves``: blocks of the local dataset are discarded."""
 
     def __init__(
         self,
@@ -492,7 +496,7 @@ class _Taking:
         self._reporter, self._look = reporter, look
 
     def compare(self, parallel: int, force: bool) -> None:
-        """Finds the new blocks, and brings them and their objects here."""
+        """Determine the new blocks, and download them with their objects."""
         if self.ours is not None and self.dataset.contains_block(self.theirs):
             self._only_leave(force)
             return
@@ -510,21 +514,21 @@ class _Taking:
     # --- Ways ---
 
     def _only_leave(self, force: bool) -> None:
-        """The head there is an older block of the dataset here."""
+        """Move back to an older block: the remote head is part of the local chain."""
         if not force:
             raise _diverged(Relation("ahead", 0, 0, self.theirs), self.remote.url)
         self.adoption.set_parent(self.theirs)
         self.leaves = True
 
     def _new(self, intake: ObjectDownloads) -> None:
-        """Nothing is here: objects are fetched while older blocks are still being read."""
+        """Download a new dataset: objects are downloaded while older blocks are still being read."""
         self._reporter.phase("fetch")
 
         def met(walked: RemoteBlock) -> None:
             for file in referenced_objects(walked):
                 intake.request(file)
 
-        intake.start(1)  # more of them would be in the way of the blocks, which come one after the other
+        intake.start(1)  # more threads would slow down the sequential reads of blocks
         trail = self._walk(lambda block: False, met)
         intake.start()
         self.adoption.set_parent(None)
@@ -550,7 +554,7 @@ class _Taking:
             raise _diverged(relation, self.remote.url)
         common = relation.common
         batch = self.remote.block_batch(common, self.theirs) if self.leaves else None
-        if batch is not None:  # so that the protocol knows which objects it is about
+        if batch is not None:  # the protocol needs the blocks to know the requested objects
             self._of_batch(batch, common, intake)
             return
         self._reporter.phase("fetch")
@@ -564,7 +568,7 @@ class _Taking:
     def _of_batch(
         self, batch: Iterator[tuple[Multihash, bytes]], after: Multihash | None, intake: ObjectDownloads
     ) -> None:
-        """Blocks that come in one go, oldest first; objects are fetched once all of them are known."""
+        """Process a batch of blocks, oldest first; objects are downloaded once all blocks are known."""
         self._reporter.phase("fetch")
         self.adoption.set_parent(after)
         files: dict[ObjectFile, None] = {}
@@ -623,7 +627,7 @@ class _Taking:
 
 
 def referenced_objects(walked: RemoteBlock) -> Iterator[ObjectFile]:
-    """The slice and the checkpoint that a block speaks of."""
+    """Yield the slice and the checkpoint of a block."""
     event: Any = walked.block.event
     if (data := getattr(event, "new_data", None)) is not None:
         yield ObjectFile("data", data.physical_hash, data.size)
@@ -632,7 +636,9 @@ def referenced_objects(walked: RemoteBlock) -> Iterator[ObjectFile]:
 
 
 def download_proof(dataset: Dataset, remote: RemoteDataset, head: Multihash, reporter: Reporter) -> None:
-    """Takes over the proof of a head, if the remote has one; a wrong one is told of, and left there."""
+    """Download the ownership proof of a head, if the remote has one. An invalid proof is logged and
+    ignored.
+    """
     try:
         if proofs.read_proof(dataset.folder, head) is not None:
             return
@@ -640,7 +646,7 @@ def download_proof(dataset: Dataset, remote: RemoteDataset, head: Multihash, rep
         proofs.verify_proof(found, dataset.state().dataset_id, head)
         proofs.store_proof(dataset.folder, found)
     except (NotFound, Cancelled):
-        return  # the pull is done
+        return  # the pull itself is complete
     except BadData as error:
         reporter.log(f"the proof of ownership is not taken over: {error.message}", "warning")
     except OdfError as error:

@@ -22,13 +22,13 @@ _T = TypeVar("_T")
 
 
 class PushResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a push did.
+    """The outcome of a push.
 
     Attributes:
         status: ``updated`` or ``up-to-date``.
-        old_head, new_head: of the dataset there.
-        blocks, objects, bytes: how much went there.
-        relation: how the two stand to each other afterwards.
+        old_head, new_head: heads of the remote dataset.
+        blocks, objects, bytes: number of uploaded blocks, objects and bytes.
+        relation: relation after the push.
     """
 
     status: Literal["updated", "up-to-date"]
@@ -42,26 +42,26 @@ class PushResult(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class RemoteWithPush(Protocol):
-    """A dataset at a server, which has a way of its own to take what is new."""
+    """A remote with a push protocol of its own."""
 
     def push(
         self, dataset: Dataset, relation: Relation, reporter: Reporter, *, force: bool, parallel: int
     ) -> PushResult:
-        """Sends what ``relation`` says the other side does not have, and has its head moved."""
+        """Upload what the remote lacks according to ``relation``, and move its head."""
         ...
 
 
 def push(
     entry: DatasetEntry, remote: RemoteDataset, reporter: Reporter, *, force: bool, parallel: int
 ) -> PushResult:
-    """Brings the remote up to date with the dataset here.
+    """Push the new blocks of the local dataset to a remote.
 
     Raises:
-        Diverged: the remote has blocks that are not here, and ``force`` is not given.
-        Conflict: it moved meanwhile; or it is another dataset, whatever is given.
-        Unsupported: the remote cannot be written to.
-        BadData, MalformedBlock: an object or a block here is damaged.
-        OdfError: as the remote has it; its head is what it was.
+        HistoriesDiverged: the remote has blocks that the local dataset lacks, without ``force``.
+        Conflict: its head has moved meanwhile; or it is another dataset.
+        Unsupported: the remote is read-only.
+        BadData, MalformedBlock: a local object or block is damaged.
+        OdfError: as raised by the remote; its head is unchanged.
     """
     if not isinstance(remote, RemoteWithPush | WritableRemote):
         scheme = remote.url.partition(":")[0]
@@ -102,7 +102,7 @@ def _refuse(relation: Relation, url: str) -> None:
 
 
 class _Outgoing(NamedTuple):
-    """Blocks, oldest first, and the objects that they speak of."""
+    """Blocks, oldest first, and the objects that they refer to."""
 
     head: Multihash
     blocks: list[Multihash]
@@ -110,7 +110,7 @@ class _Outgoing(NamedTuple):
 
 
 class _Push:
-    """One push to a place whose files are written one by one."""
+    """A push to a remote whose files are written one by one."""
 
     def __init__(
         self, entry: DatasetEntry, remote: WritableRemote, reporter: Reporter, parallel: int
@@ -156,9 +156,9 @@ class _Push:
         )
 
     def _collect(self, common: Multihash | None) -> _Outgoing:
-        """What has come since ``common``; every block is read, so that a damaged one is found first."""
+        """Return what is new since ``common``; every block is read, to find a damaged one first."""
         head = at = self.dataset.head()
-        assert head is not None  # it was compared
+        assert head is not None  # the dataset was compared
         blocks: list[Multihash] = []
         files: dict[ObjectFile, None] = {}
         while at is not None and at != common:
@@ -200,7 +200,7 @@ class _Push:
         self._check()
 
     def _send_proof(self, head: Multihash) -> None:
-        """The proof of the head, if there is a right one here."""
+        """Upload the ownership proof of the head, if there is a valid one."""
         try:
             found = proofs.read_proof(self.dataset.folder, head)
             if found is None:
@@ -234,7 +234,7 @@ class _Push:
             self.reporter.set_amounts(files=self.done_files)
 
     def _each(self, items: Iterable[_T], work: Callable[[_T], None]) -> None:
-        """Calls ``work`` for each, in order, several at a time; the first failure ends it."""
+        """Call ``work`` for each item, in order, in parallel; stop at the first failure."""
         upload_parallel(
             items,
             work,

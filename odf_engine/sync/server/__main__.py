@@ -29,16 +29,16 @@ from odf_engine.terminal_text import escape_standard_streams
 from odf_engine.workspace.workspace import Workspace
 
 HEADER_SECONDS: Final = 15.0
-"""So long may a request line and its headers take, and a connection wait for the next of them."""
+"""Maximum time in seconds for a request line and its headers, and between requests of a connection."""
 _HANDSHAKE_SECONDS: Final = 10.0
 _LINGERING: Final = 64
 _NO_MORE_FILES: Final = 0.2
 
 
 class ConnectionLimiter:
-    """Lets connections in as far as there is room, and takes them to an HTTP server.
+    """Accepts connections up to the limits, and passes them to an HTTP server.
 
-    What is too much is told so with 429 (of one address) or 503 (in all), without being read.
+    Excess connections get the status 429 (for one address) or 503 (in total), without being read.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class ConnectionLimiter:
         )
 
     def listen(self, sockets: list[socket.socket]) -> None:
-        """Begins to accept connections."""
+        """Start to accept connections."""
         for each in sockets:
             each.setblocking(False)
             self._keep(self._accept(each))
 
     def stop_listening(self) -> None:
-        """Accepts no more connections, and lets go of those on which nothing is going on."""
+        """Stop accepting connections, and close idle ones."""
         for task in self._tasks:
             task.cancel()
         self._server.pre_shutdown()
 
     async def close(self) -> None:
-        """Ends the connections that are left."""
+        """Close the remaining connections."""
         await self._server.shutdown(0.2)
 
     def _keep(self, work: Any) -> None:
@@ -88,7 +88,7 @@ class ConnectionLimiter:
         while True:
             try:
                 connection, peer = await loop.sock_accept(listening)
-            except OSError:  # no file descriptor is left, or the client has gone already
+            except OSError:  # no file descriptor is available, or the client has disconnected
                 await asyncio.sleep(_NO_MORE_FILES)
                 continue
             address = peer[0] if isinstance(peer, tuple) else ""
@@ -101,7 +101,7 @@ class ConnectionLimiter:
     def _refusal(self, address: str) -> str | None:
         if self._open.total() >= self._limits.connections:
             return "503 Service Unavailable"
-        # Behind a proxy, all come from its address.
+        # Behind a proxy, all connections come from its address.
         if not self._limits.behind_proxy and self._open[address] >= self._limits.connections_each:
             return "429 Too Many Requests"
         return None
@@ -114,7 +114,7 @@ class ConnectionLimiter:
                 )
                 connection.send(answer.encode())
                 connection.shutdown(socket.SHUT_WR)
-                if self._lingering < _LINGERING:  # closed at once, what the client sent would undo the answer
+                if self._lingering < _LINGERING:  # closing at once could discard the response
                     self._lingering += 1
                     asyncio.get_running_loop().call_later(1.0, self._let_go, connection)
                     return
@@ -135,7 +135,7 @@ class ConnectionLimiter:
                 ssl=self._tls,
                 ssl_handshake_timeout=_HANDSHAKE_SECONDS if self._tls else None,
             )
-        except (OSError, TimeoutError):  # a handshake that failed, among others
+        except (OSError, TimeoutError):  # for example a failed TLS handshake
             place.leave()
             connection.close()
         except BaseException:
@@ -145,7 +145,7 @@ class ConnectionLimiter:
 
 
 class _ConnectionSlot:
-    """A connection's place among those that are open; left once."""
+    """The slot of a connection in the counts of open connections; released once."""
 
     def __init__(self, places: Counter[str], address: str) -> None:
         self._places = places
@@ -177,20 +177,20 @@ class _Connection(web.RequestHandler):
         self._place.leave()
 
     def handle_error(self, *args: Any, **rest: Any) -> web.StreamResponse:
-        # The answer to what is no request: it does not go through the handler.
+        # The response to an invalid request, which does not reach the handler.
         response = super().handle_error(*args, **rest)
         response.headers.update(COMMON_HEADERS)
         return response
 
 
 _GRACE_SECONDS: Final = 8.0
-"""So long may transfers go on that are running when the server is told to stop."""
+"""Maximum time in seconds for running transfers after the server was told to stop."""
 _BACKLOG: Final = 512
 _THIS_MACHINE: Final = ("127.0.0.1", "::1", "localhost")
 
 
 def main() -> int:
-    """The program: options as ``odf serve`` gives them."""
+    """Run the program: options of ``odf serve``."""
     escape_standard_streams()
     given = _arguments()
     try:
@@ -204,7 +204,7 @@ def main() -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 0
-    # Threads that still wait for a disk or a lock do not keep it: nothing of theirs has a name yet.
+    # Do not wait for threads that are blocked by a disk or a lock: their files are temporary.
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -240,7 +240,7 @@ def _prepared(given: argparse.Namespace) -> tuple[DatasetService, ssl.SSLContext
         patterns=given.dataset,
         tls=tls is not None,
     )
-    serving.tokens.all()  # damaged ones are told of now, not to a client
+    serving.tokens.all()  # report damaged tokens now, not to a client
     if given.dataset and not given.allow_push and not serving.datasets():
         raise NotFound("no dataset is of those names", hint="see what is here with: odf list")
     return serving, tls
@@ -271,7 +271,7 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
 
 
 def _listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets at all addresses of a host, at one port; 0 takes a free one."""
+    """Return sockets for all addresses of a host, at one port; 0 selects a free port."""
     sockets: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -300,7 +300,9 @@ def _listen(host: str, port: int) -> list[socket.socket]:
 
 
 def _allow_files(connections: int) -> None:
-    """Each connection needs a descriptor, and one for the file that goes over it."""
+    """Raise the limit of file descriptors: each connection needs one, and another for the transferred
+    file.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 2 * connections + 256
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -341,7 +343,7 @@ async def _serve(
 
 
 def _stop(serving: DatasetService) -> None:
-    if serving.stopping.is_set():  # told twice: at once
+    if serving.stopping.is_set():  # second signal: exit at once
         os._exit(0)
     serving.stopping.set()
 
@@ -368,6 +370,6 @@ def _told(serving: DatasetService, given: argparse.Namespace, url: str) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ^C while the rest is loaded just ends it
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # ^C during the remaining imports ends the process
 
     sys.exit(main())

@@ -34,7 +34,7 @@ from odf_engine.sync.server.service import (
 from odf_engine.workspace.dataset_summary import DatasetEntry
 
 _SMALL: Final = 1 << 16
-_PIECE: Final = 1 << 18  # has to go within the time that a client may be idle
+_PIECE: Final = 1 << 18  # must be sent within the idle timeout of a client
 _RANGE: Final = re.compile(r"bytes=\s*(\d{0,19})-(\d{0,19})\s*", re.ASCII)
 _FOREVER: Final = "public, max-age=31536000, immutable"
 _TYPES: Final = {"proofs": "application/json; charset=utf-8"}
@@ -42,7 +42,7 @@ _TYPES: Final = {"proofs": "application/json; charset=utf-8"}
 
 @dataclass(frozen=True)
 class _Opened:
-    """An object: its size, and all of its bytes when it is small, else its file."""
+    """An opened object: its size, and its bytes if it is small, else its file."""
 
     size: int
     data: bytes | None
@@ -50,7 +50,11 @@ class _Opened:
 
 
 async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) -> web.StreamResponse:
-    """``refs/head``; there is no other reference. NotFound when there is none."""
+    """Send ``refs/head``, the only reference.
+
+    Raises:
+        NotFound: another reference, or the dataset is empty.
+    """
     if name != "head":
         raise NotFound("there is no such reference")
     try:
@@ -68,11 +72,11 @@ async def send_head(served: ServedDataset, name: str, request: web.BaseRequest) 
 async def send_object(
     served: ServedDataset, kind: str, name: str, request: web.BaseRequest
 ) -> web.StreamResponse:
-    """An object, or the range of it that is asked for.
+    """Send an object, or the requested range of it.
 
     Raises:
-        InvalidIdentity: the name is no hash.
-        NotFound: there is no such object.
+        InvalidIdentity: the name is not a hash.
+        NotFound: the object does not exist.
     """
     wanted = parse_hash(name)
     opened = await served.serving.run(_open, served.entry.dataset.folder / kind, wanted, name)
@@ -128,9 +132,9 @@ def _open(folder: Path, wanted: Multihash, written: str) -> _Opened | None:
 
 
 def _asked(request: web.BaseRequest, size: int, tag: str) -> tuple[int, int]:
-    """The first byte, and the one after the last; equal or beyond when nothing of it is there.
+    """Return the first requested byte, and the one after the last; equal if the range is unsatisfiable.
 
-    What is no single range of bytes is passed over, as RFC 9110 has it, and so is a range of another version.
+    Anything but a single byte range is ignored, as in RFC 9110, and so is a range of another version.
     """
     match = _RANGE.fullmatch(request.headers.get("Range", ""))
     if match is None or match[0].rstrip().endswith("=-") or request.headers.get("If-Range", tag) != tag:
@@ -171,7 +175,7 @@ async def _send(
                 raise ConnectionResetError("the client has gone")
             async with asyncio.timeout(idle):
                 sent = await loop.sendfile(transport, file, first, min(_PIECE, end - first))
-            if not sent:  # somebody cut the file: what was promised cannot be kept
+            if not sent:  # the file was truncated: the announced length cannot be sent
                 raise ConnectionResetError("the file ended early")
             first += sent
     except BaseException:
@@ -187,19 +191,19 @@ _HASHERS: Final = {SHA2_256: hashlib.sha256, SHA3_256: hashlib.sha3_256}
 
 
 class LengthRequired(OdfError):
-    """A body whose length is not said before it (411)."""
+    """A request body without Content-Length (411)."""
 
 
 async def receive_object(
     serving: DatasetService, dataset: str, kind: str, name: str, request: web.BaseRequest
 ) -> None:
-    """Stores what a client brings by ``PUT``, if it is what it should be.
+    """Receive an object by ``PUT`` and store it after verification.
 
     Raises:
-        Unauthorized, Forbidden: the client may not push to this dataset, or did not announce the object.
-        InvalidIdentity: the name is no hash.
-        Conflict: it is on its way already.
-        BadData: other bytes than those of its hash, or another number of them; nothing of it is kept.
+        Unauthorized, Forbidden: the client may not push to this dataset, or has not announced the object.
+        InvalidIdentity: the name is not a hash.
+        Conflict: it is already being uploaded.
+        BadData: the bytes do not match the hash or the announced size; nothing is stored.
     """
     target = await serving.run(serving.target, dataset, request)
     wanted = parse_hash(name)
@@ -243,7 +247,7 @@ async def _take_object(
 
 
 class _Staged:
-    """An object in the making. Methods raise OdfError when the disk does not take it."""
+    """An incomplete object. Methods raise `OdfError` if the file cannot be written."""
 
     def __init__(self, objects: LocalObjectStore, wanted: Multihash) -> None:
         self._objects = objects
@@ -261,15 +265,15 @@ class _Staged:
         self._size += len(data)
 
     def keep(self) -> None:
-        """Moves the file to its name.
+        """Move the file to its final name.
 
         Raises:
-            BadData: it has other bytes than its hash says.
+            BadData: the bytes do not match the hash.
         """
         if self._hasher.digest() != self._wanted.digest:
             raise BadData("the bytes are not those of the hash")
         with translate_commit_errors(self._objects.folder):
-            # Every write was complete: a file of this size has the bytes that were hashed.
+            # Every write was complete: a file of this size has the hashed bytes.
             if os.fstat(self._file.fileno()).st_size != self._size:
                 raise OSError(errno.EIO, "not all bytes were stored", str(self._path))
             os.fsync(self._file.fileno())
@@ -301,14 +305,18 @@ def _keep_proof(entry: DatasetEntry, head: Multihash, data: bytes) -> None:
 
 
 async def _go_on(request: web.BaseRequest) -> None:
-    """Tells a client that waits for it to send the body."""
+    """Send ``100 Continue`` to a client that waits for it."""
     if request.headers.get("Expect", "").lower() == "100-continue" and request.version >= (1, 1):
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # of the answer, nothing is sent yet
+        request.writer.output_size = 0  # nothing of the response is sent yet
 
 
 async def _body(request: web.BaseRequest, size: int, idle: float) -> AsyncIterator[bytes]:
-    """The body in pieces of about a megabyte; BadData when it ends early."""
+    """Yield the body in chunks of about a megabyte.
+
+    Raises:
+        BadData: it is shorter or longer than announced.
+    """
     pieces, waiting, left = bytearray(), True, size
     while waiting:
         async with asyncio.timeout(idle):

@@ -51,10 +51,10 @@ _KEEP: Final = "before-push-"
 
 
 class ReceivePack:
-    """One push into the workspace; not for several threads at once.
+    """One push into the workspace; not thread-safe.
 
     Attributes:
-        files: what the new blocks speak of.
+        files: objects that the new blocks refer to.
     """
 
     def __init__(self, session: PushSession) -> None:
@@ -74,22 +74,22 @@ class ReceivePack:
         self._leaves = False
 
     def check_head(self, request: m.PushRequest) -> None:
-        """Looks whether the client knows the head that is here.
+        """Check that the client has the current head.
 
         Raises:
-            Refusal: it does not, and does not want to replace what is here.
+            SessionRefused: it has not, and does not force the push.
         """
         self._before = None if self._dataset is None else self._dataset.head()
         if request.current_head != self._before and not request.force_update_if_diverged:
-            # The names are swapped, as the reference has them.
+            # The names are swapped, as in the reference implementation.
             raise SessionRefused("InvalidHead", actual_head=request.current_head, expected_head=self._before)
 
     def blocks(self, batch: m.ObjectsBatch, force: bool) -> None:
-        """Takes the blocks, which are seen by nobody before :meth:`commit`.
+        """Store the blocks; they are not visible before :meth:`commit`.
 
         Raises:
-            Refusal: it is another dataset, or the client may not push this one.
-            BadData, ChainRuleViolated, Conflict: they cannot follow what is here.
+            SessionRefused: it is another dataset, or the client may not push this one.
+            BadData, ChainRuleViolated, Conflict: the blocks cannot follow the current chain.
         """
         limits = self._target.serving.limits
         if not 0 < batch.num_blocks <= limits.most_push_blocks:
@@ -113,14 +113,14 @@ class ReceivePack:
             self._adopting.append(walked.stored)
             self.files.update(dict.fromkeys(referenced_objects(walked)))
         if self._forking:
-            self._fork()  # all that came is here: what is newer goes
+            self._fork()  # all blocks are stored already: newer ones are discarded
 
     def missing(self, asked: m.PushObjects) -> list[ObjectFile | None]:
-        """What has to be uploaded of the objects that the client asks about; None for what is here.
+        """Return the objects that must be uploaded; None for those that are stored.
 
         Raises:
-            BadData: an object that no block speaks of.
-            Forbidden: more than one push may bring.
+            BadData: an object that no block refers to.
+            Forbidden: more than one push may upload.
         """
         found: list[ObjectFile | None] = []
         for reference in asked.object_files:
@@ -134,16 +134,17 @@ class ReceivePack:
         return found
 
     def commit(self) -> None:
-        """Moves the head, once everything is here.
+        """Move the head after all objects have arrived.
 
         Raises:
-            NotFound: an object did not come.
-            Conflict: somebody else committed meanwhile, or took the name.
-            NotSynced: the head has moved, or the dataset was added; a power failure may undo it.
+            NotFound: an object is missing.
+            Conflict: another process has committed meanwhile, or has taken the name.
+            NotSynced: the head has moved, or the dataset was added, but a power failure may revert it.
         """
         adoption, dataset = self._adopting, self._target_dataset
         for file in self.files:
-            # What was asked about has been looked at, and uploads are: only its being there matters now.
+            # Requested objects were checked before, and uploads are verified: only their presence matters
+            # now.
             here = self._has_arrived(file) or find_object(dataset, file) is not None
             if not (here if file in self._asked else self._is_whole(file)):
                 raise NotFound(f"{file.kind}/{file.hash} with {file.size:,} bytes did not come")
@@ -154,7 +155,7 @@ class ReceivePack:
         try:
             adoption.commit(before, keep=keep, first=self._note_origin)
         except NotSynced as error:
-            if self._entry is None:  # nobody sees the dataset yet
+            if self._entry is None:  # the dataset is not visible yet
                 raise error.as_failure() from error
             raise
         if self._entry is None:
@@ -169,18 +170,18 @@ class ReceivePack:
                 ) from error
 
     def discard(self) -> None:
-        """Removes what has come, which nobody is going to go on with."""
+        """Remove the received blocks, which cannot be resumed."""
         if self._adoption is not None:
             self._adoption.discard()
 
     def close(self) -> None:
-        """Lets go of locks; what has come whole is kept for another try."""
+        """Release locks; complete objects are stored for another attempt."""
         self._open.close()
 
     # --- Blocks ---
 
     def _begin(self, first: RemoteBlock, force: bool) -> None:
-        """Opens the adoption with the first block that came."""
+        """Open the quarantine with the first received block."""
         seed = first.block.event
         if self._entry is not None and self._before is not None:
             if isinstance(seed, Seed) and first.hash != self._entry.dataset.block(0).hash:
@@ -204,13 +205,13 @@ class ReceivePack:
             raise Conflict(problem, hint="pull first, then push again")
         self._adoption = self._open.enter_context(Quarantine(dataset))
         if self._folder is not None and dataset.head() is not None:
-            # An earlier push had come to all but the name; its blocks come again.
+            # An earlier push failed only at the name; its blocks are sent again.
             (self._folder / "refs" / "head").unlink()
         if not self._forking:
             self._adoption.set_parent(before)
 
     def _fork(self) -> None:
-        """The blocks that are here end: what comes follows the last of them."""
+        """Set the parent of the new blocks: the last common block."""
         self._forking = False
         self._leaves = self._common != self._before
         self._adopting.set_parent(self._common)
@@ -226,7 +227,9 @@ class ReceivePack:
     # --- Objects ---
 
     def _is_whole(self, file: ObjectFile) -> bool:
-        """Whether an object is here with the right bytes; what an interrupted transfer left is looked at."""
+        """Return whether an object is stored with the right bytes; objects of interrupted transfers are
+        verified.
+        """
         if find_object(self._target_dataset, file) is not None:
             return True
         path = self._arriving_path(file)
@@ -247,7 +250,7 @@ class ReceivePack:
             return False
 
     def _place(self, dataset: Dataset) -> None:
-        """Moves what has arrived to its place; it is durable, and means nothing before the head moves."""
+        """Move received objects to their final place. They are synced, and unused before the head moves."""
         kinds = {file.kind for file in self.files}
         for kind in kinds:
             make_folder(dataset.folder / kind)
@@ -284,19 +287,19 @@ class ReceivePack:
 
 T = TypeVar("T")
 ASK_SECONDS: Final = 10.0
-"""How often a client is asked how far its uploads are."""
+"""Interval in seconds at which a client reports the progress of its uploads."""
 
 
 async def serve_push(request: web.BaseRequest, target: PushTarget) -> web.StreamResponse:
-    """Holds the session of a push.
+    """Serve the session of a push.
 
     Args:
-        request: what wants to become the session.
-        target: what is pushed to, by somebody who may do so.
+        request: the HTTP request to upgrade.
+        target: target of the push, already authorized.
 
     Raises:
-        Conflict: another push of the dataset is on.
-        SourceUnavailable: too many pushes are on.
+        Conflict: another push of the dataset is in progress.
+        SourceUnavailable: too many pushes are in progress.
     """
     with target.serving.push_session(target) as session:
         return await run_session(
@@ -305,7 +308,7 @@ async def serve_push(request: web.BaseRequest, target: PushTarget) -> web.Stream
 
 
 class _Push:
-    """One session."""
+    """The session of a push."""
 
     def __init__(self, session: PushSession, channel: MessageChannel, newer: bool) -> None:
         self._session = session
@@ -316,7 +319,7 @@ class _Push:
         self._receiving = ReceivePack(session)
 
     async def run(self) -> None:
-        """The conversation; nothing of what came is seen unless it comes to its end."""
+        """Run the protocol; nothing is visible unless it completes."""
         receiving = self._receiving
         try:
             await self._talk()
@@ -324,7 +327,7 @@ class _Push:
             await asyncio.shield(self._serving.run(receiving.discard))
             raise
         finally:
-            self._session.folder = None  # no uploads any more
+            self._session.folder = None  # no further uploads
             await asyncio.shield(self._serving.run(receiving.close))
 
     async def _talk(self) -> None:
@@ -348,7 +351,7 @@ class _Push:
         await until_closed(channel)
 
     async def _round(self) -> bool:
-        """Says where objects go, and waits until they came; whether the client asks about more."""
+        """Send upload locations and wait for the uploads; return whether the client requests more."""
         asked = m.read_message(await self._channel.receive(), m.PushObjects, CLIENT)
         missing = await self._do("ObjectsRequest", self._newer, self._receiving.missing, asked)
         told = [self._strategy(each, file) for each, file in zip(asked.object_files, missing, strict=True)]
@@ -366,7 +369,7 @@ class _Push:
         return m.PushStrategy(reference, "HttpUpload", url)
 
     async def _uploaded(self) -> None:
-        """Waits until the client says that it is done, for as long as something moves."""
+        """Wait until the client reports completion, as long as there is progress."""
         loop = asyncio.get_running_loop()
         idle = self._serving.limits.idle_seconds
         moved, arrived = loop.time(), self._session.arrived
@@ -384,7 +387,7 @@ class _Push:
                 return
 
     async def _do(self, step: str, as_answer: bool, work: Callable[..., T], *args: object) -> T:
-        """Does a step beside the event loop; what goes wrong is told as of this step."""
+        """Run a step in a thread; translate its errors to this step."""
         try:
             return await self._serving.run(work, *args)
         except SessionRefused as error:

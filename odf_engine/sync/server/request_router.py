@@ -50,9 +50,9 @@ POLICY: Final = (
     "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     f"style-src 'sha256-{b64encode(sha256(_STYLE.encode()).digest()).decode()}'"
 )
-"""The Content-Security-Policy of the page."""
+"""Content-Security-Policy of the HTML pages."""
 
-# Control characters, and what turns the direction of text, so that it reads otherwise than it is.
+# Control characters, and characters that change the text direction.
 _REMOVED: Final = {
     **dict.fromkeys((*range(0x09), 0x0B, 0x0C, *range(0x0E, 0x20), *range(0x7F, 0xA0)), "\ufffd"),
     **dict.fromkeys((0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)), "\ufffd"),
@@ -60,8 +60,10 @@ _REMOVED: Final = {
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """A dataset as it is listed; ``size`` in bytes of data, ``watermark`` RFC 3339, ``damaged`` when it
-    cannot be read, and the numbers say nothing."""
+    """A dataset in the listing; ``size`` in bytes of data, ``watermark`` in RFC 3339.
+
+    The numbers are invalid if it is ``damaged``.
+    """
 
     name: str
     id: str
@@ -77,7 +79,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DatasetListing:
-    """The datasets that are served, looked at again once a second at most; from one thread at a time."""
+    """The served datasets, cached for one second; not thread-safe."""
 
     def __init__(self, serving: DatasetService) -> None:
         self._serving = serving
@@ -86,7 +88,7 @@ class DatasetListing:
         self._known: dict[DatasetId, tuple[Summary, Row]] = {}
 
     def rows(self) -> list[Row]:
-        """All of them, by name."""
+        """Return all rows by name."""
         if time.monotonic() >= self._until:
             entries = self._serving.datasets()
             summaries = self._serving.workspace.summaries(entries)
@@ -124,16 +126,16 @@ class DatasetListing:
 
 
 def render_json(rows: Sequence[Row]) -> bytes:
-    """The list for programs."""
+    """Return the listing as JSON."""
     return msgspec.json.encode({"datasets": rows})
 
 
 def render_html(rows: Sequence[Row], base: str, single: bool = False) -> str:
-    """The page for people.
+    """Return the HTML page of the listing.
 
     Args:
-        rows: what is on it.
-        base: the address of the server, with a slash at its end.
+        rows: the datasets.
+        base: URL of the server, with a trailing slash.
         single: whether it is the page of one dataset.
     """
     title = _text(rows[0].name) if single else "Datasets"
@@ -215,7 +217,9 @@ SILENT.disabled = True
 
 
 class _Route(NamedTuple):
-    """What a path means: a dataset (empty: all of them), and what of it; the rest is empty for its page."""
+    """A parsed path: dataset (empty for the listing), kind of object (empty for the dataset's page), and
+    name.
+    """
 
     dataset: str
     kind: str
@@ -223,7 +227,7 @@ class _Route(NamedTuple):
 
 
 class RequestRouter:
-    """Answers requests; ``told`` hears a line for each of them, and ``failed`` of what should not happen."""
+    """Handles requests; ``told`` receives a log line per request, and ``failed`` unexpected errors."""
 
     def __init__(
         self,
@@ -242,7 +246,7 @@ class RequestRouter:
         self._idle.set()
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """The handler of every request."""
+        """Handle a request."""
         began = time.monotonic()
         self._busy += 1
         self._idle.clear()
@@ -262,14 +266,14 @@ class RequestRouter:
             if not self._busy:
                 self._idle.set()
             if self._told is not None:
-                # Without the query, which may be secret.
+                # without the query, which may contain secrets
                 path = quote(request.rel_url.raw_path[:200], safe="/:%", errors="replace")
                 took = f"{(time.monotonic() - began) * 1000:.0f} ms"
                 outcome = str(status) if status else "broken off"
                 self._told(f"{request.remote} {request.method} {path} {outcome} {length} bytes {took}")
 
     async def drain(self, seconds: float) -> bool:
-        """Waits until nothing is being answered, at most so long; whether it came to that."""
+        """Wait until no request is in progress; return False after ``seconds``."""
         try:
             async with asyncio.timeout(seconds):
                 await self._idle.wait()
@@ -293,7 +297,7 @@ class RequestRouter:
             return _refusal(error)
         except (ConnectionError, TimeoutError, asyncio.CancelledError, web.HTTPException):
             raise
-        except web.RequestPayloadError:  # its body ended before its end
+        except web.RequestPayloadError:  # the body ended early
             raise ConnectionResetError("the client has gone") from None
         except Exception as error:
             self._failed(f"error: {type(error).__name__}: {error}\n{traceback.format_exc()}")
@@ -333,7 +337,7 @@ class RequestRouter:
             return await serve_pull(request, served)
 
     async def _find(self, text: str) -> DatasetEntry:
-        """The dataset of this name; names are looked up again once a second at most."""
+        """Return the dataset with this name; results are cached for one second."""
         known = self._found.get(text)
         if known is not None and known[0] > time.monotonic():
             return known[1]
@@ -361,17 +365,17 @@ class RequestRouter:
 
 
 def _way(raw: str) -> _Route:
-    """What a path means.
+    """Parse a path.
 
     Raises:
-        UsageError: it cannot be a path of this server.
-        NotFound: it means nothing here.
+        UsageError: it is invalid on this server.
+        NotFound: it does not exist.
     """
     if len(raw) > _MAX_PATH or not raw.startswith("/"):
         raise UsageError("not a path of this server")
     try:
         parts = [unquote_to_bytes(part).decode("utf-8") for part in raw[1:].split("/")]
-    except UnicodeError:  # one of the two parsers of aiohttp gives bytes as surrogates
+    except UnicodeError:  # one of the two parsers of aiohttp returns bytes as surrogates
         raise UsageError("the path is not UTF-8") from None
     if any(part in (".", "..") or "/" in part or not part.isprintable() for part in parts):
         raise UsageError("not a path of this server")
@@ -388,12 +392,12 @@ def _way(raw: str) -> _Route:
 
 
 def _wants_json(accept: str) -> bool:
-    """Whether a client asks for JSON rather than for a page; a client that takes anything gets the page."""
+    """Return whether a client prefers JSON; a client that accepts anything gets the HTML page."""
     return "application/json" in accept.lower() and "text/html" not in accept.lower()
 
 
 def _refusal(error: OdfError) -> web.Response:
-    """An error as an answer: its message alone, because the rest speaks of files here."""
+    """Return the response for an error: only its message, since the rest contains local paths."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     response = web.Response(status=status, text=f"{error.message}\n")
     if status == 401:

@@ -27,11 +27,12 @@ _JSON: Final = "application/json"
 
 
 class SessionRefused(OdfError):
-    """What is told to the client: ``{"Err": {kind: details}}``, and then the session ends.
+    """An error that ends the session, sent to the client as ``{"Err": {kind: details}}``.
 
     Attributes:
-        as_answer: whether it is the answer to what the client waits for; else only the close frame says it.
-        text: the JSON.
+        as_answer: whether it is the response to the client's last message; otherwise only the close frame
+            contains it.
+        text: the JSON text.
     """
 
     def __init__(self, kind: str, *, as_answer: bool = True, **details: object) -> None:
@@ -43,12 +44,12 @@ class SessionRefused(OdfError):
 def internal_error(
     error: OdfError, phase: tuple[str, str], *, newer: bool, as_answer: bool = True
 ) -> SessionRefused:
-    """An error as a client is told of it: its message alone, because the rest speaks of files here.
+    """Return the error for a client: only its message, since the rest contains local paths.
 
     Args:
-        error: what went wrong.
+        error: the error.
         phase: ``Pull`` or ``Push``, and the name of the step.
-        newer: the client's era.
+        newer: whether the client uses the newer protocol version.
         as_answer: as in :class:`SessionRefused`.
     """
     where: dict[str, object] = {"phase": {phase[0]: phase[1]}} if newer else {}
@@ -62,13 +63,13 @@ async def run_session(
     *,
     most_bytes: int | None = None,
 ) -> web.StreamResponse:
-    """Opens the session and holds the conversation.
+    """Upgrade a request to a WebSocket and run a protocol.
 
     Args:
-        request: what wants to become a session.
-        serving: limits.
-        flow: what is said; gets the channel, and whether the client is of the newer era.
-        most_bytes: of a message of the client, where that is less than what any may have.
+        request: the HTTP request.
+        serving: provides the limits.
+        flow: the protocol; receives the channel, and whether the client uses the newer protocol version.
+        most_bytes: maximum size of a client message, if below the general limit.
     """
     version = request.headers.get(VERSION_HEADER)
     if version not in (None, VERSION):
@@ -91,7 +92,7 @@ async def run_session(
 
 
 async def _hold(channel: MessageChannel, flow: Awaitable[None]) -> None:
-    """Holds the conversation, and closes the session however that ends."""
+    """Run the protocol, and close the session in any case."""
     try:
         await flow
         await channel.close()
@@ -107,7 +108,7 @@ async def _hold(channel: MessageChannel, flow: Awaitable[None]) -> None:
 
 
 async def until_closed(channel: MessageChannel) -> None:
-    """Gives the client a moment to close the session."""
+    """Wait briefly for the client to close the session."""
     with suppress(OdfError):
         await channel.receive(patience=_CLOSE_SECONDS)
 
@@ -119,15 +120,15 @@ async def _refuse(channel: MessageChannel, refusal: SessionRefused) -> None:
     await channel.close(WSCloseCode.INTERNAL_ERROR, refusal.text)
 
 
-_SLOWEST: Final = 64 << 10  # bytes a second, of objects
+_SLOWEST: Final = 64 << 10  # bytes per second, of objects
 _MAX_OBJECTS: Final = 50_000
 _ASKED_LEAST, _ASKED_EACH = 1 << 16, 256
 _MAX_RAW: Final = 40
-"""Blocks of so many times the size of a message are not even packed."""
+"""Blocks larger than this many times the message limit are not even compressed."""
 
 
 class _Interval(NamedTuple):
-    """The blocks that a client asks for: those after ``after`` (None: from the first) up to ``stop``."""
+    """The requested blocks: those after ``after`` (None: from the first) up to ``stop``."""
 
     after: Multihash | None
     stop: Multihash
@@ -135,11 +136,11 @@ class _Interval(NamedTuple):
 
 
 async def serve_pull(request: web.BaseRequest, dataset: ServedDataset) -> web.StreamResponse:
-    """Holds the session of a pull.
+    """Serve the session of a pull.
 
     Args:
-        request: what wants to become the session.
-        dataset: what is pulled.
+        request: the HTTP request to upgrade.
+        dataset: the dataset.
     """
     ending = asyncio.create_task(dataset.serving.stopping.wait())
     try:
@@ -155,7 +156,7 @@ async def serve_pull(request: web.BaseRequest, dataset: ServedDataset) -> web.St
 
 
 class _Pull:
-    """One session."""
+    """The session of a pull."""
 
     def __init__(self, served: ServedDataset, channel: MessageChannel, newer: bool) -> None:
         self._dataset = served.entry.dataset
@@ -165,7 +166,7 @@ class _Pull:
         self._newer = newer
 
     async def run(self, stopping: asyncio.Task[bool]) -> None:
-        """The conversation; a server that stops ends it."""
+        """Run the protocol until it ends or the server stops."""
         talk = asyncio.create_task(self._talk())
         try:
             await asyncio.wait({talk, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -189,7 +190,7 @@ class _Pull:
         await channel.send(m.answer_text(m.PullAccepted(interval.plan)))
         m.read_message(await channel.receive(), m.Empty, CLIENT)
         try:
-            # Who asks for the same blocks is sent the same message.
+            # Requests for the same blocks share one message.
             key = self._dataset.folder, interval.after, interval.stop
             message = await serving.messages.get(key, partial(self._blocks, interval))
         except OdfError as error:
@@ -205,7 +206,7 @@ class _Pull:
                 phase = ("Pull", "ObjectsRequest")
                 raise internal_error(error, phase, newer=self._newer, as_answer=False) from None
             await channel.send(answer)
-            # Older clients keep the session until they have fetched everything.
+            # Older clients keep the session open until they have downloaded everything.
             patience = serving.limits.idle_seconds + size / _SLOWEST
 
     # --- In threads ---
@@ -251,22 +252,22 @@ class _Pull:
 
 
 def _most_asked(dataset: Dataset) -> int:
-    """How long a message of a client can be that asks for all objects of a dataset."""
+    """Return the maximum size of a message that requests all objects of a dataset."""
     try:
         slices = dataset.state().slices
     except OdfError:
-        slices = 0  # the client is told of it in the session
+        slices = 0  # the client gets this error in the session
     return _ASKED_LEAST + _ASKED_EACH * min(2 * slices, _MAX_OBJECTS)
 
 
 def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
-    """The name under which a dataset has an object of this size."""
+    """Return the name under which a dataset stores an object with this size; None if it does not."""
     objects = LocalObjectStore(dataset.folder / file.kind)
     name = find_object_name(objects, file.hash)
     try:
         return name if name is not None and objects.size(name) == file.size else None
     except NotFound:
-        return None  # it is gone since
+        return None  # removed meanwhile
 
 
 _WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"
@@ -275,7 +276,9 @@ _WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"
 def _found(
     index: BlockIndex, at: BlockPosition, after: Multihash | None, stop: Multihash
 ) -> _Interval | None:
-    """The blocks after ``after`` up to ``stop``; None where one of them is no part of the chain so."""
+    """Return the blocks after ``after`` up to ``stop``; None if one of them is not in the chain in this
+    order.
+    """
     between = _between(index, at, after, stop)
     if between is None:
         return None
@@ -287,14 +290,14 @@ def _found(
         f" WHERE {_WITHIN}",
         *between,
     )
-    # Checkpoints are not counted: the plan is for progress bars.
+    # Checkpoints are not counted: the plan serves progress bars only.
     return _Interval(after, stop, m.TransferPlan(blocks, slices, max(0, records), raw, max(0, size)))
 
 
 def _between(
     index: BlockIndex, at: BlockPosition, after: Multihash | None, stop: Multihash
 ) -> tuple[int, int, int] | None:
-    """The chain, and the numbers between which the blocks are: the first of them exclusive."""
+    """Return the chain and the sequence numbers of the interval; the first is exclusive."""
     last = _number(index, at, stop)
     first = -1 if after is None else _number(index, at, after)
     if last is None or first is None or first > last:
