@@ -122,18 +122,18 @@ class TraceStep(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def to_ranges(offsets: Iterable[int]) -> list[OffsetRange]:
     """Merge ascending offsets into ranges."""
-    runs: list[OffsetRange] = []
+    ranges: list[OffsetRange] = []
     for offset in offsets:
-        if runs and offset <= runs[-1][1] + 1:
-            runs[-1] = (runs[-1][0], max(offset, runs[-1][1]))
+        if ranges and offset <= ranges[-1][1] + 1:
+            ranges[-1] = (ranges[-1][0], max(offset, ranges[-1][1]))
         else:
-            runs.append((offset, offset))
-    return runs
+            ranges.append((offset, offset))
+    return ranges
 
 
-def row_count(runs: Iterable[OffsetRange]) -> int:
+def row_count(ranges: Iterable[OffsetRange]) -> int:
     """Return the number of rows in ranges."""
-    return sum(last - first + 1 for first, last in runs)
+    return sum(last - first + 1 for first, last in ranges)
 
 
 MAX_TRACE_RANGES: Final = 20_000
@@ -145,7 +145,7 @@ def truncate_trace(step: TraceStep) -> TraceStep:
 
     The result is then not exact, with that reason. Row counts are unchanged.
     """
-    feeds = [_feed(each) for each in step.feeds]
+    feeds = [_truncate_input(each) for each in step.feeds]
     changes: dict[str, object] = {
         "feeds": feeds,
         "runs": merge_nearest_ranges(step.runs),
@@ -163,7 +163,7 @@ def truncate_trace(step: TraceStep) -> TraceStep:
     return replace(step, **changes)
 
 
-def _feed(feed: InputRows) -> InputRows:
+def _truncate_input(feed: InputRows) -> InputRows:
     return replace(
         feed,
         runs=merge_nearest_ranges(feed.runs),
@@ -171,22 +171,24 @@ def _feed(feed: InputRows) -> InputRows:
     )
 
 
-def merge_nearest_ranges(runs: Sequence[OffsetRange], most: int = MAX_TRACE_RANGES) -> list[OffsetRange]:
+def merge_nearest_ranges(
+    ranges: Sequence[OffsetRange], max_ranges: int = MAX_TRACE_RANGES
+) -> list[OffsetRange]:
     """Return at most ``max_ranges`` ranges, in order; the smallest gaps between ranges are closed."""
-    if len(runs) <= most:
-        return list(runs)
-    gaps = sorted(after[0] - before[1] for before, after in pairwise(runs))
-    closed = gaps[len(runs) - most - 1]
-    found = [runs[0]]
-    for first, last in runs[1:]:
-        if first - found[-1][1] <= closed:
-            found[-1] = (found[-1][0], last)
+    if len(ranges) <= max_ranges:
+        return list(ranges)
+    gaps = sorted(after[0] - before[1] for before, after in pairwise(ranges))
+    closed = gaps[len(ranges) - max_ranges - 1]
+    merged = [ranges[0]]
+    for first, last in ranges[1:]:
+        if first - merged[-1][1] <= closed:
+            merged[-1] = (merged[-1][0], last)
         else:
-            found.append((first, last))
-    return found
+            merged.append((first, last))
+    return merged
 
 
-_MAX_WAITING: Final = 1 << 21
+_MAX_PENDING: Final = 1 << 21
 MAX_RANGES: Final = 1_000_000
 """Larger numbers of ranges are not useful, and would exceed memory."""
 
@@ -199,46 +201,47 @@ class OffsetSet:
     """
 
     def __init__(self) -> None:
+        # Deferred: Arrow is slow to import, and the module also decodes traces for display.
         import pyarrow as pa
 
         self._starts = pa.array([], pa.int64())
         self._ends = pa.array([], pa.int64())
-        self._waiting: list[pa.Array] = []
+        self._pending: list[pa.Array] = []
         self._count = 0
         self.scattered = False
 
     def add(self, offsets: pa.Array) -> None:
         """Add offsets in any order, with duplicates."""
         if len(offsets):
-            self._waiting.append(offsets)
+            self._pending.append(offsets)
             self._count += len(offsets)
-            if self._count > _MAX_WAITING:
-                self._fold()
+            if self._count > _MAX_PENDING:
+                self._merge_pending()
 
-    def add_runs(self, runs: Iterable[OffsetRange]) -> None:
+    def add_ranges(self, ranges: Iterable[OffsetRange]) -> None:
         """Add ranges."""
         import pyarrow as pa
 
-        self._fold()
-        found = list(runs)
-        starts = pa.array([run[0] for run in found], pa.int64())
-        ends = pa.array([run[1] for run in found], pa.int64())
+        self._merge_pending()
+        added = list(ranges)
+        starts = pa.array([run[0] for run in added], pa.int64())
+        ends = pa.array([run[1] for run in added], pa.int64())
         self._merge(starts, ends)
 
     def runs(self) -> list[OffsetRange]:
         """Return the ranges in ascending order."""
-        self._fold()
+        self._merge_pending()
         return list(zip(self._starts.to_pylist(), self._ends.to_pylist(), strict=True))
 
-    def _fold(self) -> None:
+    def _merge_pending(self) -> None:
         import pyarrow as pa
 
         from odf_engine.data.arrow_compute import pc
 
-        if not self._waiting:
+        if not self._pending:
             return
-        offsets = pc.unique(pa.chunked_array(self._waiting, pa.int64()))
-        self._waiting, self._count = [], 0
+        offsets = pc.unique(pa.chunked_array(self._pending, pa.int64()))
+        self._pending, self._count = [], 0
         offsets = offsets.take(pc.sort_indices(offsets))
         self._merge(offsets, offsets)
 
@@ -252,15 +255,15 @@ class OffsetSet:
         ends = pa.concat_arrays([self._ends, ends])
         order = pc.sort_indices(starts)
         starts, ends = starts.take(order), pc.cumulative_max(ends.take(order))
-        self._starts, self._ends = _closed(starts, ends, 1)
+        self._starts, self._ends = _close_gaps(starts, ends, 1)
         gap = 2
         while len(self._starts) > MAX_RANGES:
             self.scattered = True
-            self._starts, self._ends = _closed(self._starts, self._ends, gap)
+            self._starts, self._ends = _close_gaps(self._starts, self._ends, gap)
             gap *= 2
 
 
-def _closed(starts: pa.Array, ends: pa.Array, gap: int) -> tuple[pa.Array, pa.Array]:
+def _close_gaps(starts: pa.Array, ends: pa.Array, gap: int) -> tuple[pa.Array, pa.Array]:
     """Merge sorted ranges that start at most ``gap`` after the end of the previous one."""
     import pyarrow as pa
 
@@ -269,13 +272,13 @@ def _closed(starts: pa.Array, ends: pa.Array, gap: int) -> tuple[pa.Array, pa.Ar
     if len(starts) < 2:
         return starts, ends
     apart = pc.greater(starts[1:], pc.add(ends[:-1], gap))
-    yes = pa.array([True])
-    first, last = pa.concat_arrays([yes, apart]), pa.concat_arrays([apart, yes])
+    true = pa.array([True])
+    first, last = pa.concat_arrays([true, apart]), pa.concat_arrays([apart, true])
     return starts.filter(first), ends.filter(last)
 
 
-def normalize_ranges(runs: Sequence[OffsetRange]) -> list[OffsetRange]:
+def normalize_ranges(ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
     """Sort ranges, and merge those that touch or overlap."""
-    folding = OffsetSet()
-    folding.add_runs(runs)
-    return folding.runs()
+    offsets = OffsetSet()
+    offsets.add_ranges(ranges)
+    return offsets.runs()
