@@ -28,6 +28,7 @@ def open_remote(url: str, access: RemoteAccess) -> RemoteDataset:
     """
     match urlsplit(url).scheme:
         case "file":
+            # Deferred: each transport imports its network library.
             from odf_engine.sync.remotes.folder_remote import FolderRemote
 
             return FolderRemote(url)

@@ -82,8 +82,8 @@ def verify_block(block_hash: Multihash, data: bytes, where: str) -> RemoteBlock:
     try:
         decoded = decode_block(data)
     except MalformedBlock as error:
-        place = f" ({error.where})" if error.where else ""
-        problem = f"block {block_hash} cannot be read: {error.message}{place}"
+        location = f" ({error.where})" if error.where else ""
+        problem = f"block {block_hash} cannot be read: {error.message}{location}"
         raise BadData(problem, where=where, hint=SOURCE_HINT) from error
     return RemoteBlock(block_hash, decoded.block, data, decoded.version, decoded.unknown)
 
@@ -97,20 +97,24 @@ def walk_back(
         BadData: a block does not match its hash, or its sequence number is wrong.
         NotFound, SourceUnavailable, Cancelled: as raised by the remote.
     """
-    at: Multihash | None = head
+    block_hash: Multihash | None = head
     number: int | None = None
-    while at is not None and not known(at):
+    while block_hash is not None and not known(block_hash):
         reporter.raise_if_cancelled()
-        found = verify_block(at, remote.read("blocks", at, MAX_BLOCK_BYTES), remote.url)
-        block = found.block
+        remote_block = verify_block(
+            block_hash, remote.read("blocks", block_hash, MAX_BLOCK_BYTES), remote.url
+        )
+        block = remote_block.block
         if number is not None and block.sequence_number != number:
-            problem = f"block {at} has number {block.sequence_number} where {number} belongs"
+            problem = f"block {block_hash} has number {block.sequence_number} where {number} belongs"
             raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
         if (block.prev_block_hash is None) != (block.sequence_number == 0):
-            problem = f"block {at}, number {block.sequence_number}, does not fit its place in the chain"
+            problem = (
+                f"block {block_hash}, number {block.sequence_number}, does not fit its place in the chain"
+            )
             raise BadData(problem, where=remote.url, hint=SOURCE_HINT)
-        yield found
-        at, number = block.prev_block_hash, block.sequence_number - 1
+        yield remote_block
+        block_hash, number = block.prev_block_hash, block.sequence_number - 1
 
 
 def compare(dataset: Dataset, remote: RemoteDataset, reporter: Reporter) -> Relation:
@@ -145,13 +149,13 @@ def relation_to(dataset: Dataset, first: RemoteBlock, theirs: int, where: str) -
     """
     common = first.block.prev_block_hash
     if common is None:
-        raise unrelated(dataset, first.block, where)
+        raise unrelated_error(dataset, first.block, where)
     # Sequence numbers of remote blocks are not trusted here.
     ours = dataset.state().sequence_number - dataset.block(common).block.sequence_number
     return Relation("diverged" if ours else "behind", ours, theirs, common)
 
 
-def unrelated(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:
+def unrelated_error(dataset: Dataset, first: MetadataBlock, where: str) -> Conflict:
     """Return the error for a chain with another first block."""
     ours = dataset.state().dataset_id
     theirs = first.event.dataset_id if isinstance(first.event, Seed) else "no dataset"

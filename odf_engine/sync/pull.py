@@ -73,23 +73,25 @@ def pull_dataset(
         NotSynced: the dataset is updated, but a power failure may revert it.
     """
     reporter.phase("compare")
-    dataset, theirs = entry.dataset, _head_of(remote)
+    dataset, theirs = entry.dataset, _require_head(remote)
     ours = dataset.head()
-    restored = DownloadTotals(0, 0, 0)
+    restored_totals = DownloadTotals(0, 0, 0)
     if ours is not None and _needs_restoring(dataset, ours, theirs, force):
-        same = partial(_check_same, entry.id, remote.url)
-        restored = restore(dataset, remote, theirs, reporter, parallel=parallel, look=same)
+        check_dataset = partial(_check_same, entry.id, remote.url)
+        restored_totals = restore(dataset, remote, theirs, reporter, parallel=parallel, look=check_dataset)
     if ours is not None and (ours == theirs or (not force and dataset.contains_block(theirs))):
         download_proof(dataset, remote, theirs, reporter)
-        return _up_to_date(dataset, theirs, restored)
+        return _up_to_date_result(dataset, theirs, restored_totals)
 
-    def first() -> None:  # before the blocks: no untrusted query may run in between
+    def record_origin_first() -> None:  # before the blocks: no untrusted query may run in between
         if not (dataset.folder / ORIGIN_FILE).exists():
             record_origin(entry, remote.url)
 
-    taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, force=force, first=first)
+    totals = download_chain(
+        dataset, remote, theirs, reporter, parallel=parallel, force=force, first=record_origin_first
+    )
     download_proof(dataset, remote, theirs, reporter)
-    return _updated(ours, theirs, taken)
+    return _updated_result(ours, theirs, totals)
 
 
 def _needs_restoring(dataset: Dataset, ours: Multihash, theirs: Multihash, force: bool) -> bool:
@@ -100,24 +102,24 @@ def _needs_restoring(dataset: Dataset, ours: Multihash, theirs: Multihash, force
     """
     try:
         dataset.state()
-        held = dataset.contains_block(theirs)
-        for block in (ours, theirs) if held else (ours,):
+        is_contained = dataset.contains_block(theirs)
+        for block in (ours, theirs) if is_contained else (ours,):
             dataset.block(block)  # the index may hide a damaged block file
     except (MalformedBlock, NotFound) as error:
         if not force:
             error.hint = "add --force to the pull: it fetches damaged blocks again"
             raise
         return True
-    return held and force
+    return is_contained and force
 
 
-def _check_same(owner: DatasetId, url: str, walked: RemoteBlock) -> None:
+def _check_same(owner: DatasetId, url: str, block: RemoteBlock) -> None:
     """Check the first block's dataset id.
 
     Raises:
         Conflict: it is the block of another dataset.
     """
-    event = walked.block.event
+    event = block.block.event
     if isinstance(event, Seed) and event.dataset_id != owner:
         raise Conflict(f"it is another dataset: {event.dataset_id}, where this one is {owner}", where=url)
 
@@ -134,17 +136,19 @@ def clone_dataset(
     """
     workspace.check_arrival(alias)
     reporter.phase("compare")
-    theirs = _head_of(remote)
+    theirs = _require_head(remote)
     with incoming_folder(workspace.odf, remote.url) as folder:
         try:
             pulled = _pull_new(workspace, folder, remote, theirs, reporter, parallel)
-            return _take_in(workspace, folder, alias, remote), pulled
+            return _add_to_workspace(workspace, folder, alias, remote), pulled
         except AlreadyExists:
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
 
-def _take_in(workspace: Workspace, folder: Path, alias: DatasetAlias, remote: RemoteDataset) -> DatasetEntry:
+def _add_to_workspace(
+    workspace: Workspace, folder: Path, alias: DatasetAlias, remote: RemoteDataset
+) -> DatasetEntry:
     try:
         return workspace.take_in(folder, alias, remote.url)
     except AlreadyExists:  # another process may have pulled it meanwhile, from another URL
@@ -161,12 +165,12 @@ def _pull_new(
     parallel: int,
 ) -> PullResult:
     dataset = Dataset(folder, workspace.index)
-    look = _looking_for_it_here(workspace)
+    check_block = _absence_check(workspace)
     if dataset.head() == theirs:  # an earlier attempt failed only at the name
-        taken = restore(dataset, remote, theirs, reporter, parallel=parallel)
+        totals = restore(dataset, remote, theirs, reporter, parallel=parallel)
     else:
         try:
-            taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+            totals = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=check_block)
         except NotSynced as error:  # the dataset is not visible yet
             raise error.as_failure() from error
         except Conflict:
@@ -175,21 +179,21 @@ def _pull_new(
             # The source was reset after an earlier attempt had failed at the name: start again.
             shutil.rmtree(folder)
             folder.mkdir()
-            taken = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=look)
+            totals = download_chain(dataset, remote, theirs, reporter, parallel=parallel, look=check_block)
     state = dataset.state()
     _check_absent(workspace, state.dataset_id)
     download_proof(dataset, remote, theirs, reporter)
-    return _updated(None, theirs, DownloadTotals(state.blocks, state.records, taken.bytes))
+    return _updated_result(None, theirs, DownloadTotals(state.blocks, state.records, totals.bytes))
 
 
-def _head_of(remote: RemoteDataset) -> Multihash:
+def _require_head(remote: RemoteDataset) -> Multihash:
     head = remote.head()
     if head is None:
         raise NotFound("there is no dataset", where=remote.url, hint="check the address")
     return head
 
 
-def _up_to_date(dataset: Dataset, theirs: Multihash, restored: DownloadTotals) -> PullResult:
+def _up_to_date_result(dataset: Dataset, theirs: Multihash, restored: DownloadTotals) -> PullResult:
     state = dataset.state()
     ahead = state.sequence_number - dataset.block(theirs).block.sequence_number
     return PullResult(
@@ -202,7 +206,7 @@ def _up_to_date(dataset: Dataset, theirs: Multihash, restored: DownloadTotals) -
     )
 
 
-def _updated(ours: Multihash | None, theirs: Multihash, taken: DownloadTotals) -> PullResult:
+def _updated_result(ours: Multihash | None, theirs: Multihash, totals: DownloadTotals) -> PullResult:
     relation = Relation("equal", 0, 0, theirs)
     return PullResult(
         status="updated",
@@ -210,23 +214,23 @@ def _updated(ours: Multihash | None, theirs: Multihash, taken: DownloadTotals) -
         new_head=theirs,
         their_head=theirs,
         relation=relation,
-        **taken._asdict(),
+        **totals._asdict(),
     )
 
 
-def _looking_for_it_here(workspace: Workspace) -> Callable[[RemoteBlock], None]:
+def _absence_check(workspace: Workspace) -> Callable[[RemoteBlock], None]:
     """Return a check that detects, as early as possible, that a dataset is in the workspace already."""
 
-    def look(walked: RemoteBlock) -> None:
-        event = walked.block.event
+    def check(block: RemoteBlock) -> None:
+        event = block.block.event
         if isinstance(event, Seed):
             _check_absent(workspace, event.dataset_id)
-        elif workspace.index.position(walked.hash) is not None:
+        elif workspace.index.position(block.hash) is not None:
             for entry in workspace.datasets():
-                if entry.dataset.head() is not None and entry.dataset.contains_block(walked.hash):
+                if entry.dataset.head() is not None and entry.dataset.contains_block(block.hash):
                     _check_absent(workspace, entry.id)
 
-    return look
+    return check
 
 
 def _check_absent(workspace: Workspace, dataset_id: DatasetId) -> None:

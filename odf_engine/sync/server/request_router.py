@@ -28,6 +28,7 @@ from odf_engine.errors import (
 )
 from odf_engine.identity.did import DatasetId
 from odf_engine.sync.server.object_handlers import LengthRequired, receive_object, send_head, send_object
+from odf_engine.sync.server.receive_pack import serve_push
 from odf_engine.sync.server.service import (
     COMMON_HEADERS,
     DatasetService,
@@ -35,6 +36,7 @@ from odf_engine.sync.server.service import (
     ServedDataset,
     Unauthorized,
 )
+from odf_engine.sync.server.upload_pack import serve_pull
 from odf_engine.workspace.dataset_summary import DatasetEntry, Summary
 
 _MAX_SHOWN: Final = 1000
@@ -84,21 +86,21 @@ class DatasetListing:
     def __init__(self, serving: DatasetService) -> None:
         self._serving = serving
         self._rows: list[Row] = []
-        self._until = 0.0
-        self._known: dict[DatasetId, tuple[Summary, Row]] = {}
+        self._valid_until = 0.0
+        self._row_cache: dict[DatasetId, tuple[Summary, Row]] = {}
 
     def rows(self) -> list[Row]:
         """Return all rows by name."""
-        if time.monotonic() >= self._until:
+        if time.monotonic() >= self._valid_until:
             entries = self._serving.datasets()
             summaries = self._serving.workspace.summaries(entries)
-            known, self._known = self._known, {}
+            cached, self._row_cache = self._row_cache, {}
             for entry, summary in zip(entries, summaries, strict=True):
-                old = known.get(entry.id)
-                fresh = old if old is not None and old[0] == summary else (summary, self._row(summary))
-                self._known[entry.id] = fresh
-            self._rows = [row for _, row in self._known.values()]
-            self._until = time.monotonic() + _FRESH_SECONDS
+                old = cached.get(entry.id)
+                current = old if old is not None and old[0] == summary else (summary, self._row(summary))
+                self._row_cache[entry.id] = current
+            self._rows = [row for _, row in self._row_cache.values()]
+            self._valid_until = time.monotonic() + _FRESH_SECONDS
         return self._rows
 
     def _row(self, summary: Summary) -> Row:
@@ -130,7 +132,7 @@ def render_json(rows: Sequence[Row]) -> bytes:
     return msgspec.json.encode({"datasets": rows})
 
 
-def render_html(rows: Sequence[Row], base: str, single: bool = False) -> str:
+def render_html(rows: Sequence[Row], base: str, is_single: bool = False) -> str:
     """Return the HTML page of the listing.
 
     Args:
@@ -138,16 +140,16 @@ def render_html(rows: Sequence[Row], base: str, single: bool = False) -> str:
         base: URL of the server, with a trailing slash.
         single: whether it is the page of one dataset.
     """
-    title = _text(rows[0].name) if single else "Datasets"
+    title = _escape_text(rows[0].name) if is_single else "Datasets"
     parts = [
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>',
         f"{title} – Open Data Fabric</title>",
         '<meta name="viewport" content="width=device-width,initial-scale=1">',
         f"<style>{_STYLE}</style></head><body><header><h1>",
-        f'<a href="{_text(base)}">Datasets</a> / {title}' if single else title,
+        f'<a href="{_escape_text(base)}">Datasets</a> / {title}' if is_single else title,
         "</h1></header><main>",
     ]
-    if not single:
+    if not is_single:
         number = len(rows)
         parts.append(f"<p>{number:,} dataset{'' if number == 1 else 's'} of Open Data Fabric</p>")
     parts += [_article(row, base) for row in rows[:_MAX_SHOWN]]
@@ -158,35 +160,37 @@ def render_html(rows: Sequence[Row], base: str, single: bool = False) -> str:
 
 
 def _article(row: Row, base: str) -> str:
-    place = f"{base}{quote(row.name)}/"
+    url = f"{base}{quote(row.name)}/"
     facts = [
         ("kind", row.kind.lower(), ""),
         ("rows", f"{row.records:,}", ""),
-        ("size", _size(row.size), ""),
+        ("size", _format_size(row.size), ""),
         ("blocks", f"{row.blocks:,}", ""),
         ("watermark", row.watermark or "none", ""),
         ("keywords", ", ".join(row.keywords), ""),
         ("head", row.head or "none yet", "hash"),
         ("id", row.id, "hash"),
     ]
-    told = "".join(
-        f"<dt>{name}</dt><dd{f' class={mark}' if mark else ''}><bdi>{_text(value)}</bdi></dd>"
-        for name, value, mark in facts
+    details = "".join(
+        f"<dt>{name}</dt><dd{f' class={css_class}' if css_class else ''}>"
+        f"<bdi>{_escape_text(value)}</bdi></dd>"
+        for name, value, css_class in facts
         if value
     )
     damaged = "<p><strong>This dataset is damaged.</strong></p>" if row.damaged else ""
-    about = f'<p dir="auto">{_text(row.description)}</p>' if row.description else ""
+    description = f'<p dir="auto">{_escape_text(row.description)}</p>' if row.description else ""
     return (
-        f'<article><h2><a href="{_text(place)}">{_text(row.name)}</a></h2>{about}{damaged}<dl>{told}</dl>'
-        f"<p>To have it: <code>odf pull odf+{_text(place)}</code></p></article>"
+        f'<article><h2><a href="{_escape_text(url)}">{_escape_text(row.name)}</a></h2>'
+        f"{description}{damaged}<dl>{details}</dl>"
+        f"<p>To have it: <code>odf pull odf+{_escape_text(url)}</code></p></article>"
     )
 
 
-def _text(value: str) -> str:
+def _escape_text(value: str) -> str:
     return escape(value.translate(_REMOVED))
 
 
-def _size(number: int) -> str:
+def _format_size(number: int) -> str:
     value = float(number)
     for unit in ("B", "kB", "MB", "GB"):
         if value < 999.95:
@@ -196,8 +200,8 @@ def _size(number: int) -> str:
 
 
 _KINDS: Final = frozenset({"refs", "blocks", "data", "checkpoints", "proofs"})
-_SMART: Final = frozenset({"pull", "push"})
-_UPLOADS: Final = frozenset({"data", "checkpoints", "proofs"})
+_SMART_KINDS: Final = frozenset({"pull", "push"})
+_UPLOAD_KINDS: Final = frozenset({"data", "checkpoints", "proofs"})
 _MAX_PATH: Final = 1024
 _FRESH_SECONDS: Final = 1.0
 _STATUS: Final = (
@@ -232,28 +236,28 @@ class RequestRouter:
     def __init__(
         self,
         serving: DatasetService,
-        told: Callable[[str], None] | None = None,
-        failed: Callable[[str], None] = lambda text: None,
+        on_request: Callable[[str], None] | None = None,
+        on_failure: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.serving = serving
-        self._told = told
-        self._failed = failed
+        self._on_request = on_request
+        self._on_failure = on_failure
         self._listing = DatasetListing(serving)
         self._listing_lock = asyncio.Lock()
-        self._found: dict[str, tuple[float, DatasetEntry]] = {}
-        self._busy = 0
+        self._dataset_cache: dict[str, tuple[float, DatasetEntry]] = {}
+        self._request_count = 0
         self._idle = asyncio.Event()
         self._idle.set()
 
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         """Handle a request."""
-        began = time.monotonic()
-        self._busy += 1
+        started = time.monotonic()
+        self._request_count += 1
         self._idle.clear()
         status, length = 0, 0
         try:
             async with asyncio.timeout(self.serving.limits.session_minutes * 60):
-                response = await self._answer(request)
+                response = await self._handle_errors(request)
                 await self._send(request, response)
             status, length = response.status, response.content_length or 0
             return response
@@ -262,15 +266,17 @@ class RequestRouter:
                 request.transport.abort()
             raise ConnectionResetError("the client took too long") from None
         finally:
-            self._busy -= 1
-            if not self._busy:
+            self._request_count -= 1
+            if not self._request_count:
                 self._idle.set()
-            if self._told is not None:
+            if self._on_request is not None:
                 # without the query, which may contain secrets
                 path = quote(request.rel_url.raw_path[:200], safe="/:%", errors="replace")
-                took = f"{(time.monotonic() - began) * 1000:.0f} ms"
+                duration = f"{(time.monotonic() - started) * 1000:.0f} ms"
                 outcome = str(status) if status else "broken off"
-                self._told(f"{request.remote} {request.method} {path} {outcome} {length} bytes {took}")
+                self._on_request(
+                    f"{request.remote} {request.method} {path} {outcome} {length} bytes {duration}"
+                )
 
     async def drain(self, seconds: float) -> bool:
         """Wait until no request is in progress; return False after ``seconds``."""
@@ -290,81 +296,79 @@ class RequestRouter:
             await response.prepare(request)
             await response.write_eof()
 
-    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _handle_errors(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             return await self._route(request)
         except OdfError as error:
-            return _refusal(error)
+            return _error_response(error)
         except (ConnectionError, TimeoutError, asyncio.CancelledError, web.HTTPException):
             raise
         except web.RequestPayloadError:  # the body ended early
             raise ConnectionResetError("the client has gone") from None
         except Exception as error:
-            self._failed(f"error: {type(error).__name__}: {error}\n{traceback.format_exc()}")
-            return _refusal(OdfError("the server failed"))
+            self._on_failure(f"error: {type(error).__name__}: {error}\n{traceback.format_exc()}")
+            return _error_response(OdfError("the server failed"))
 
     async def _route(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.version < (1, 0):
             raise UsageError("not HTTP as it is spoken today")
-        way = _way(request.rel_url.raw_path)
-        if request.method == "PUT" and way.kind in _UPLOADS:
-            await receive_object(self.serving, way.dataset, way.kind, way.name, request)
+        route = _parse_path(request.rel_url.raw_path)
+        if request.method == "PUT" and route.kind in _UPLOAD_KINDS:
+            await receive_object(self.serving, route.dataset, route.kind, route.name, request)
             return web.Response(text="")
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, text="not allowed\n", headers={"Allow": "GET, HEAD"})
-        if way.kind in _SMART:
-            return await self._smart(way, request)
-        if not way.dataset:
-            return await self._list(request, None)
-        if not way.kind:
-            return await self._list(request, await self._find(way.dataset))
-        served = ServedDataset(self.serving, await self._find(way.dataset), "")
-        if way.kind == "refs":
-            return await send_head(served, way.name, request)
-        return await send_object(served, way.kind, way.name, request)
+        if route.kind in _SMART_KINDS:
+            return await self._open_session(route, request)
+        if not route.dataset:
+            return await self._send_listing(request, None)
+        if not route.kind:
+            return await self._send_listing(request, await self._find(route.dataset))
+        served = ServedDataset(self.serving, await self._find(route.dataset), "")
+        if route.kind == "refs":
+            return await send_head(served, route.name, request)
+        return await send_object(served, route.kind, route.name, request)
 
-    async def _smart(self, way: _Route, request: web.BaseRequest) -> web.StreamResponse:
-        if way.kind == "push":
-            from odf_engine.sync.server.receive_pack import serve_push
-
-            target = await self.serving.run(self.serving.target, way.dataset, request)
+    async def _open_session(self, route: _Route, request: web.BaseRequest) -> web.StreamResponse:
+        if route.kind == "push":
+            target = await self.serving.run(self.serving.authorize_push, route.dataset, request)
             return await serve_push(request, target)
-        from odf_engine.sync.server.upload_pack import serve_pull
-
-        url = f"{self.serving.base_url(request)}{way.dataset}/"
-        served = ServedDataset(self.serving, await self._find(way.dataset), url)
-        with self.serving.pull_session(self.serving.address_of(request)):
+        url = f"{self.serving.base_url(request)}{route.dataset}/"
+        served = ServedDataset(self.serving, await self._find(route.dataset), url)
+        with self.serving.pull_session(self.serving.client_address(request)):
             return await serve_pull(request, served)
 
     async def _find(self, text: str) -> DatasetEntry:
         """Return the dataset with this name; results are cached for one second."""
-        known = self._found.get(text)
+        known = self._dataset_cache.get(text)
         if known is not None and known[0] > time.monotonic():
             return known[1]
         entry = await self.serving.run(self.serving.find, text)
-        if len(self._found) > 1000:
-            self._found.clear()
-        self._found[text] = (time.monotonic() + _FRESH_SECONDS, entry)
+        if len(self._dataset_cache) > 1000:
+            self._dataset_cache.clear()
+        self._dataset_cache[text] = (time.monotonic() + _FRESH_SECONDS, entry)
         return entry
 
-    async def _list(self, request: web.BaseRequest, only: DatasetEntry | None) -> web.StreamResponse:
+    async def _send_listing(
+        self, request: web.BaseRequest, dataset: DatasetEntry | None
+    ) -> web.StreamResponse:
         base = self.serving.base_url(request)
         async with self._listing_lock:
             rows = await self.serving.run(self._listing.rows)
-        if only is not None:
-            rows = [row for row in rows if row.id == str(only.id)]
+        if dataset is not None:
+            rows = [row for row in rows if row.id == str(dataset.id)]
             if not rows:
                 raise NotFound("there is no such dataset")
         headers = {"Cache-Control": "no-cache", "Vary": "Accept"}
-        if _wants_json(request.headers.get("Accept", "")):
+        if _prefers_json(request.headers.get("Accept", "")):
             body = await self.serving.run(render_json, rows)
             return web.Response(body=body, content_type="application/json", headers=headers)
         headers |= {"Content-Security-Policy": POLICY, "Referrer-Policy": "no-referrer"}
-        page = await self.serving.run(render_html, rows, base, only is not None)
+        page = await self.serving.run(render_html, rows, base, dataset is not None)
         return web.Response(text=page, content_type="text/html", headers=headers)
 
 
-def _way(raw: str) -> _Route:
+def _parse_path(raw: str) -> _Route:
     """Parse a path.
 
     Raises:
@@ -380,7 +384,7 @@ def _way(raw: str) -> _Route:
     if any(part in (".", "..") or "/" in part or not part.isprintable() for part in parts):
         raise UsageError("not a path of this server")
     kind, name = "", ""
-    if parts[-1] in _SMART and len(parts) > 1:
+    if parts[-1] in _SMART_KINDS and len(parts) > 1:
         kind = parts.pop()
     elif len(parts) > 2 and parts[-2] in _KINDS and parts[-1]:
         name, kind = parts.pop(), parts.pop()
@@ -391,12 +395,12 @@ def _way(raw: str) -> _Route:
     return _Route("/".join(parts), kind, name)
 
 
-def _wants_json(accept: str) -> bool:
+def _prefers_json(accept: str) -> bool:
     """Return whether a client prefers JSON; a client that accepts anything gets the HTML page."""
     return "application/json" in accept.lower() and "text/html" not in accept.lower()
 
 
-def _refusal(error: OdfError) -> web.Response:
+def _error_response(error: OdfError) -> web.Response:
     """Return the response for an error: only its message, since the rest contains local paths."""
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 500)
     response = web.Response(status=status, text=f"{error.message}\n")

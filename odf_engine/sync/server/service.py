@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from aiohttp import web
 
 
-_MAX_KEPT: Final = 32
-_MAX_BYTES: Final = 256 << 20
+_MAX_MESSAGES: Final = 32
+_MAX_CACHE_BYTES: Final = 256 << 20
 
 
 class MessageFile:
@@ -73,37 +73,37 @@ class MessageCache:
         self._folder = folder
         self._run = run
         self._heavy = heavy
-        self._kept: OrderedDict[Hashable, MessageFile] = OrderedDict()
+        self._messages: OrderedDict[Hashable, MessageFile] = OrderedDict()
         self._making: dict[Hashable, asyncio.Task[MessageFile]] = {}
 
-    async def get(self, key: Hashable, make: Callable[[], bytes]) -> MessageFile:
+    async def get(self, key: Hashable, create: Callable[[], bytes]) -> MessageFile:
         """Return the message of this key; if it is not cached, ``make`` creates it in a thread."""
-        found = self._kept.get(key)
+        found = self._messages.get(key)
         if found is not None:
-            self._kept.move_to_end(key)
+            self._messages.move_to_end(key)
             return found
         task = self._making.get(key)
         if task is None:
-            task = self._making[key] = asyncio.create_task(self._make(key, make))
+            task = self._making[key] = asyncio.create_task(self._make(key, create))
             task.add_done_callback(lambda _: self._making.pop(key))
         return await asyncio.shield(task)  # other tasks may wait for it too
 
-    async def _make(self, key: Hashable, make: Callable[[], bytes]) -> MessageFile:
+    async def _make(self, key: Hashable, create: Callable[[], bytes]) -> MessageFile:
         async with self._heavy:
-            made = await self._run(lambda: MessageFile(make(), self._folder))
-        self._kept[key] = made
-        while len(self._kept) > _MAX_KEPT or (
-            len(self._kept) > 1 and sum(each.size for each in self._kept.values()) > _MAX_BYTES
+            message = await self._run(lambda: MessageFile(create(), self._folder))
+        self._messages[key] = message
+        while len(self._messages) > _MAX_MESSAGES or (
+            len(self._messages) > 1 and sum(each.size for each in self._messages.values()) > _MAX_CACHE_BYTES
         ):
-            self._kept.popitem(last=False)
-        return made
+            self._messages.popitem(last=False)
+        return message
 
 
-T = TypeVar("T")
+ResultT = TypeVar("ResultT")
 COMMON_HEADERS: Final = {"Server": "odf", "X-Content-Type-Options": "nosniff"}
 """Headers of every response."""
-_THREADS: Final = 8
-_HEAVY: Final = 4
+_MAX_THREADS: Final = 8
+_MAX_LARGE_MESSAGES: Final = 4
 _HOST: Final = re.compile(r"(?:[A-Za-z0-9._~-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
 
 
@@ -200,10 +200,10 @@ class PushSession:
                 continue
             if len(self.announced) >= limits.most_push_objects:
                 raise Forbidden(f"a push may bring {limits.most_push_objects:,} objects")
-            self.count(file.size)
+            self.add_bytes(file.size)
             self.announced[key] = file.size
 
-    def count(self, size: int) -> None:
+    def add_bytes(self, size: int) -> None:
         """Count received bytes of blocks or objects.
 
         Raises:
@@ -245,16 +245,16 @@ class DatasetService:
         self.limits = limits or workspace.config.serve
         self.allow_push = allow_push
         self.tokens = Tokens(workspace.odf)
-        self.heavy = asyncio.Semaphore(_HEAVY)
+        self.heavy = asyncio.Semaphore(_MAX_LARGE_MESSAGES)
         self.messages = MessageCache(workspace.odf / "cache", self.run, self.heavy)
         self.stopping = asyncio.Event()
         self._scheme = "https" if tls else "http"
         self._patterns = [DatasetPattern.parse(text) for text in patterns]
         self._pushes: dict[DatasetAlias, PushSession] = {}
         self._pulls: Counter[str] = Counter()
-        self._threads = ThreadPoolExecutor(_THREADS, "serve")
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, "serve")
 
-    async def run(self, work: Callable[..., T], *args: Any) -> T:
+    async def run(self, work: Callable[..., ResultT], *args: Any) -> ResultT:
         """Run a blocking function in a thread of the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *args)
 
@@ -266,9 +266,9 @@ class DatasetService:
 
     def datasets(self) -> list[DatasetEntry]:
         """Return the served datasets by name."""
-        return [each for each in self.workspace.datasets() if self.serves(each.alias, each.id)]
+        return [each for each in self.workspace.datasets() if self.is_served(each.alias, each.id)]
 
-    def serves(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
+    def is_served(self, alias: DatasetAlias, dataset_id: DatasetId) -> bool:
         """Return whether a dataset is served."""
         return not self._patterns or any(each.matches(alias, dataset_id) for each in self._patterns)
 
@@ -285,13 +285,13 @@ class DatasetService:
             raise UsageError("this can be the name of no dataset") from None
         except NotFound:
             entry = None  # the message contains local paths
-        if entry is None or not self.serves(entry.alias, entry.id):
+        if entry is None or not self.is_served(entry.alias, entry.id):
             raise NotFound("there is no such dataset")
         return entry
 
     # --- Who may do what ---
 
-    def token_of(self, request: web.BaseRequest) -> Token:
+    def authenticate(self, request: web.BaseRequest) -> Token:
         """Return the token of a request.
 
         Raises:
@@ -318,10 +318,10 @@ class DatasetService:
             raise Forbidden(f"the token '{token.name}' is not for {alias}")
         if dataset_id is not None and self.workspace.keys.has_key(dataset_id):
             raise Forbidden(f"{alias} is made here: its key is here, and only here it is changed")
-        if dataset_id is not None and not self.serves(alias, dataset_id):
+        if dataset_id is not None and not self.is_served(alias, dataset_id):
             raise Forbidden(f"{alias} is not one of the datasets that are served")
 
-    def target(self, text: str, request: web.BaseRequest) -> PushTarget:
+    def authorize_push(self, text: str, request: web.BaseRequest) -> PushTarget:
         """Return the target of a push; reads files.
 
         Raises:
@@ -331,7 +331,7 @@ class DatasetService:
         """
         if not self.allow_push:
             raise Forbidden("this server is read-only")
-        token = self.token_of(request)
+        token = self.authenticate(request)
         try:
             entry = self.find(text)
         except NotFound:
@@ -363,7 +363,7 @@ class DatasetService:
         finally:
             del self._pushes[target.alias]
 
-    def push_of(self, alias: DatasetAlias, token: Token) -> PushSession | None:
+    def find_push(self, alias: DatasetAlias, token: Token) -> PushSession | None:
         """Return the push of a dataset in progress with the same token."""
         session = self._pushes.get(alias)
         return session if session is not None and session.target.token.hash == token.hash else None
@@ -386,10 +386,10 @@ class DatasetService:
 
     # --- Addresses ---
 
-    def address_of(self, request: web.BaseRequest) -> str:
+    def client_address(self, request: web.BaseRequest) -> str:
         """Return the client address of a request, from the proxy's headers behind a proxy."""
-        told = _last(request.headers.get("X-Forwarded-For")) if self.limits.behind_proxy else ""
-        return told[:64] or request.remote or ""
+        forwarded = _last_value(request.headers.get("X-Forwarded-For")) if self.limits.behind_proxy else ""
+        return forwarded[:64] or request.remote or ""
 
     def base_url(self, request: web.BaseRequest) -> str:
         """Return the server's URL for this client, with a trailing slash.
@@ -402,10 +402,10 @@ class DatasetService:
         headers = request.headers
         scheme, host, prefix = self._scheme, headers.get("Host", ""), ""
         if self.limits.behind_proxy:
-            told = _forwarded(headers.get("Forwarded", ""))
-            scheme = _last(headers.get("X-Forwarded-Proto")) or told.get("proto") or scheme
-            host = _last(headers.get("X-Forwarded-Host")) or told.get("host") or host
-            prefix = (_last(headers.get("X-Forwarded-Prefix")) or "").strip("/")
+            forwarded = _parse_forwarded(headers.get("Forwarded", ""))
+            scheme = _last_value(headers.get("X-Forwarded-Proto")) or forwarded.get("proto") or scheme
+            host = _last_value(headers.get("X-Forwarded-Host")) or forwarded.get("host") or host
+            prefix = (_last_value(headers.get("X-Forwarded-Prefix")) or "").strip("/")
         if scheme not in ("http", "https") or not _HOST.fullmatch(host):
             raise UsageError("the request names no host that can be one")
         if prefix and not re.fullmatch(r"[A-Za-z0-9._~/-]{1,200}", prefix, re.ASCII):
@@ -413,13 +413,13 @@ class DatasetService:
         return f"{scheme}://{host}/" + (f"{prefix}/" if prefix else "")
 
 
-def _last(value: str | None) -> str:
+def _last_value(value: str | None) -> str:
     # The adjacent proxy has added the last value; earlier ones are not trustworthy.
     return (value or "").rpartition(",")[2].strip()
 
 
-def _forwarded(value: str) -> dict[str, str]:
-    pairs = (pair.partition("=") for pair in _last(value).split(";"))
+def _parse_forwarded(value: str) -> dict[str, str]:
+    pairs = (pair.partition("=") for pair in _last_value(value).split(";"))
     return {name.strip().lower(): text.strip().strip('"') for name, _, text in pairs}
 
 

@@ -59,9 +59,9 @@ def internal_error(
 async def run_session(
     request: web.BaseRequest,
     serving: DatasetService,
-    flow: Callable[[MessageChannel, bool], Awaitable[None]],
+    protocol: Callable[[MessageChannel, bool], Awaitable[None]],
     *,
-    most_bytes: int | None = None,
+    max_bytes: int | None = None,
 ) -> web.StreamResponse:
     """Upgrade a request to a WebSocket and run a protocol.
 
@@ -74,9 +74,11 @@ async def run_session(
     version = request.headers.get(VERSION_HEADER)
     if version not in (None, VERSION):
         return web.Response(status=400, text='{"message":"Incompatible client version"}', content_type=_JSON)
-    most = serving.limits.most_message_bytes
+    max_message_bytes = serving.limits.most_message_bytes
     socket = web.WebSocketResponse(
-        max_msg_size=min(most_bytes or most, most), compress=False, timeout=_CLOSE_SECONDS
+        max_msg_size=min(max_bytes or max_message_bytes, max_message_bytes),
+        compress=False,
+        timeout=_CLOSE_SECONDS,
     )
     if not socket.can_prepare(request).ok:
         headers = {"Upgrade": "websocket"}
@@ -86,20 +88,22 @@ async def run_session(
     if transport is None:
         return socket
     assert isinstance(transport, asyncio.Transport)
-    channel = MessageChannel(socket, transport, CLIENT, patience=serving.limits.idle_seconds, most_bytes=most)
-    await _hold(channel, flow(channel, version is not None))
+    channel = MessageChannel(
+        socket, transport, CLIENT, patience=serving.limits.idle_seconds, most_bytes=max_message_bytes
+    )
+    await _run_and_close(channel, protocol(channel, version is not None))
     return socket
 
 
-async def _hold(channel: MessageChannel, flow: Awaitable[None]) -> None:
+async def _run_and_close(channel: MessageChannel, protocol: Awaitable[None]) -> None:
     """Run the protocol, and close the session in any case."""
     try:
-        await flow
+        await protocol
         await channel.close()
     except ConnectionClosed:
         pass
     except SessionRefused as refusal:
-        await _refuse(channel, refusal)
+        await _send_refusal(channel, refusal)
     except OdfError as error:
         await channel.close(WSCloseCode.INTERNAL_ERROR, error_text("Internal", error_message=error.message))
     except BaseException:
@@ -113,17 +117,17 @@ async def until_closed(channel: MessageChannel) -> None:
         await channel.receive(patience=_CLOSE_SECONDS)
 
 
-async def _refuse(channel: MessageChannel, refusal: SessionRefused) -> None:
+async def _send_refusal(channel: MessageChannel, refusal: SessionRefused) -> None:
     with suppress(OdfError):
         if refusal.as_answer:
             await channel.send(refusal.text)
     await channel.close(WSCloseCode.INTERNAL_ERROR, refusal.text)
 
 
-_SLOWEST: Final = 64 << 10  # bytes per second, of objects
+_MIN_BYTES_PER_SECOND: Final = 64 << 10  # bytes per second, of objects
 _MAX_OBJECTS: Final = 50_000
 _ASKED_LEAST, _ASKED_EACH = 1 << 16, 256
-_MAX_RAW: Final = 40
+_MAX_RAW_RATIO: Final = 40
 """Blocks larger than this many times the message limit are not even compressed."""
 
 
@@ -144,18 +148,18 @@ async def serve_pull(request: web.BaseRequest, dataset: ServedDataset) -> web.St
     """
     ending = asyncio.create_task(dataset.serving.stopping.wait())
     try:
-        most = await dataset.serving.run(_most_asked, dataset.entry.dataset)
+        most = await dataset.serving.run(_max_request_bytes, dataset.entry.dataset)
         return await run_session(
             request,
             dataset.serving,
-            lambda channel, newer: _Pull(dataset, channel, newer).run(ending),
-            most_bytes=most,
+            lambda channel, newer: _PullSession(dataset, channel, newer).run(ending),
+            max_bytes=most,
         )
     finally:
         ending.cancel()
 
 
-class _Pull:
+class _PullSession:
     """The session of a pull."""
 
     def __init__(self, served: ServedDataset, channel: MessageChannel, newer: bool) -> None:
@@ -167,18 +171,18 @@ class _Pull:
 
     async def run(self, stopping: asyncio.Task[bool]) -> None:
         """Run the protocol until it ends or the server stops."""
-        talk = asyncio.create_task(self._talk())
+        protocol = asyncio.create_task(self._run_protocol())
         try:
-            await asyncio.wait({talk, stopping}, return_when=asyncio.FIRST_COMPLETED)
-            if talk.done():
-                await talk
+            await asyncio.wait({protocol, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if protocol.done():
+                await protocol
         finally:
-            if not talk.done():
-                talk.cancel()
-                await asyncio.gather(talk, return_exceptions=True)
+            if not protocol.done():
+                protocol.cancel()
+                await asyncio.gather(protocol, return_exceptions=True)
                 await self._channel.close(WSCloseCode.GOING_AWAY, "the server stops")
 
-    async def _talk(self) -> None:
+    async def _run_protocol(self) -> None:
         channel, serving = self._channel, self._serving
         request = m.read_message(await channel.receive(), m.PullRequest, CLIENT)
         try:
@@ -192,22 +196,22 @@ class _Pull:
         try:
             # Requests for the same blocks share one message.
             key = self._dataset.folder, interval.after, interval.stop
-            message = await serving.messages.get(key, partial(self._blocks, interval))
+            message = await serving.messages.get(key, partial(self._pack_blocks, interval))
         except OdfError as error:
             phase = ("Pull", "MetadataRequest")
             raise internal_error(error, phase, newer=self._newer, as_answer=False) from None
         await channel.send_pieces(message.size, message.read)
         patience = serving.limits.idle_seconds
         while True:
-            asked = m.read_message(await channel.receive(patience=patience), m.PullObjects, CLIENT)
+            object_request = m.read_message(await channel.receive(patience=patience), m.PullObjects, CLIENT)
             try:
-                answer, size = await serving.run(self._strategies, asked)
+                response, size = await serving.run(self._strategies, object_request)
             except OdfError as error:
                 phase = ("Pull", "ObjectsRequest")
                 raise internal_error(error, phase, newer=self._newer, as_answer=False) from None
-            await channel.send(answer)
+            await channel.send(response)
             # Older clients keep the session open until they have downloaded everything.
-            patience = serving.limits.idle_seconds + size / _SLOWEST
+            patience = serving.limits.idle_seconds + size / _MIN_BYTES_PER_SECOND
 
     # --- In threads ---
 
@@ -217,32 +221,32 @@ class _Pull:
         if head is None:
             raise NotFound("the dataset is empty")
         stop = request.stop_at or head
-        found = dataset.query_index(lambda index, at: (_found(index, at, after, stop),))[0]
+        found = dataset.query_index(lambda index, at: (_find_interval(index, at, after, stop),))[0]
         if found is None:
             raise SessionRefused("InvalidInterval", head=stop, tail=after or stop)
-        if found.plan.bytes_in_raw_blocks > _MAX_RAW * self._serving.limits.most_message_bytes:
+        if found.plan.bytes_in_raw_blocks > _MAX_RAW_RATIO * self._serving.limits.most_message_bytes:
             raise Unsupported("there are too many blocks for one message; read them one by one")
         return found
 
-    def _blocks(self, interval: _Interval) -> bytes:
-        def ask(index: BlockIndex, at: BlockPosition) -> list[Multihash]:
-            between = _between(index, at, interval.after, interval.stop)
+    def _pack_blocks(self, interval: _Interval) -> bytes:
+        def read_hashes(index: BlockIndex, position: BlockPosition) -> list[Multihash]:
+            between = _sequence_range(index, position, interval.after, interval.stop)
             if between is None:
                 raise NotFound("the dataset was replaced meanwhile")
             rows = index.rows(f"SELECT hash FROM blocks WHERE {_WITHIN} ORDER BY sequence", *between)
             return [Multihash.from_bytes(row[0]) for row in rows]
 
-        hashes = self._dataset.query_index(ask)
-        most = int((self._serving.limits.most_message_bytes - 1024) / MAX_PACKED_SHARE)
-        archive = write_archive(_read(self._dataset, hashes), most)
+        hashes = self._dataset.query_index(read_hashes)
+        max_bytes = int((self._serving.limits.most_message_bytes - 1024) / MAX_PACKED_SHARE)
+        archive = write_archive(_read_blocks(self._dataset, hashes), max_bytes)
         return m.encode_message(m.PullBlocks(m.batch_of(len(hashes), archive)))
 
-    def _strategies(self, asked: m.PullObjects) -> tuple[bytes, int]:
-        if len(asked.object_files) > _MAX_OBJECTS:
+    def _strategies(self, request: m.PullObjects) -> tuple[bytes, int]:
+        if len(request.object_files) > _MAX_OBJECTS:
             raise Unsupported(f"at most {_MAX_OBJECTS:,} objects can be asked for at once")
-        told = [self._strategy(reference) for reference in asked.object_files]
-        size = sum(reference.size for reference in asked.object_files)
-        return m.encode_message(m.PullStrategies(told)), size
+        strategies = [self._strategy(reference) for reference in request.object_files]
+        size = sum(reference.size for reference in request.object_files)
+        return m.encode_message(m.PullStrategies(strategies)), size
 
     def _strategy(self, reference: m.ObjectReference) -> m.PullStrategy:
         file = reference.file
@@ -251,7 +255,7 @@ class _Pull:
         return m.PullStrategy(reference, "HttpDownload", m.TransferUrl(f"{self._url}{file.kind}/{name}", []))
 
 
-def _most_asked(dataset: Dataset) -> int:
+def _max_request_bytes(dataset: Dataset) -> int:
     """Return the maximum size of a message that requests all objects of a dataset."""
     try:
         slices = dataset.state().slices
@@ -273,13 +277,13 @@ def find_object(dataset: Dataset, file: ObjectFile) -> str | None:
 _WITHIN: Final = "chain = ? AND sequence > ? AND sequence <= ?"
 
 
-def _found(
-    index: BlockIndex, at: BlockPosition, after: Multihash | None, stop: Multihash
+def _find_interval(
+    index: BlockIndex, position: BlockPosition, after: Multihash | None, stop: Multihash
 ) -> _Interval | None:
     """Return the blocks after ``after`` up to ``stop``; None if one of them is not in the chain in this
     order.
     """
-    between = _between(index, at, after, stop)
+    between = _sequence_range(index, position, after, stop)
     if between is None:
         return None
     ((blocks, raw),) = index.rows(
@@ -294,24 +298,28 @@ def _found(
     return _Interval(after, stop, m.TransferPlan(blocks, slices, max(0, records), raw, max(0, size)))
 
 
-def _between(
-    index: BlockIndex, at: BlockPosition, after: Multihash | None, stop: Multihash
+def _sequence_range(
+    index: BlockIndex, position: BlockPosition, after: Multihash | None, stop: Multihash
 ) -> tuple[int, int, int] | None:
     """Return the chain and the sequence numbers of the interval; the first is exclusive."""
-    last = _number(index, at, stop)
-    first = -1 if after is None else _number(index, at, after)
+    last = _sequence_number(index, position, stop)
+    first = -1 if after is None else _sequence_number(index, position, after)
     if last is None or first is None or first > last:
         return None
-    return at.chain, first, last
+    return position.chain, first, last
 
 
-def _number(index: BlockIndex, at: BlockPosition, block: Multihash) -> int | None:
-    found = index.position(block)
-    if found is None or found.chain != at.chain or found.sequence > at.sequence:
+def _sequence_number(index: BlockIndex, position: BlockPosition, block: Multihash) -> int | None:
+    block_position = index.position(block)
+    if (
+        block_position is None
+        or block_position.chain != position.chain
+        or block_position.sequence > position.sequence
+    ):
         return None
-    return found.sequence
+    return block_position.sequence
 
 
-def _read(dataset: Dataset, hashes: list[Multihash]) -> Iterator[tuple[Multihash, bytes]]:
+def _read_blocks(dataset: Dataset, hashes: list[Multihash]) -> Iterator[tuple[Multihash, bytes]]:
     for block_hash in hashes:
         yield block_hash, dataset.block_bytes(block_hash)
