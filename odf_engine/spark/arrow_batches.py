@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.util import _create_local_socket
 
 from odf_engine.errors import InvalidSchema
 from odf_engine.progress import Reporter
@@ -271,8 +272,6 @@ def _parallel_batches(
 
 def _run_partition(context: SparkContext, partitions: Any, index: int) -> list[bytes]:
     """Run one partition and return its batches as Arrow IPC messages without schema."""
-    from pyspark.util import _create_local_socket
-
     jvm: Any = context._jvm
     address, secret, server = jvm.PythonRDD.runJob(java_spark(context), partitions, [index])
     file, connection = _create_local_socket((address, secret))  # pyright: ignore[reportArgumentType]

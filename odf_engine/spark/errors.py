@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
+from py4j.java_gateway import is_instance_of
 from py4j.protocol import Py4JError, Py4JJavaError
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from odf_engine.errors import BadData, Cancelled, InvalidQuery, OdfError
@@ -68,9 +70,6 @@ def throwable_chain(error: BaseException) -> list[JavaThrowable]:
 
 
 def _cause(thrown: Any) -> JavaThrowable:
-    from py4j.java_gateway import is_instance_of
-    from pyspark import SparkContext
-
     kind = str(thrown.getClass().getName())
     message = str(thrown.getMessage() or "")
     gateway: Any = SparkContext._gateway

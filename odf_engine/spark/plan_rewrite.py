@@ -5,16 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from py4j.java_gateway import JavaPackage
+from pyspark.sql import DataFrame, SparkSession
 
 from odf_engine.errors import InvalidQuery
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.spark.errors import translate_errors
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
 
 
 class _Package:
@@ -48,8 +46,6 @@ class PlanBuilder:
 
     def to_frame(self, plan: Any) -> DataFrame:
         """Return the frame of a plan."""
-        from pyspark.sql import DataFrame
-
         dataset = self.java.org.apache.spark.sql.classic.Dataset.ofRows(self.session._jsparkSession, plan)
         return DataFrame(dataset, self.session)
 

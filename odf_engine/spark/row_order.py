@@ -82,20 +82,14 @@ def sorted_batches(
         if sort or not order.keys:
             yield from (_drop_columns(batch, order.extra) for batch in batches)
             return
-        held: list[pa.RecordBatch] = []
-        size = 0
-        for batch in batches:
-            held.append(batch)
-            size += batch.nbytes
-            if size > _MAX_MEMORY_BYTES:
-                break
-        else:
-            yield from _sort_in_memory(held, order)
+        buffered, is_complete = _buffer(batches)
+        if is_complete:
+            yield from _sort_in_memory(buffered, order)
             return
-        if order.passes and _is_sorted(held, order.keys):
-            yield from _yield_if_sorted(held, batches, order)
+        if order.passes and _is_sorted(buffered, order.keys):
+            yield from _yield_if_sorted(buffered, batches, order)
             return
-        held.clear()
+        buffered.clear()
     yield from sorted_batches(make_frame, order, reporter, sort=True)
 
 
@@ -115,22 +109,16 @@ def external_sort(
         sort: returns a sorted frame of the rows in that file, given the schema.
         reporter: checked for cancellation.
     """
-    held: list[pa.RecordBatch] = []
-    size = 0
-    for batch in batches:
-        held.append(batch)
-        size += batch.nbytes
-        if size > _MAX_MEMORY_BYTES:
-            break
-    else:
-        yield from _sort_in_memory(held, order)
+    buffered, is_complete = _buffer(batches)
+    if is_complete:
+        yield from _sort_in_memory(buffered, order)
         return
-    schema = held[0].schema
+    schema = buffered[0].schema
     with pq.ParquetWriter(path, schema, compression="lz4", version="2.6") as writer:
-        for batch in chain(held, batches):
+        for batch in chain(buffered, batches):
             reporter.raise_if_cancelled()
             writer.write_batch(batch)
-    held.clear()
+    buffered.clear()
     frame = sort(schema)
     with sort_partitions(frame.sparkSession, _SORT_PARTITIONS):
         for batch in arrow_batches(frame, reporter, progress=False)[1]:
@@ -147,6 +135,18 @@ def map_batches(frame: DataFrame, step: Step, reporter: Reporter) -> Generator[p
         # Cancels the job if the consumer stops early; the resulting error is expected.
         with suppress(SparkFailed):
             batches.close()
+
+
+def _buffer(batches: Iterator[pa.RecordBatch]) -> tuple[list[pa.RecordBatch], bool]:
+    """Read batches until they exceed the memory limit; return them, and whether these are all."""
+    buffered: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        buffered.append(batch)
+        size += batch.nbytes
+        if size > _MAX_MEMORY_BYTES:
+            return buffered, False
+    return buffered, True
 
 
 def _sort_in_memory(buffered: list[pa.RecordBatch], order: SortOrder) -> Iterator[pa.RecordBatch]:

@@ -249,8 +249,8 @@ def temporal_tables(
             raise InvalidQuery(
                 f"the primary key of the temporal table '{name}' has no columns"
                 if not missing_keys
-                else f"the input '{name}' has no column '{missing_keys[0]}', which the primary key of its temporal "
-                "table names",
+                else f"the input '{name}' has no column '{missing_keys[0]}', which the primary key of its "
+                "temporal table names",
                 where="temporalTables",
                 hint=f"its columns are {', '.join(columns)}",
             )

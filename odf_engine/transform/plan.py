@@ -88,7 +88,8 @@ def check_offset(dataset: Dataset, alias: str, position: ChainPosition | None) -
     offset = _offset_and_watermark(dataset, position.sequence_number)[0]
     if offset != position.offset:
         raise BadData(
-            f"input '{alias}' is said to end at offset {position.offset}, and ended at {offset} at that block",
+            f"input '{alias}' is said to end at offset {position.offset}, and ended at {offset} at that "
+            "block",
             where=f"block {position.block} of {alias}",
         )
 

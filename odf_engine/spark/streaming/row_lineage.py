@@ -473,7 +473,8 @@ class JoinRows(NamedTuple):
     """Left rows of a join, by the index of their input.
 
     Attributes:
-        input_index: index of the input; the joined rows of another join have an index after those of the inputs.
+        input_index: index of the input; the joined rows of another join have an index after those of the
+            inputs.
         frame: ``offset``, ``odf_places`` and ``odf_batch`` of each row.
     """
 

@@ -250,7 +250,8 @@ def _join_matches(
     order = ", ".join(identity)
     return session.sql(
         f"""
-        SELECT a.{OFFSET}, a.odf_op, a.{SLICE_COUNT}, b.{MATCH_COUNT}, {", ".join(f"b.{name}" for name in identity)}
+        SELECT a.{OFFSET}, a.odf_op, a.{SLICE_COUNT}, b.{MATCH_COUNT},
+            {", ".join(f"b.{name}" for name in identity)}
         FROM (
             SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {OFFSET}) AS {_RANK},
                 count(*) OVER (PARTITION BY {by}) AS {SLICE_COUNT}

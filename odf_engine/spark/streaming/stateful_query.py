@@ -202,7 +202,7 @@ def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> No
     for each in conditions:
         condition = each if condition is None else builder.expressions.And(condition, each)
     sides = [{id_of(column) for column in items(side.output())} for side in (join.left(), join.right())]
-    if not any(_is_equality(each, *sides) for each in _conjuncts(conditions)):
+    if not any(_is_equality(each, *sides) for each in conjuncts(conditions)):
         raise InvalidQuery(
             "a join of inputs says nothing that is equal on both sides, so every row had to be compared "
             "with every other",
@@ -230,14 +230,14 @@ def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> No
         )
 
 
-def _conjuncts(conditions: Sequence[Any]) -> list[Any]:
-    """Return the conjuncts of conditions."""
+def conjuncts(conditions: Sequence[Any]) -> list[Any]:
+    """Return the conjuncts of conditions, from left to right."""
     parts: list[Any] = []
-    pending = list(conditions)
+    pending = list(conditions)[::-1]
     while pending:
         each = pending.pop()
         if name_of(each) == "And":
-            pending += [each.left(), each.right()]
+            pending += [each.right(), each.left()]
         else:
             parts.append(each)
     return parts

@@ -397,8 +397,8 @@ class AsOfTransaction(StatefulTransaction):
                 writer.write_batch(self._number_rows(index, batch, writer.schema))
         if pending.lost_versions:
             self._reporter.log(
-                f"{pending.lost_versions:,} rows came so late that the version of '{join.table.name}' at their "
-                "time is no longer known: they have the oldest that is",
+                f"{pending.lost_versions:,} rows came so late that the version of '{join.table.name}' at "
+                "their time is no longer known: they have the oldest that is",
                 "warning",
             )
         # Pending rows will need versions at their own times.

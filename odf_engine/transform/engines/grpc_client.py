@@ -318,7 +318,7 @@ _OPTIONS: Final = [
 ]
 _CONNECT_SECONDS: Final = 30
 _AMOUNTS: Final = frozenset(("rows", "bytes", "files", "total_rows", "total_bytes", "total_files"))
-ResultT = TypeVar("T")
+ResultT = TypeVar("ResultT")
 OptionalInterval = OffsetInterval | None
 
 

@@ -37,6 +37,7 @@ from odf_engine.metadata.model import (
 from odf_engine.metadata.timestamp import Timestamp
 from odf_engine.progress import Reporter
 from odf_engine.query.execution import TableFiles
+from odf_engine.settings import load, load_workspace, user_file
 from odf_engine.spark.runtime.session import SparkRuntime, has_runaway_tasks
 from odf_engine.spark.runtime.spark_conf import SparkConfig, SparkOptions
 from odf_engine.terminal_text import escape_standard_streams
@@ -102,15 +103,13 @@ class JsonResponses:
 class FlatBufferResponses:
     """Responses as FlatBuffer, with a JSON document as extension."""
 
-    def __init__(
-        self, progress: Any, invalid: Callable[[str], Any], error_message: Callable[[str], Any]
-    ) -> None:
-        self._progress, self._invalid, self._failed = progress, invalid, error_message
+    def __init__(self, progress: Any, invalid: Callable[[str], Any], failed: Callable[[str], Any]) -> None:
+        self._progress, self._invalid, self._failed = progress, invalid, failed
 
     def progress_message(self, message: ProgressMessage) -> bytes:
         return encode_fields(encode_table(self._progress), encode(message))
 
-    def failed(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
+    def error_message(self, failure: ErrorMessage, *, invalid: bool) -> bytes:
         location = f"{failure.where}: " if failure.where else ""
         hint = f" ({failure.hint})" if failure.hint else ""
         text = f"{location}{failure.message}{hint}"
@@ -466,8 +465,6 @@ def _parse_arguments() -> argparse.Namespace:
 
 
 def _load_spark_config(odf: Path | None) -> SparkConfig:
-    from odf_engine.settings import load, load_workspace, user_file
-
     return (load_workspace(odf) if odf else load(user_file())).spark
 
 

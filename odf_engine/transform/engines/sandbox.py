@@ -58,7 +58,7 @@ _SETTINGS: Final = (
     "alternatives", "group", "host.conf", "hosts", "java*", "ld.so.*", "localtime", "nsswitch.conf", "passwd"
 )  # fmt: skip
 
-ResultT = TypeVar("T")
+ResultT = TypeVar("ResultT")
 
 
 class Sandbox:
