@@ -81,7 +81,7 @@ def test_encodings_that_are_none(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("chunk", [1 << 20, 7])
 def test_bad_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
-    monkeypatch.setattr(text_files, "_CHUNK", chunk)
+    monkeypatch.setattr(text_files, "_CHUNK_BYTES", chunk)
     path = tmp_path / "a"
     path.write_bytes(b"a,b\n1,\xc3\xa9\n2," + "größe".encode("latin-1") + b"\n")
     assert str(undecodable_error(path, "a", "utf-8")) == "a: line 3: byte 0xf6 at 13 is not UTF-8 text"

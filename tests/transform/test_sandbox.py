@@ -187,14 +187,14 @@ def test_processes_are_limited(watched: Callable[[str], Ended]) -> None:
 
 
 def test_output_is_limited(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sandbox, "_MAX_PRINTED", 50_000)
+    monkeypatch.setattr(sandbox, "_MAX_OUTPUT_BYTES", 50_000)
     assert "printed more" in str(watched(PRINTS).error)
 
 
 def test_a_disk_does_not_fill_up(watched: Callable[[str], Ended], monkeypatch: pytest.MonkeyPatch) -> None:
     """Deleted files that are still open are not seen, but the space that they leave."""
     free = iter([8 << 30, 2 << 30])
-    monkeypatch.setattr(sandbox, "_free", lambda folder: next(free, 1 << 20))
+    monkeypatch.setattr(sandbox, "_free_bytes", lambda folder: next(free, 1 << 20))
     assert "the disk is almost full" in str(watched(WAITS).error)
 
 
