@@ -108,7 +108,7 @@ def find_groups(
         sought: the traced rows.
         rows: rows of their slice.
         first, last: batches of the transaction.
-        take: runs a frame.
+        run_frame: runs a frame.
 
     Raises:
         Unsupported: there are too many entries.
@@ -272,7 +272,7 @@ class Timeline:
     Args:
         past: the earlier transactions as one; None if the state begins with this transaction.
         own: the transaction.
-        cutting: how its query is split into batches.
+        policy: how its query is split into batches.
         exact: whether rows with a time equal to the watermark may still arrive.
 
     Attributes:

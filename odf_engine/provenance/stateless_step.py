@@ -89,7 +89,7 @@ def trace_rows(
     """Trace rows of a stateless transaction.
 
     Args:
-        session: created by :func:`session_at`.
+        session: created by :func:`transaction_session`.
         request: request of the transaction.
         sought: the rows.
         reporter: receives amounts; checked for cancellation.

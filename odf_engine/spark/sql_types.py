@@ -252,43 +252,43 @@ class _Column:
     Attributes:
         field: the declaration.
         raw: alias of the column as read.
-        result: alias of the converted value.
+        converted: alias of the converted value.
         value: expression over the column of the frame; empty if the column needs no conversion.
-        guard: condition over ``raw`` and ``result`` that a value must meet; empty for none.
+        guard: condition over ``raw`` and ``converted`` that a value must meet; empty for none.
         type_name: name of the declared type in errors.
     """
 
     field: pa.Field
     raw: str
-    made_as: str
+    converted: str
     value: str
     guard: str
     type_name: str
 
     @classmethod
-    def of(cls, field: pa.Field, source: st.DataType, formats: Formats, raw: str, made_as: str) -> _Column:
+    def of(cls, field: pa.Field, source: st.DataType, formats: Formats, raw: str, converted: str) -> _Column:
         target = spark_type(field.type, field.name)
         if _is_nested(source) or _is_nested(target):
             column = identifier(field.name)
             value = _nested_conversion(column, field.type, source, formats, field.name, 0)
-            return cls(field, raw, made_as, "" if value == column else _escape_braces(value), "", "")
-        value, guard = _conversion(field.type, target, source, formats, field.name, raw, made_as)
-        return cls(field, raw, made_as, value, guard, _type_name(field.type, target))
+            return cls(field, raw, converted, "" if value == column else _escape_braces(value), "", "")
+        value, guard = _conversion(field.type, target, source, formats, field.name, raw, converted)
+        return cls(field, raw, converted, value, guard, _type_name(field.type, target))
 
     def select_value(self) -> list[str]:
         """Return the select items: the column and, if it is converted, the value."""
         column = identifier(self.field.name)
         parts = [f"{column} AS {self.raw}"]
-        return [*parts, f"{self.value.format(column)} AS {self.made_as}"] if self.value else parts
+        return [*parts, f"{self.value.format(column)} AS {self.converted}"] if self.value else parts
 
     def select_checked(self) -> str:
         """Return the select item of the value, which raises an error if the value is invalid."""
         missing = "NULL" if self.field.nullable else _raise_error(self.field.name, "NOT NULL", "''")
         result = self.raw if self.field.nullable else f"coalesce({self.raw}, {missing})"
         if self.value:
-            valid = f"{self.made_as} IS NOT NULL" + (f" AND {self.guard}" if self.guard else "")
+            valid = f"{self.converted} IS NOT NULL" + (f" AND {self.guard}" if self.guard else "")
             error = _raise_error(self.field.name, self.type_name, self.raw) if self.type_name else "NULL"
-            result = f"if({valid}, {self.made_as}, if({self.raw} IS NULL, {missing}, {error}))"
+            result = f"if({valid}, {self.converted}, if({self.raw} IS NULL, {missing}, {error}))"
         return f"{result} AS {identifier(self.field.name)}"
 
 

@@ -96,7 +96,7 @@ class ObjectDownloads:
             raise self._error from None
 
     def start(self, max_threads: int | None = None) -> None:
-        """Start the transfers, with all threads or at most ``most``."""
+        """Start the transfers, with all threads or at most ``max_threads``."""
         for thread in self._threads[:max_threads]:
             if thread.ident is None:
                 thread.start()
@@ -204,7 +204,7 @@ class ObjectDownloads:
             self._complete_bytes += file.size
 
     def _receive(self, file: ObjectFile, descriptor: int, received: int) -> bool:
-        """Receive the bytes after the first ``had``; return whether the hash of all bytes matches."""
+        """Receive the bytes after the first ``received``; return whether the hash of all bytes matches."""
         hasher = _HASHERS[file.hash.code]()
         for offset in range(0, received, _CHUNK_BYTES):
             self._raise_if_stopped()
@@ -488,7 +488,7 @@ def restore(
 
 
 class _ChainDownload:
-    """One download; ``leaves``: blocks of the local dataset are discarded."""
+    """One download; ``discards_blocks``: blocks of the local dataset are discarded."""
 
     def __init__(
         self,

@@ -295,7 +295,7 @@ def boundary_transaction(
         entry: the dataset.
         state: state of its chain before the transaction, with the query to finish or rebuild.
         kind: the operation.
-        moment: system time of the transaction: a rebuilt query reads the input schemas of that time.
+        system_time: system time of the transaction: a rebuilt query reads the input schemas of that time.
 
     Raises:
         NotFound, Diverged, Unsupported: as for :func:`plan_transaction`.

@@ -84,7 +84,7 @@ def use_flags(java: Java, archive: Path | None) -> list[str]:
 
 
 def record_flags(java: Java, archive: Path) -> list[str]:
-    """Return the JVM flags that write an archive at exit; see :func:`make_base`."""
+    """Return the JVM flags that write an archive at exit; see :func:`create_base_archive`."""
     if _uses_aot_cache(java):
         return [f"-XX:AOTCacheOutput={archive}", *_QUIET_AHEAD_OF_TIME]
     base = _base_path(archive)

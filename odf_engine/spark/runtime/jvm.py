@@ -218,7 +218,7 @@ def wait_for_exit(timeout: float, *, kill: bool) -> int | None:
     """Wait for the exit of the JVM that was started last.
 
     Args:
-        patience: maximum time in seconds.
+        timeout: maximum time in seconds.
         kill: kill the process after that time.
 
     Returns:

@@ -206,7 +206,7 @@ class MicroBatchQuery:
             mode: ``append`` or ``update``.
             files: the files to read, by input; their paths are safe.
             watermark: watermark after this batch, in milliseconds.
-            take: receives the rows of the result; it must read all of them exactly once.
+            process_rows: receives the rows of the result; it must read all of them exactly once.
             reporter: checked for cancellation.
 
         Returns:

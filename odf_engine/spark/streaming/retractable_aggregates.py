@@ -29,7 +29,7 @@ class RetractableAggregates:
             retraction.
 
     Attributes:
-        not_undone: SQL text of an aggregate that does not support retractions; None if all do.
+        unsupported: SQL text of an aggregate that does not support retractions; None if all do.
         order_matters: whether the result depends on the row order, at least in its last bits.
 
     Raises:

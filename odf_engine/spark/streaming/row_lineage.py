@@ -108,7 +108,7 @@ class GroupingInput(NamedTuple):
         plan: the rows.
         grouping: the grouping expressions.
         sessions: for each of them, whether it is the session of a single row.
-        places, batch: origins column and batch column of the rows.
+        origins, batch: origins column and batch column of the rows.
     """
 
     plan: Any
@@ -126,11 +126,11 @@ class Lineage(StreamPlanner):
         inputs, event_time, changing, system: as for :func:`plan_stream`.
         tables: rows of each input: its columns in order, then others, among them ``odf_places``,
             ``odf_batch`` and ``odf_mark``.
-        marks: watermark after each batch in milliseconds, and batch number, in ascending order.
+        watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.
 
     Attributes:
-        under: input rows of the last grouping; None if rows carry their origins.
-        how: descriptions of the operations, from the inputs to the result.
+        grouping_input: input rows of the last grouping; None if rows carry their origins.
+        operations: descriptions of the operations, from the inputs to the result.
     """
 
     def __init__(
@@ -174,7 +174,7 @@ class Lineage(StreamPlanner):
         return None if self._running is None else [self._names_of[place] for place in self._running]
 
     def grouping_rows(self) -> DataFrame:
-        """Return the rows of :attr:`under`: ``odf_key_0``, …, ``odf_places`` and ``odf_batch``."""
+        """Return the rows of :attr:`grouping_input`: ``odf_key_0``, …, ``odf_places`` and ``odf_batch``."""
         assert self.grouping_input is not None
         keys = [self.alias(each, f"{KEY_PREFIX}{at}") for at, each in enumerate(self.grouping_input.grouping)]
         with translate_errors():
@@ -487,7 +487,7 @@ class AsOfTables:
 
     Args:
         as_of: the query, split at its joins.
-        marks: watermark after each batch in milliseconds, and batch number, in ascending order.
+        watermarks: watermark after each batch in milliseconds, and batch number, in ascending order.
         before: SQL expression of the watermark before each batch, in milliseconds.
         pairs: for each join, whether its rows may include correction pairs that stay together.
     """
@@ -518,7 +518,7 @@ class AsOfTables:
             sources: origins of its left rows.
             versions: rows of its keyed input, and their origins.
             changes: whether versions may be retracted or corrected.
-            lates: whether versions may be late: read after the watermark had reached their time.
+            may_be_late: whether versions may be late: read after the watermark had reached their time.
 
         Raises:
             StatefulQueryError: one left row can produce several rows.
@@ -651,7 +651,7 @@ class PrefixLineage(Lineage):
     """Tracks a query whose last step groups without a window; the result has ``odf_prefix`` too.
 
     Attributes:
-        wanted: ``odf_key_0``, … of the requested groups, with the last batch to include as ``odf_prefix``.
+        targets: ``odf_key_0``, … of the requested groups, with the last batch to include as ``odf_prefix``.
     """
 
     targets: DataFrame

@@ -38,12 +38,12 @@ class TargetRows:
 
     Attributes:
         rows: the rows of the slice.
-        runs: offset ranges of the rows to match.
+        ranges: offset ranges of the rows to match.
         vocab: column names of the slice.
         signed: whether a row and its retraction are distinguished; otherwise the query itself computes the
             operation.
-        close: whether floating-point numbers match approximately: their last bits may depend on the order of
-            additions.
+        approximate: whether floating-point numbers match approximately: their last bits may depend on the
+            order of additions.
         ranked: whether equal rows match in the order of their identity; otherwise each matches all equal
             recomputed rows.
     """
@@ -66,11 +66,12 @@ def match_rows(
     """Return the target rows, each with the identity of the matching recomputed row.
 
     Args:
-        made: the recomputed rows.
+        recomputed: the recomputed rows.
         names: columns of the query in them.
         operation: operation column, if it distinguishes rows.
-        identity: columns of ``made`` with the origin of a row. Equal rows of the slice match in their order.
-        wanted: the target rows.
+        identity: columns of ``recomputed`` with the origin of a row. Equal rows of the slice match in their
+            order.
+        targets: the target rows.
 
     Returns:
         ``odf_offset``, ``odf_op`` (of the row in the slice), ``odf_there``, ``odf_found``, and the identity.
@@ -171,7 +172,7 @@ def stored_form(text: str, data_type: st.DataType, *, approximate: bool = False)
 def prefilter(
     session: SparkSession, recomputed: DataFrame, slice_rows: DataFrame, columns: Sequence[str]
 ) -> tuple[DataFrame, DataFrame]:
-    """Remove rows from both sides that equal none of the target rows (``odf_wanted`` of ``theirs``)."""
+    """Remove rows from both sides that equal none of the target rows (``odf_wanted`` of ``slice_rows``)."""
     targets = slice_rows.where(_IS_TARGET).select(*columns)
     rows = take_few_rows(targets)
     if rows is not None:

@@ -144,7 +144,7 @@ def first_rows(builder: PlanBuilder, plan: Any, window: Any, keys: list[Any], ro
     """Return the plan of a deduplication: the first row of each key.
 
     Args:
-        make: builds plan nodes.
+        builder: builds plan nodes.
         plan: the filter.
         window: the window node under the filter.
         keys: the key columns.
@@ -191,7 +191,7 @@ def check_join(builder: PlanBuilder, join: Any, conditions: Sequence[Any]) -> No
     """Check that a join of streams has an equality and a time bound.
 
     Args:
-        make: builds plan nodes.
+        builder: builds plan nodes.
         join: the join.
         conditions: the conditions on a pair of rows, combined by AND.
 
@@ -259,7 +259,7 @@ def check_streaming(builder: PlanBuilder, plan: Any, *, update: bool) -> None:
     """Check a streaming plan with Spark's own checker.
 
     Args:
-        make: builds plan nodes.
+        builder: builds plan nodes.
         plan: analyzed plan of a streaming query.
         update: whether the output mode is ``update``.
 
@@ -290,8 +290,8 @@ class StreamingPlan:
             the group, 0 if it is no longer part of the result.
         mode: ``append``: every row is final; ``update``: the latest row of each changed group.
         keys: in mode ``update``, the columns that identify groups.
-        plain: inputs whose retractions and corrections are not supported, with the operation that prevents
-            it.
+        unsupported_changes: inputs whose retractions and corrections are not supported, with the operation
+            that prevents it.
         exact: whether rows with a time equal to the watermark may still arrive.
         by_commit: whether rows are emitted in the order of the inputs' commits instead of the event time.
             Each commit must be a batch of its own then, for a deterministic row order.

@@ -138,7 +138,7 @@ def render_html(rows: Sequence[Row], base: str, is_single: bool = False) -> str:
     Args:
         rows: the datasets.
         base: URL of the server, with a trailing slash.
-        single: whether it is the page of one dataset.
+        is_single: whether it is the page of one dataset.
     """
     title = _escape_text(rows[0].name) if is_single else "Datasets"
     parts = [
@@ -231,7 +231,7 @@ class _Route(NamedTuple):
 
 
 class RequestRouter:
-    """Handles requests; ``told`` receives a log line per request, and ``failed`` unexpected errors."""
+    """Handles requests; ``on_request`` receives a log line each, and ``on_failure`` unexpected errors."""
 
     def __init__(
         self,

@@ -77,7 +77,7 @@ class MessageCache:
         self._making: dict[Hashable, asyncio.Task[MessageFile]] = {}
 
     async def get(self, key: Hashable, create: Callable[[], bytes]) -> MessageFile:
-        """Return the message of this key; if it is not cached, ``make`` creates it in a thread."""
+        """Return the message of this key; if it is not cached, ``create`` returns it in a thread."""
         found = self._messages.get(key)
         if found is not None:
             self._messages.move_to_end(key)

@@ -68,8 +68,8 @@ async def run_session(
     Args:
         request: the HTTP request.
         serving: provides the limits.
-        flow: the protocol; receives the channel, and whether the client uses the newer protocol version.
-        most_bytes: maximum size of a client message, if below the general limit.
+        protocol: the protocol; receives the channel, and whether the client uses the newer protocol version.
+        max_bytes: maximum size of a client message, if below the general limit.
     """
     version = request.headers.get(VERSION_HEADER)
     if version not in (None, VERSION):

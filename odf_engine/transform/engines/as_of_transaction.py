@@ -177,8 +177,8 @@ class PendingRows:
         outer: whether rows without a version are emitted.
 
     Attributes:
-        least: minimum event time of the pending rows, in milliseconds.
-        unknown: number of emitted rows whose version has been dropped.
+        min_time: minimum event time of the pending rows, in milliseconds.
+        lost_versions: number of emitted rows whose version has been dropped.
     """
 
     def __init__(self, path: Path, schema: pa.Schema, until: int | None, *, outer: bool) -> None:

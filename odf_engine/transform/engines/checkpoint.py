@@ -61,7 +61,7 @@ def write_checkpoint(path: Path, metadata: CheckpointMetadata, folder: Path) -> 
 
     Args:
         path: path of the new file.
-        about: its metadata.
+        metadata: its metadata.
         folder: folder with the content.
 
     Returns:

@@ -203,7 +203,7 @@ class FileExchange:
 
     Args:
         folder: local path; ``in``, ``out`` and ``scratch`` are created in it.
-        seen_as: path of the folder in the engine; the same by default.
+        engine_folder: path of the folder in the engine; the same by default.
     """
 
     def __init__(self, folder: Path, engine_folder: PurePath | None = None) -> None:
@@ -486,7 +486,7 @@ class GrpcEngine:
         parse: Callable[[bytes, Reporter], ResultT | None],
         reporter: Reporter,
     ) -> ResultT:
-        """Send a request and read messages until ``answer`` returns a result."""
+        """Send a request and read messages until ``parse`` returns a result."""
         with grpc.insecure_channel(self._target, options=_OPTIONS) as channel:
             stream: Any = channel.unary_stream(method)
             try:

@@ -155,7 +155,7 @@ class Requests:
     """The requests in progress.
 
     Args:
-        left: called in a separate thread after a request was cancelled.
+        on_cancelled: called in a separate thread after a request was cancelled.
     """
 
     def __init__(self, on_cancelled: Callable[[], None]) -> None:
@@ -401,7 +401,7 @@ def serve(
     Args:
         config: Spark configuration.
         address: see :class:`EngineServer`.
-        said: receives a message when the engine listens.
+        on_ready: receives a message when the engine listens.
         stopped: set to stop the server.
         scratch: folder for temporary files; the default of the system if None.
 

@@ -47,7 +47,7 @@ class Limits:
         file: size of each file, in bytes.
         tmp: size of ``/tmp`` and of ``/dev/shm``, in bytes of memory.
         processes: number of concurrent processes and threads. Some kernels do not enforce it, and none does
-            for root: :class:`odf_engine.transform.engines.sandbox.Watch` does.
+            for root: :class:`odf_engine.transform.engines.sandbox.LimitWatch` does.
     """
 
     memory: int
@@ -119,7 +119,7 @@ class MountSandbox:
         ]
 
     def _kernel_limits(self) -> str:
-        """Return the limits that the kernel enforces per process, in the format of :data:`_LIMIT`."""
+        """Return the limits that the kernel enforces per process, in the format of :data:`_LIMIT_SCRIPT`."""
         limits = f"DATA={self.limits.memory} FSIZE={self.limits.file} CORE=0"
         release = re.match(r"(\d+)\.(\d+)", platform.release())
         # An older kernel would count all processes of the user on this machine.

@@ -71,7 +71,7 @@ class EmittedRows:
 
         Args:
             new: at most one row per group.
-            alive: for each, whether the group is still part of the result.
+            in_result: for each, whether the group is still part of the result.
 
         Returns:
             Rows in order, -C and +C of a group adjacent, and the operation of each row.
@@ -310,7 +310,7 @@ def add_new_columns(declared: pa.Schema, result: pa.Schema, vocab: DatasetVocabu
 
     Args:
         declared: schema of the dataset.
-        made: schema of the query's slices.
+        result: schema of the query's slices.
         vocab: column names of the dataset.
 
     Raises:

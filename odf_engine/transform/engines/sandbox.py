@@ -378,7 +378,7 @@ def _free_bytes(folder: Path) -> int:
 
 
 def _count_threads(pid: int, limit: int) -> int:
-    """Return the number of threads of a process and its descendants. Counting stops above ``most``."""
+    """Return the number of threads of a process and its descendants. Counting stops above ``limit``."""
     count = 0
     pending = [pid]
     while pending and count <= limit:

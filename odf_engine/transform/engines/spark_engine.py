@@ -108,7 +108,7 @@ def derive_row_provenance(
     a correction pair contributes as well: without it, the operation would differ.
 
     Args:
-        followed: result of the transaction's query.
+        tracked: result of the transaction's query.
         request: request of the transaction.
         rows: offsets of result rows.
         reporter: checked for cancellation.

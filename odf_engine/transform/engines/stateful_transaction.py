@@ -139,7 +139,7 @@ class Slice:
 
     Attributes:
         path: path of the file.
-        at: index of the input.
+        input_index: index of the input.
         added: system time of its commit, in milliseconds.
         earliest: minimum event time in milliseconds; None without rows.
         changes: whether it has retractions or corrections.
